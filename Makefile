@@ -1,0 +1,31 @@
+# The two commands a newcomer needs are `make demo` and `make test`.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test fast bench clean
+
+demo: .venv/installed
+	$(BIN)/enn train --config configs/move_to_origin.ron --checkpoint-dir runs/demo --restart data_dir=runs
+
+test: .venv/developing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and was not found: set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/developing: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) -e '.[dev]'
+	@touch $@ .venv/installed
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

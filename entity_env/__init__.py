@@ -1,0 +1,93 @@
+"""The world's side: spaces, observations, actions and vectorised environments. No torch."""
+
+from entity_env.actions import (
+    Action,
+    ActionMask,
+    CategoricalAction,
+    CategoricalActionMask,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
+from entity_env.batch import action_index_to_actions, batch_obs
+from entity_env.env_list import EnvList
+from entity_env.environment import Environment, Features, Observation
+from entity_env.errors import (
+    EntityEnvError,
+    InvalidAction,
+    InvalidObservation,
+    InvalidSpace,
+    WorkerError,
+)
+from entity_env.match import Match
+from entity_env.metrics import AddMetricsWrapper
+from entity_env.parallel_env_list import ParallelEnvList
+from entity_env.ragged import Ragged
+from entity_env.spaces import (
+    ActionName,
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    EntityID,
+    EntityName,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_env.validate import ValidatingEnv
+from entity_env.vec_env import (
+    Metric,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecEnv,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+
+__all__ = [
+    "Environment",
+    "Match",
+    # Observation
+    "ObsSpace",
+    "Entity",
+    "Observation",
+    "EntityName",
+    "ActionName",
+    "EntityID",
+    "Features",
+    # Action
+    "Action",
+    "ActionSpace",
+    "ActionMask",
+    "CategoricalActionSpace",
+    "CategoricalAction",
+    "CategoricalActionMask",
+    "GlobalCategoricalActionSpace",
+    "GlobalCategoricalAction",
+    "GlobalCategoricalActionMask",
+    "SelectEntityAction",
+    "SelectEntityActionSpace",
+    "SelectEntityActionMask",
+    # VecEnv
+    "VecEnv",
+    "EnvList",
+    "ParallelEnvList",
+    "VecActionMask",
+    "VecObs",
+    "VecCategoricalActionMask",
+    "VecSelectEntityActionMask",
+    "Metric",
+    "Ragged",
+    "batch_obs",
+    "action_index_to_actions",
+    # Wrappers
+    "ValidatingEnv",
+    "AddMetricsWrapper",
+    # Errors
+    "EntityEnvError",
+    "InvalidSpace",
+    "InvalidObservation",
+    "InvalidAction",
+    "WorkerError",
+]

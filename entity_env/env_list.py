@@ -1,0 +1,168 @@
+"""Environments that step one after the other in this process."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.batch import batch_obs, unbatch_actions
+from entity_env.environment import Environment, Observation
+from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.match import Match, Solo
+from entity_env.ragged import Ragged
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.validate import refuse_invalid_batch
+from entity_env.vec_env import VecEnv, VecObs
+
+
+class EnvList(VecEnv):
+    """`num_envs` environments, or matches whose sides together count as so many.
+
+    Args:
+        create_env: makes one `Environment` or `Match`.
+        num_envs: how many frames a step has; a multiple of the sides of a match.
+        first_env_index: the index of the first among all environments of the run.
+        validate: refuse numbers that are not finite, with the environment, step and field.
+
+    Raises:
+        EntityEnvError: `num_envs` is not a multiple of the sides of a match.
+    """
+
+    def __init__(
+        self,
+        create_env: Callable[[], Environment | Match],
+        num_envs: int,
+        first_env_index: int = 0,
+        validate: bool = False,
+    ) -> None:
+        first = _as_match(create_env())
+        self.sides = first.num_sides
+        if num_envs < 1 or num_envs % self.sides:
+            first.close()
+            raise EntityEnvError(
+                f"num_envs: expected a positive multiple of {self.sides}, the sides of a match, "
+                f"got {num_envs}"
+            )
+        self.matches = [first]
+        self.matches += [_as_match(create_env()) for _ in range(num_envs // self.sides - 1)]
+        self.first_env_index = first_env_index
+        self.validate = validate
+        self._obs_space = first.obs_space()
+        self._action_space = first.action_space()
+        self._seed: int | None = None
+        self._episodes = [0] * len(self.matches)
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._frames: list[Observation] = []
+        self._batch: VecObs | None = None
+        self._shown = self._obs_space
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        return self._obs_space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        return self._action_space
+
+    def __len__(self) -> int:
+        return len(self.matches) * self.sides
+
+    def seed(self, seed: int) -> None:
+        """Give each episode from the next reset on a seed made of `seed`, its environment and number.
+
+        The global generators of `random` and `numpy` are seeded once as well, for environments that
+        draw from them.
+        """
+        self._seed = seed
+        self._episodes = [0] * len(self.matches)
+        random.seed(derive_seed(seed, "random", self.first_env_index))
+        np.random.seed(derive_seed(seed, "numpy", self.first_env_index) % 2**32)  # noqa: NPY002 (theirs)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        frames = [o for i in range(len(self.matches)) for o in self._reset_match(i, obs_config)]
+        self._steps[:] = 0
+        return self._show(frames, frames, obs_config)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere; where an episode ends, show the first frame of the next."""
+        if self._batch is None:
+            raise EntityEnvError("act: call reset first")
+        chosen = unbatch_actions(
+            actions, self._batch, self._frames, self._shown, self._action_space
+        )
+        self._steps += 1
+        frames: list[Observation] = []
+        outcomes: list[Observation] = []
+        for i, match in enumerate(self.matches):
+            try:
+                ended = match.act_filter(chosen[i * self.sides : (i + 1) * self.sides], obs_filter)
+            except Exception as error:
+                raise self._locate(error, i * self.sides) from None
+            outcomes += ended
+            frames += self._reset_match(i, obs_filter) if self._is_over(ended, i) else ended
+        batch = self._show(frames, outcomes, obs_filter)
+        self._steps[batch.done] = 0
+        return batch
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of all matches, (matches, height, width, 3) uint8."""
+        return np.stack([match.render(**kwargs) for match in self.matches])
+
+    def close(self) -> None:
+        """Close every environment."""
+        for match in self.matches:
+            match.close()
+
+    def _reset_match(self, i: int, obs_filter: ObsSpace) -> list[Observation]:
+        match = self.matches[i]
+        if self._seed is not None:
+            first = self.first_env_index // self.sides
+            match.seed(derive_seed(self._seed, "episode", first + i, self._episodes[i]))
+        self._episodes[i] += 1
+        try:
+            frames = match.reset_filter(obs_filter)
+            if any(o.done for o in frames):
+                raise InvalidObservation(
+                    "done: expected an episode that begins, got one that is over"
+                )
+        except Exception as error:
+            raise self._locate(error, i * self.sides) from None
+        return frames
+
+    def _is_over(self, ended: Sequence[Observation], i: int) -> bool:
+        over = [o.done for o in ended]
+        if len(ended) != self.sides or any(over) != all(over):
+            error = InvalidObservation(
+                f"done: expected {self.sides} sides that end together, got {over}"
+            )
+            raise self._locate(error, i * self.sides)
+        return over[0]
+
+    def _show(
+        self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
+    ) -> VecObs:
+        try:
+            batch = batch_obs(frames, shown, self._action_space, outcomes)
+            if self.validate:
+                refuse_invalid_batch(batch, shown)
+        except InvalidObservation as error:
+            raise self._locate(error, error.env_index or 0) from None
+        self._frames, self._batch, self._shown = frames, batch, shown
+        return batch
+
+    def _locate(self, error: Exception, i: int) -> Exception:
+        """Say in the error which environment it was, counted over the whole run, and when."""
+        index, step = self.first_env_index + i, int(self._steps[i])
+        if isinstance(error, InvalidObservation):
+            error.env_index, error.step = index, step
+        else:
+            error.add_note(f"in environment {index}, step {step} of its episode")
+        return error
+
+
+def _as_match(env: Environment | Match) -> Match:
+    return env if isinstance(env, Match) else Solo(env)

@@ -1,0 +1,229 @@
+"""One world: `Environment`, and the `Observation` it returns."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import Action, ActionMask
+from entity_env.errors import InvalidObservation
+from entity_env.spaces import ActionName, ActionSpace, EntityID, EntityName, ObsSpace
+
+Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
+Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
+
+
+class Observation:
+    """What an environment shows after a reset or a step.
+
+    Entities are given as `entities={type: features}` or `{type: (features, ids)}`, or with
+    `features` and `ids` apart. A type that is left out has no entities in this frame.
+
+    Args:
+        entities: features (n, num_features) per type, alone or with a sequence of n ids.
+        features: features per type; instead of `entities`.
+        ids: ids per type, for the types that have any; only with `features`.
+        global_features: (num_global_features,) values that belong to no entity.
+        actions: for each action that can be taken now, who takes it and what is allowed.
+        reward: the reward of the step that led here.
+        done: the episode is over; the same as `terminated` unless `truncated` is given.
+        terminated: the episode ended by itself, it has no future.
+        truncated: the episode was cut off here, its future had value.
+        visible: per type, (n,) bool; False hides an entity from the policy, not from the value.
+        metrics: numbers of this step to log.
+
+    Raises:
+        InvalidObservation: `done` contradicts `terminated` and `truncated`, or both ways of
+            giving entities are used.
+    """
+
+    def __init__(
+        self,
+        *,
+        entities: Mapping[EntityName, Features | tuple[Features, Sequence[EntityID]] | None]
+        | None = None,
+        features: Mapping[EntityName, Features] | None = None,
+        ids: Mapping[EntityName, Sequence[EntityID]] | None = None,
+        global_features: npt.NDArray[np.float32] | Sequence[float] | None = None,
+        actions: Mapping[ActionName, ActionMask] | None = None,
+        reward: float = 0.0,
+        done: bool | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        visible: Mapping[EntityName, Flags] | None = None,
+        metrics: dict[str, float] | None = None,
+    ) -> None:
+        if entities is not None and (features is not None or ids is not None):
+            raise InvalidObservation(
+                "Observation: expected entities, or features and ids, got both; leave one out"
+            )
+        if entities is None:
+            self.features = dict(features or {})
+            self.ids = dict(ids or {})
+        else:
+            self.features, self.ids = {}, {}
+            for name, entity in entities.items():
+                if isinstance(entity, tuple) and len(entity) == 2:
+                    self.features[name], self.ids[name] = entity  # type: ignore[assignment]
+                elif entity is not None:
+                    self.features[name] = entity  # type: ignore[assignment]
+        if done is False and (terminated or truncated):
+            raise InvalidObservation(
+                f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
+            )
+        self.global_features = global_features if global_features is not None else []
+        self.actions = actions if actions is not None else {}
+        self.reward = reward
+        self.terminated = bool(terminated or (done and not truncated))
+        self.truncated = bool(truncated)
+        self.visible = visible if visible is not None else {}
+        self.metrics = metrics if metrics is not None else {}
+
+    @property
+    def done(self) -> bool:
+        """The episode is over, one way or the other."""
+        return self.terminated or self.truncated
+
+    @done.setter
+    def done(self, value: bool) -> None:
+        self.terminated = bool(value) and not self.truncated
+        self.truncated = bool(value) and self.truncated
+
+    @classmethod
+    def empty(cls) -> "Observation":
+        """An observation of nothing, in which nothing can be done."""
+        return cls()
+
+    def num_entities(self, entity: EntityName) -> int:
+        """How many entities of a type this frame shows."""
+        return len(self.features.get(entity, ()))
+
+    def index_to_id(self, obs_space: ObsSpace) -> list[EntityID]:
+        """The id of every entity in the order of the frame, `(type, row)` where it has none."""
+        return [entity_id for name in obs_space.entities for entity_id in self.ids_of_type(name)]
+
+    def id_to_index(self, obs_space: ObsSpace) -> dict[EntityID, int]:
+        """The position in the frame of every entity, by its id or `(type, row)`."""
+        return {entity_id: i for i, entity_id in enumerate(self.index_to_id(obs_space))}
+
+    def ids_of_type(self, entity: EntityName) -> Sequence[EntityID]:
+        """The ids of the entities of a type, `(type, row)` for a type without ids."""
+        ids = self.ids.get(entity)
+        return ids if ids is not None else [(entity, i) for i in range(self.num_entities(entity))]
+
+
+class SeededRandom:
+    """A source of randomness of one's own.
+
+    What draws from `self.rng` has reproducible episodes; what draws from elsewhere overrides
+    `seed`.
+    """
+
+    def seed(self, seed: int) -> None:
+        """Make the episodes from the next reset on a function of `seed`."""
+        self._rng = random.Random(seed)
+
+    @property
+    def rng(self) -> random.Random:
+        """The source of randomness, set by `seed`."""
+        if not hasattr(self, "_rng"):
+            self._rng = random.Random()
+        return self._rng
+
+
+class Environment(SeededRandom, ABC):
+    """One world. Override the first four methods; the rest has defaults."""
+
+    @abstractmethod
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+
+    @abstractmethod
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+
+    @abstractmethod
+    def reset(self) -> Observation:
+        """Begin an episode and return its first observation."""
+
+    @abstractmethod
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Take a step: the chosen actions by name, for every action the last frame offered."""
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """A picture of the world now, (height, width, 3) uint8 for `mode="rgb_array"`."""
+        raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        return
+
+    def reset_filter(self, obs_filter: ObsSpace) -> Observation:
+        """Like `reset`, with only the entity types and features that `obs_filter` names."""
+        return self._filter_obs(self.reset(), obs_filter)
+
+    def act_filter(self, actions: Mapping[ActionName, Action], obs_filter: ObsSpace) -> Observation:
+        """Like `act`, with only the entity types and features that `obs_filter` names."""
+        return self._filter_obs(self.act(actions), obs_filter)
+
+    def _filter_obs(self, obs: Observation, obs_filter: ObsSpace) -> Observation:
+        return filter_observation(obs, self.obs_space(), obs_filter)
+
+
+def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpace) -> Observation:
+    """The observation with the types and features of `obs_filter` only, in its order.
+
+    Args:
+        obs: an observation of `obs_space`; it is not changed.
+        obs_space: the space that `obs` was made for.
+        obs_filter: the types, features and global features to keep.
+
+    Raises:
+        InvalidObservation: `obs_filter` names something that `obs_space` does not have.
+    """
+    if obs_filter == obs_space:
+        return obs
+    unknown = [name for name in obs_filter.entities if name not in obs_space.entities]
+    if unknown:
+        raise InvalidObservation(
+            f"entities: expected types among {list(obs_space.entities)}, got {unknown}"
+        )
+    return Observation(
+        features={
+            name: _columns(
+                obs.features[name],
+                _positions(obs_space.entities[name].features, wanted.features, name),
+            )
+            for name, wanted in obs_filter.entities.items()
+            if name in obs.features
+        },
+        ids={name: ids for name, ids in obs.ids.items() if name in obs_filter.entities},
+        global_features=_columns(
+            [obs.global_features],  # type: ignore[list-item]
+            _positions(obs_space.global_features, obs_filter.global_features, "global_features"),
+        )[0],
+        actions=obs.actions,
+        reward=obs.reward,
+        terminated=obs.terminated,
+        truncated=obs.truncated,
+        visible={name: v for name, v in obs.visible.items() if name in obs_filter.entities},
+        metrics=obs.metrics,
+    )
+
+
+def _positions(known: Sequence[str], wanted: Sequence[str], what: str) -> list[int]:
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise InvalidObservation(
+            f"{what}: expected features among {list(known)}, got {missing}, which it does not have"
+        )
+    return [known.index(name) for name in wanted]
+
+
+def _columns(features: Features, columns: list[int]) -> npt.NDArray[np.float32]:
+    if len(features) == 0:
+        return np.zeros((0, len(columns)), dtype=np.float32)
+    return np.asarray(features, dtype=np.float32)[:, columns]

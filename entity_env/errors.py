@@ -1,0 +1,44 @@
+"""What can go wrong on the world's side.
+
+EntityEnvError
+├── InvalidSpace        an observation or action space that contradicts itself
+├── InvalidObservation  an environment returned something its spaces do not allow
+├── InvalidAction       an action was handed in that the observation does not allow
+└── WorkerError         a worker process failed, with the environment's own traceback
+"""
+
+
+class EntityEnvError(Exception):
+    """Anything that `entity_env` refuses."""
+
+
+class InvalidSpace(EntityEnvError, ValueError):
+    """An observation or action space that contradicts itself."""
+
+
+class InvalidObservation(EntityEnvError, ValueError):
+    """An environment returned something that its spaces do not allow.
+
+    Attributes:
+        env_index: which environment of a vectorised one it was, once that is known.
+        step: which step of its episode, counted from 0 at the reset, once that is known.
+    """
+
+    env_index: int | None = None
+    step: int | None = None
+
+    def __str__(self) -> str:
+        where = [
+            f"{name} {value}"
+            for name, value in (("environment", self.env_index), ("step", self.step))
+            if value is not None
+        ]
+        return (", ".join(where) + ": " if where else "") + super().__str__()
+
+
+class InvalidAction(EntityEnvError, ValueError):
+    """An action was handed in that the last observation does not allow."""
+
+
+class WorkerError(EntityEnvError, RuntimeError):
+    """A worker process failed; the message carries the traceback from the worker."""

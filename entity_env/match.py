@@ -1,0 +1,102 @@
+"""A world with several sides, each of which sees and acts for itself: a game between players."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import Action
+from entity_env.environment import Environment, Observation, SeededRandom, filter_observation
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+
+
+class Match(SeededRandom, ABC):
+    """One game with `num_sides` sides that share the spaces and end together.
+
+    In a vectorised environment the sides of a match stand at neighbouring indices.
+    """
+
+    num_sides: int = 2
+
+    @abstractmethod
+    def obs_space(self) -> ObsSpace:
+        """What each side can observe."""
+
+    @abstractmethod
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What each side can do."""
+
+    @abstractmethod
+    def reset(self) -> list[Observation]:
+        """Begin a game; one observation for each side."""
+
+    @abstractmethod
+    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+        """Take a step with the actions of each side; one observation for each side."""
+
+    def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
+        """Like `reset`, with only the entity types and features that `obs_filter` names."""
+        return [filter_observation(o, self.obs_space(), obs_filter) for o in self.reset()]
+
+    def act_filter(
+        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
+    ) -> list[Observation]:
+        """Like `act`, with only the entity types and features that `obs_filter` names."""
+        return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """A picture of the game now, (height, width, 3) uint8 for `mode="rgb_array"`."""
+        raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def close(self) -> None:
+        """Release what the game holds."""
+        return
+
+
+class Solo(Match):
+    """An `Environment`, seen as a match with one side."""
+
+    num_sides = 1
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+
+    def obs_space(self) -> ObsSpace:
+        """The environment's."""
+        return self.env.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """The environment's."""
+        return self.env.action_space()
+
+    def reset(self) -> list[Observation]:
+        """The environment's only observation."""
+        return [self.env.reset()]
+
+    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+        """The environment's only observation."""
+        return [self.env.act(actions[0])]
+
+    def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
+        """The environment's own way to filter, which it may have overridden."""
+        return [self.env.reset_filter(obs_filter)]
+
+    def act_filter(
+        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
+    ) -> list[Observation]:
+        """The environment's own way to filter, which it may have overridden."""
+        return [self.env.act_filter(actions[0], obs_filter)]
+
+    def seed(self, seed: int) -> None:
+        """Seed the environment."""
+        self.env.seed(seed)
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """The environment's picture."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()

@@ -1,0 +1,105 @@
+"""Plain data as bytes: msgpack with numpy arrays and this package's own batches, nothing that runs.
+
+Reading rebuilds only the types listed here, and never more bytes than the message has.
+"""
+
+import dataclasses
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from entity_env.errors import EntityEnvError
+from entity_env.ragged import Ragged
+from entity_env.spaces import (
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_env.vec_env import (
+    Metric,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+
+_ARRAY, _DATACLASS = 1, 2
+_CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        Ragged,
+        VecObs,
+        VecCategoricalActionMask,
+        VecSelectEntityActionMask,
+        Metric,
+        ObsSpace,
+        Entity,
+        CategoricalActionSpace,
+        GlobalCategoricalActionSpace,
+        SelectEntityActionSpace,
+    )
+}
+
+
+class MessageError(EntityEnvError, ValueError):
+    """Bytes that are not a message, or a value that cannot be part of one."""
+
+
+def pack(value: Any) -> bytes:
+    """Bytes of None, numbers, strings, lists, dicts, number arrays and this package's batches.
+
+    Raises:
+        MessageError: the value contains anything else.
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_encode, strict_types=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MessageError(str(error)) from None
+    return packed
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """The value that `pack` was given. Tuples come back as lists.
+
+    Raises:
+        MessageError: the bytes are damaged or name a type that is not listed here.
+    """
+    try:
+        return msgpack.unpackb(data, ext_hook=_decode, strict_map_key=False)
+    except MessageError:
+        raise
+    except Exception as error:  # whatever damaged bytes lead to
+        raise MessageError(f"not a message: {error}") from None
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        head = msgpack.packb([value.dtype.str, list(value.shape)])
+        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if type(value).__name__ in _CLASSES and type(value) is _CLASSES[type(value).__name__]:
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"cannot be part of a message: {type(value).__name__}")
+
+
+def _decode(code: int, data: bytes) -> Any:
+    if code == _ARRAY:
+        unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+        unpacker.feed(data)
+        dtype, shape = unpacker.unpack()
+        dtype = np.dtype(str(dtype))
+        if dtype.kind not in "biuf" or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise MessageError(f"an array of {dtype} and shape {shape} cannot be read")
+        return np.frombuffer(bytearray(data[unpacker.tell() :]), dtype).reshape(shape)
+    if code == _DATACLASS:
+        name, fields = unpack(data)
+        if name not in _CLASSES:
+            raise MessageError(f"expected one of {list(_CLASSES)}, got {name!r}")
+        return _CLASSES[name](**fields)
+    raise MessageError(f"unknown type code {code}")

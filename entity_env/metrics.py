@@ -1,0 +1,85 @@
+"""Episode statistics of any vectorised environment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import Metric, VecEnv, VecObs
+
+
+class AddMetricsWrapper(VecEnv):
+    """Adds the return and length of finished episodes and the numbers of entities to the metrics.
+
+    The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
+    the running episodes are), `entity_count` and `entity_count/<type>`.
+
+    Args:
+        env: the environments.
+        filter: (B,) bool, the environments that count; all of them by default.
+    """
+
+    def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
+        self.env = env
+        self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else filter
+        self.total_reward = np.zeros(len(env), dtype=np.float64)
+        self.total_steps = np.zeros(len(env), dtype=np.int64)
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        return self.env.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        return self.env.action_space()
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        self.env.seed(seed)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        self.total_reward[:] = 0
+        self.total_steps[:] = 0
+        return self.env.reset(obs_config)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere."""
+        return self._add_metrics(self.env.act(actions, obs_filter))
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of the environments."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def _add_metrics(self, obs: VecObs) -> VecObs:
+        self.total_reward += obs.reward
+        self.total_steps += 1
+        counted = self.filter
+        if not counted.all():
+            obs.metrics = {
+                name: Metric.of(values.values[np.repeat(counted, values.lengths)])
+                for name, values in obs.env_metrics.items()
+            }
+        ended = obs.done & counted
+        obs.metrics["step"] = Metric.of(self.total_steps[counted])
+        obs.metrics["reward"] = Metric.of(obs.reward[counted])
+        obs.metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
+        obs.metrics["episode_length"] = Metric.of(self.total_steps[ended])
+        entities = np.zeros(len(obs), dtype=np.int64)
+        for name, rows in obs.features.items():
+            entities += rows.lengths
+            obs.metrics[f"entity_count/{name}"] = Metric.of(rows.lengths[counted])
+        obs.metrics["entity_count"] = Metric.of(entities[counted])
+        self.total_reward[obs.done] = 0
+        self.total_steps[obs.done] = 0
+        return obs

@@ -1,0 +1,148 @@
+"""`Ragged`: rows that belong to frames, as one flat array and the number of rows of each frame.
+
+This file alone knows `ragged_buffer`, the type that environments written for entity-gym use. It
+accepts its buffers and gives them back at the border; where it is not installed nothing changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    import ragged_buffer
+except ImportError:  # no wheel for this Python
+    ragged_buffer = None
+
+
+@dataclass
+class Ragged:
+    """A batch of sequences of different lengths.
+
+    Attributes:
+        values: (rows,) or (rows, columns), the rows of all frames, frame after frame.
+        lengths: (frames,) int64, how many rows belong to each frame.
+
+    Raises:
+        ValueError: the lengths do not add up to the number of rows.
+    """
+
+    values: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if int(self.lengths.sum()) != len(self.values):
+            raise ValueError(
+                f"Ragged: lengths add up to {int(self.lengths.sum())}, "
+                f"but there are {len(self.values)} rows"
+            )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> "Ragged":
+        """The frames at `index` (an int, a slice or an array of ints), as a `Ragged`."""
+        if isinstance(index, tuple):  # as in entity-gym's `[frames, :, :]`
+            index = index[0]
+        frames = np.arange(len(self))[index].reshape(-1)
+        return self.take(frames)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """(frames,) int64, where the rows of each frame begin."""
+        return exclusive_cumsum(self.lengths)
+
+    def take(self, frames: npt.NDArray[np.int64]) -> "Ragged":
+        """The given frames, in the given order."""
+        lengths = self.lengths[frames]
+        return Ragged(self.values[row_indices(self.starts[frames], lengths)], lengths)
+
+    def split(self, frame_counts: Sequence[int]) -> list["Ragged"]:
+        """Consecutive pieces of so many frames each. The rows are views, not copies."""
+        lengths = np.split(self.lengths, np.cumsum(frame_counts)[:-1])
+        rows = np.cumsum([int(piece.sum()) for piece in lengths])[:-1]
+        return [
+            Ragged(v, piece) for v, piece in zip(np.split(self.values, rows), lengths, strict=True)
+        ]
+
+    @staticmethod
+    def cat(pieces: Sequence["Ragged"]) -> "Ragged":
+        """The frames of all pieces, one piece after the other."""
+        return Ragged(
+            np.concatenate([piece.values for piece in pieces]),
+            np.concatenate([piece.lengths for piece in pieces]),
+        )
+
+    @staticmethod
+    def empty(like: npt.NDArray[Any], frames: int) -> "Ragged":
+        """So many frames without rows, of the dtype and columns of `like`."""
+        return Ragged(like[:0], np.zeros(frames, dtype=np.int64))
+
+    def size0(self) -> int:
+        """The number of frames."""
+        return len(self.lengths)
+
+    def size1(self, frame: int | None = None) -> Any:
+        """The number of rows of one frame, or of each."""
+        return self.lengths if frame is None else int(self.lengths[frame])
+
+    def size2(self) -> int:
+        """The number of columns."""
+        return int(self.values.shape[1]) if self.values.ndim > 1 else 1
+
+    def items(self) -> int:
+        """The number of rows of all frames together."""
+        return len(self.values)
+
+    def as_array(self) -> npt.NDArray[Any]:
+        """(rows, columns), without a copy."""
+        return self.values.reshape(len(self.values), self.size2())
+
+
+def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """(n,) int64 -> (n,) int64, the sum of all entries before each one."""
+    return np.cumsum(lengths) - lengths
+
+
+def row_indices(
+    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The numbers starts[i], starts[i] + 1, ..., starts[i] + lengths[i] - 1 for each i in turn.
+
+    Args:
+        starts: (n,) int64.
+        lengths: (n,) int64.
+
+    Returns:
+        (sum of lengths,) int64.
+    """
+    shift = starts - exclusive_cumsum(lengths)
+    return np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+
+
+def is_ragged_buffer(value: object) -> bool:
+    """Whether this is a buffer of the `ragged_buffer` package."""
+    return ragged_buffer is not None and isinstance(
+        value,
+        (
+            ragged_buffer.RaggedBufferF32,
+            ragged_buffer.RaggedBufferI64,
+            ragged_buffer.RaggedBufferBool,
+        ),
+    )
+
+
+def from_ragged_buffer(value: Any) -> Ragged:
+    """A `Ragged` with the rows of a buffer; a `Ragged` is returned as it is."""
+    if isinstance(value, Ragged):
+        return value
+    return Ragged(value.as_array(), np.asarray(value.size1(), dtype=np.int64).reshape(-1))
+
+
+def to_ragged_buffer(value: Ragged) -> Any:
+    """The buffer that an environment written for entity-gym expects: int64 indices, (n, 1)."""
+    return ragged_buffer.RaggedBufferI64.from_flattened(
+        np.ascontiguousarray(value.as_array(), dtype=np.int64), np.ascontiguousarray(value.lengths)
+    )

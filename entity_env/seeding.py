@@ -1,0 +1,42 @@
+"""Randomness without state: every seed and every draw is a function of what it is for."""
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def mix(*keys: int | npt.NDArray[np.integer]) -> U64:
+    """Hash integers, or arrays of them (broadcast), to 64 well-mixed bits each.
+
+    Each key is added and passed through the finaliser of SplitMix64 (Steele, Lea, Flood 2014,
+    https://doi.org/10.1145/2660193.2660195), so that the order of the keys counts.
+    """
+    with np.errstate(over="ignore"):
+        state = np.zeros((), dtype=np.uint64)
+        for key in keys:
+            bits = np.asarray(key)
+            state = (state + bits.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+            state = (state ^ (state >> np.uint64(30))) * _MIX_1
+            state = (state ^ (state >> np.uint64(27))) * _MIX_2
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def derive_seed(*keys: int | str) -> int:
+    """A seed in [0, 2**63) for a purpose: equal keys give equal seeds."""
+    return int(mix(*(key_of(key) if isinstance(key, str) else key for key in keys)) >> np.uint64(1))
+
+
+def key_of(name: str) -> int:
+    """An integer that stands for a name in `mix`."""
+    return int(mix(*name.encode("utf-8"))) >> 1
+
+
+def uniforms(bits: U64) -> npt.NDArray[np.float32]:
+    """Map 64 random bits to a float32 in [0, 1): a multiple of 2**-23, so never 1 by rounding."""
+    return (bits >> np.uint64(41)).astype(np.float32) * np.float32(2.0**-23)

@@ -1,0 +1,134 @@
+"""Observations against the spaces they claim to be of."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import Action
+from entity_env.batch import batch_obs
+from entity_env.environment import Environment, Observation
+from entity_env.errors import InvalidObservation
+from entity_env.ragged import Ragged
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import VecObs
+
+
+def refuse_invalid_batch(batch: VecObs, obs_space: ObsSpace) -> None:
+    """Raise if a feature, reward or metric of a batch is not a finite number.
+
+    Raises:
+        InvalidObservation: with the environment, field, feature and value.
+    """
+    for name, rows in batch.features.items():
+        names = obs_space.global_features if name == GLOBAL else obs_space.entities[name].features
+        _refuse_non_finite(rows, f"features of {name!r}", names)
+    if batch.final is not None:
+        cut_off = np.flatnonzero(batch.truncated)
+        try:
+            refuse_invalid_batch(batch.final, obs_space)
+        except InvalidObservation as error:
+            error.env_index = int(cut_off[error.env_index or 0])
+            raise
+    one_each = np.ones(len(batch), dtype=np.int64)
+    _refuse_non_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
+    for name, values in batch.env_metrics.items():
+        _refuse_non_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
+
+
+def _refuse_non_finite(rows: Ragged, what: str, names: list[str]) -> None:
+    if np.isfinite(rows.values).all():
+        return
+    row, column = np.argwhere(~np.isfinite(rows.values))[0]
+    frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
+    entity = int(row - rows.starts[frame])
+    error = InvalidObservation(
+        f"{what}: expected finite numbers, got {names[column]}={rows.values[row, column]} "
+        f"in row {entity}"
+    )
+    error.env_index = frame
+    raise error
+
+
+def validate_observation(
+    obs: Observation, obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
+) -> None:
+    """Raise if an observation is not one of these spaces, in any respect.
+
+    Raises:
+        InvalidObservation: with the field, what was expected and what came.
+    """
+    if not isinstance(obs, Observation):
+        raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
+    unknown = [name for name in obs.ids if name not in obs_space.entities]
+    if unknown:
+        raise InvalidObservation(
+            f"ids: expected types among {list(obs_space.entities)}, got {unknown}"
+        )
+    seen: set[Any] = set()
+    for name, ids in obs.ids.items():
+        if len(ids) != obs.num_entities(name):
+            raise InvalidObservation(
+                f"ids[{name!r}]: expected {obs.num_entities(name)} ids, got {len(ids)}"
+            )
+        twice = [one for one in ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+        if twice:
+            raise InvalidObservation(f"ids[{name!r}]: expected unique ids, got {twice} twice")
+    refuse_invalid_batch(batch_obs([obs], obs_space, action_space), obs_space)
+
+
+class ValidatingEnv(Environment):
+    """Checks everything that an environment returns.
+
+    Args:
+        env: the environment to check.
+
+    Raises:
+        InvalidObservation: from `reset` and `act`, with the step, the field, what was expected
+            and what came.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self._obs_space = env.obs_space()
+        self._action_space = env.action_space()
+        self._step = 0
+
+    def obs_space(self) -> ObsSpace:
+        """The environment's."""
+        return self._obs_space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """The environment's."""
+        return self._action_space
+
+    def reset(self) -> Observation:
+        """A checked first observation."""
+        self._step = 0
+        return self._checked(self.env.reset())
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """A checked observation."""
+        self._step += 1
+        return self._checked(self.env.act(actions))
+
+    def seed(self, seed: int) -> None:
+        """Seed the environment."""
+        self.env.seed(seed)
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """The environment's picture."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _checked(self, obs: Observation) -> Observation:
+        try:
+            validate_observation(obs, self._obs_space, self._action_space)
+        except InvalidObservation as error:
+            error.env_index, error.step = None, self._step
+            raise
+        return obs
