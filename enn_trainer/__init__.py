@@ -1,0 +1,1 @@
+"""The run: configuration, state, checkpoints, rollout, PPO, evaluation."""
