@@ -1,0 +1,137 @@
+"""Where each entity of a batch goes when frames of different lengths are padded.
+
+Frames are sorted by length and cut into a few buckets, each padded to its longest frame. All
+index tensors are made here, once per batch, and handed down.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from entity_env.ragged import exclusive_cumsum, row_indices
+from rogue_net.ragged import EntityBatch, Lengths, to_device
+
+MAX_PADDING = 0.1
+"""A bucket takes in shorter frames while padding stays below this part of its rows ..."""
+FREE_PADDING = 256
+"""... or below this many rows: another bucket's operations would cost more."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Frames padded to the same length, in consecutive rows.
+
+    Attributes:
+        start: the first padded row.
+        num_frames: b.
+        length: n, the rows of each frame.
+        is_entity: (b, n) bool, False for padding; None when there is none.
+    """
+
+    start: int
+    num_frames: int
+    length: int
+    is_entity: Tensor | None
+
+    @property
+    def rows(self) -> slice:
+        """The padded rows of the bucket."""
+        return slice(self.start, self.start + self.num_frames * self.length)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The padded rows of a batch.
+
+    Attributes:
+        lengths: (B,) int64 on the host, entities per frame.
+        num_rows: P, padded rows of all buckets together.
+        buckets: the buckets, in the order of their rows. Empty frames are in none.
+        row_of_entity: (entities,) int64, the padded row of each entity, where entities come type
+            after type and within a type frame after frame.
+        first_row: (B,) int64 on the host, the padded row of the first entity of each frame; the
+            others follow. 0 for an empty frame.
+        frame_order: (frames with entities,) int64, the frames in the order of their rows.
+    """
+
+    lengths: Lengths
+    num_rows: int
+    buckets: list[Bucket]
+    row_of_entity: Tensor
+    first_row: npt.NDArray[np.int64]
+    frame_order: Tensor
+
+    def rows(self, positions: Tensor, frame_of_position: npt.NDArray[np.int64]) -> Tensor:
+        """The padded rows of entities given by position in their frame.
+
+        Args:
+            positions: (n,) int64, positions in the frame.
+            frame_of_position: (n,) int64 on the host, the frame of each.
+
+        Returns:
+            (n,) int64.
+        """
+        return positions + to_device(self.first_row[frame_of_position], positions.device)
+
+
+def make_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
+    """Plan the padded rows of a batch.
+
+    Args:
+        type_lengths: (B,) entities per frame for each type, in the order of the types.
+        device: where the index tensors go.
+    """
+    counts = np.stack(list(type_lengths.values()))  # (types, B)
+    lengths = counts.sum(axis=0)
+    order = np.argsort(lengths, kind="stable")
+    order = order[np.searchsorted(lengths[order], 1) :]  # without empty frames
+    first_row = np.zeros_like(lengths)
+    buckets: list[Bucket] = []
+    start = 0
+    for low, high in _cut(lengths[order]):
+        frames, n = order[low:high], int(lengths[order[high - 1]])
+        first_row[frames] = start + n * np.arange(len(frames))
+        is_entity = None
+        if lengths[frames[0]] != n:
+            is_entity = to_device(np.arange(n) < lengths[frames][:, None], device)
+        buckets.append(Bucket(start, len(frames), n, is_entity))
+        start += len(frames) * n
+    in_frame = np.cumsum(counts, axis=0) - counts  # (types, B): where each type begins
+    rows = [
+        row_indices(first_row + type_start, type_count)
+        for type_start, type_count in zip(in_frame, counts, strict=True)
+    ]
+    return Layout(
+        lengths,
+        start,
+        buckets,
+        to_device(np.concatenate(rows), device),
+        first_row,
+        to_device(order, device),
+    )
+
+
+def _cut(lengths: Lengths) -> list[tuple[int, int]]:
+    """Cut ascending lengths into ranges [low, high), each to be padded to its last length."""
+    ranges = []
+    before = exclusive_cumsum(lengths)
+    high = len(lengths)
+    while high > 0:
+        n = int(lengths[high - 1])
+        entities = before[high - 1] + n - before[:high]  # of the frames from each low to high
+        padded = n * (high - np.arange(high))
+        fits = padded - entities <= np.maximum(MAX_PADDING * padded, FREE_PADDING)
+        low = int(np.flatnonzero(~fits)[-1]) + 1 if not fits.all() else 0
+        ranges.append((low, high))
+        high = low
+    return ranges[::-1]
+
+
+def layout_of(batch: EntityBatch, types: list[str]) -> Layout:
+    """The layout of a batch's entities of the given types, in their order."""
+    device = batch.features[types[0]].values.device
+    return make_layout({name: batch.features[name].lengths for name in types}, device)

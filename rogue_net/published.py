@@ -1,0 +1,64 @@
+"""Weights of the published network, rogue-net 0.1.9, under our names."""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rogue_net.embedding import module_key
+
+_BLOCK = r"backbone\.blocks\.(\d+)\."
+_RENAMED = [
+    (_BLOCK + r"ln([12])\.(.*)", r"transformer.blocks.\1.norm_\2.\3"),
+    (_BLOCK + r"attn\.proj\.(.*)", r"transformer.blocks.\1.attention.project.\2"),
+    (_BLOCK + r"mlp\.([02])\.(.*)", r"transformer.blocks.\1.mlp.\2.\3"),
+]
+_EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
+_HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
+
+
+def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the parameters of a published network to those of `RogueNet`.
+
+    The three projections of attention become one matrix. Works on gradients as well.
+
+    Raises:
+        ValueError: a parameter is of a part that `RogueNet` does not have.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in state_dict.items():
+        if re.match(_BLOCK + r"attn\.(key|query|value)\.", name):
+            if ".query." in name:
+                parts = [name.replace(".query.", f".{p}.") for p in ("query", "key", "value")]
+                fused = re.sub(r"^backbone\.", "transformer.", name)
+                fused = fused.replace(".attn.query.", ".attention.query_key_value.")
+                renamed[fused] = torch.cat([state_dict[part] for part in parts])
+            continue
+        new_name = _rename(name)
+        if new_name.endswith(".count"):
+            tensor = tensor.to(torch.int64)
+        elif new_name.endswith((".mean", ".squares_sum")):
+            tensor = tensor.to(torch.float64)
+        renamed[new_name] = tensor
+    return renamed
+
+
+def _rename(name: str) -> str:
+    for pattern, replacement in _RENAMED:
+        if re.fullmatch(pattern, name):
+            return re.sub(pattern, replacement, name)
+    section, _, rest = name.partition(".")
+    if section == "embedding" and (match := re.fullmatch(r"embeddings\.(.*)\.(\d)\.(\w+)", rest)):
+        entity, layer, parameter = match.groups()
+        return f"embedding.by_type.{module_key(entity)}.{_EMBEDDED[layer]}.{parameter}"
+    if section == "embedding" and (match := re.fullmatch(r"embeddings\.(.*)\.embedding", rest)):
+        return f"embedding.by_type.{module_key(match[1])}.vector"
+    if section == "action_heads" and (
+        match := re.fullmatch(r"(.*)\.(proj|query_proj|key_proj)\.(\w+)", rest)
+    ):
+        action, layer, parameter = match.groups()
+        return f"action_heads.{module_key(action)}.{_HEADS[layer]}.{parameter}"
+    if section == "auxiliary_heads" and (match := re.fullmatch(r"(.*)\.(weight|bias)", rest)):
+        return f"regression_heads.{module_key(match[1])}.{match[2]}"
+    raise ValueError(f"{name}: not a parameter of a network that can be converted")

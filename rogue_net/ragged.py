@@ -1,0 +1,183 @@
+"""Frames of entities as tensors: flat rows on the device, lengths on the host.
+
+All index arithmetic starts from the lengths, which stay numpy arrays, so that it never waits for
+the device.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.vec_env import VecActionMask, VecObs, VecSelectEntityActionMask
+
+Lengths = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RaggedTensor:
+    """Rows that belong to frames.
+
+    Attributes:
+        values: (rows, ...), the rows of all frames, frame after frame.
+        lengths: (frames,) int64 on the host, how many rows belong to each frame.
+    """
+
+    values: Tensor
+    lengths: Lengths
+
+    @staticmethod
+    def of(ragged: Ragged, device: torch.device) -> "RaggedTensor":
+        """The same rows on a device; on the CPU they share memory with `ragged`."""
+        return RaggedTensor(torch.from_numpy(ragged.values).to(device), ragged.lengths)
+
+    @staticmethod
+    def cat(pieces: Sequence["RaggedTensor"]) -> "RaggedTensor":
+        """The frames of all pieces, one piece after the other."""
+        return RaggedTensor(
+            torch.cat([piece.values for piece in pieces]),
+            np.concatenate([piece.lengths for piece in pieces]),
+        )
+
+    def take(self, frames: npt.NDArray[np.int64]) -> "RaggedTensor":
+        """The given frames, in the given order."""
+        lengths = self.lengths[frames]
+        rows = row_indices(exclusive_cumsum(self.lengths)[frames], lengths)
+        return RaggedTensor(
+            self.values.index_select(0, to_device(rows, self.values.device)), lengths
+        )
+
+    def frame_of_row(self) -> npt.NDArray[np.int64]:
+        """(rows,) int64, which frame each row belongs to."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+@dataclass(frozen=True)
+class ActionBatch:
+    """Who takes an action in each frame, and what is allowed.
+
+    Attributes:
+        actors: int64 (actors,) per frame, positions in the frame.
+        mask: bool, True where allowed, None when everything is: (actors, choices) per frame for
+            categorical and global actions, (actors * actees,) per frame for select-entity.
+        actees: int64 (actees,) per frame, positions in the frame; for select-entity only.
+    """
+
+    actors: RaggedTensor
+    mask: RaggedTensor | None = None
+    actees: RaggedTensor | None = None
+
+    @staticmethod
+    def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
+        """The same on a device."""
+        actees = mask.actees if isinstance(mask, VecSelectEntityActionMask) else None
+        return ActionBatch(
+            RaggedTensor.of(mask.actors, device),
+            None if mask.mask is None else RaggedTensor.of(mask.mask, device),
+            None if actees is None else RaggedTensor.of(actees, device),
+        )
+
+    @staticmethod
+    def cat(pieces: Sequence["ActionBatch"]) -> "ActionBatch":
+        """The frames of all pieces, one piece after the other."""
+        given = [piece.mask for piece in pieces if piece.mask is not None]
+        return ActionBatch(
+            RaggedTensor.cat([piece.actors for piece in pieces]),
+            RaggedTensor.cat([_full_mask(piece, given[0]) for piece in pieces]) if given else None,
+            None
+            if pieces[0].actees is None
+            else RaggedTensor.cat([piece.actees for piece in pieces if piece.actees is not None]),
+        )
+
+    def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
+        """The given frames, in the given order."""
+        return ActionBatch(
+            self.actors.take(frames),
+            None if self.mask is None else self.mask.take(frames),
+            None if self.actees is None else self.actees.take(frames),
+        )
+
+
+def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
+    if piece.mask is not None:
+        return piece.mask
+    lengths = piece.actors.lengths
+    if piece.actees is not None:
+        lengths = lengths * piece.actees.lengths
+    shape = (int(lengths.sum()), *like.values.shape[1:])
+    return RaggedTensor(torch.ones(shape, dtype=torch.bool, device=like.values.device), lengths)
+
+
+@dataclass(frozen=True)
+class EntityBatch:
+    """B frames, as the network takes them.
+
+    Attributes:
+        features: float32 (n, num_features) per frame, for every entity type; and under
+            "__global__" one row per frame, where there is anything global.
+        visible: bool (n,) per frame, for the types of which something may be hidden.
+        actions: for every action, who takes it and what is allowed.
+    """
+
+    features: Mapping[str, RaggedTensor]
+    visible: Mapping[str, RaggedTensor]
+    actions: Mapping[str, ActionBatch]
+    num_frames: int
+
+    @staticmethod
+    def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
+        """The frames of a vectorised environment on a device."""
+        device = torch.device(device)
+        return EntityBatch(
+            {name: RaggedTensor.of(rows, device) for name, rows in obs.features.items()},
+            {name: RaggedTensor.of(rows, device) for name, rows in obs.visible.items()},
+            {name: ActionBatch.of(mask, device) for name, mask in obs.action_masks.items()},
+            len(obs),
+        )
+
+    @staticmethod
+    def cat(pieces: Sequence["EntityBatch"]) -> "EntityBatch":
+        """The frames of all pieces, one piece after the other."""
+        first = pieces[0]
+        return EntityBatch(
+            {name: RaggedTensor.cat([p.features[name] for p in pieces]) for name in first.features},
+            {
+                name: RaggedTensor.cat([p.visibility(name) for p in pieces])
+                for name in first.features
+                if any(name in piece.visible for piece in pieces)
+            },
+            {name: ActionBatch.cat([p.actions[name] for p in pieces]) for name in first.actions},
+            sum(piece.num_frames for piece in pieces),
+        )
+
+    def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
+        """The given frames, in the given order."""
+        return EntityBatch(
+            {name: rows.take(frames) for name, rows in self.features.items()},
+            {name: rows.take(frames) for name, rows in self.visible.items()},
+            {name: action.take(frames) for name, action in self.actions.items()},
+            len(frames),
+        )
+
+    def visibility(self, name: str) -> RaggedTensor:
+        """Which entities of a type the policy sees: bool (n,) per frame."""
+        if name in self.visible:
+            return self.visible[name]
+        rows = self.features[name]
+        return RaggedTensor(
+            torch.ones(len(rows.values), dtype=torch.bool, device=rows.values.device), rows.lengths
+        )
+
+    def num_entities(self) -> int:
+        """Entities in all frames together; what is global is not one."""
+        return sum(len(rows.values) for name, rows in self.features.items() if name != "__global__")
+
+
+def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """An index array as a tensor on a device."""
+    return torch.from_numpy(index).to(device, non_blocking=True)
