@@ -1,1 +1,51 @@
-"""The run: configuration, state, checkpoints, rollout, PPO, evaluation."""
+"""Train transformer policies with PPO in worlds made of typed entities."""
+
+from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
+from enn_trainer.command import command
+from enn_trainer.config import (
+    EnvConfig,
+    EvalConfig,
+    OptimizerConfig,
+    PPOConfig,
+    RolloutConfig,
+    TrainConfig,
+)
+from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.load_agent import load_agent
+from enn_trainer.loop import TrainResult, train
+from enn_trainer.state import State, init_train_state
+from enn_trainer.state_manager import StateManager, load_checkpoint
+from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.rogue_net import RogueNet, RogueNetConfig
+from rogue_net.translate import TranslationConfig
+
+__all__ = [
+    # Run
+    "train",
+    "TrainResult",
+    "command",
+    "StateManager",
+    "State",
+    "init_train_state",
+    "load_checkpoint",
+    # Act
+    "load_agent",
+    "RogueNetAgent",
+    "Act",
+    "RogueNet",
+    "PPOAgent",
+    # Configuration
+    "TrainConfig",
+    "EnvConfig",
+    "RogueNetConfig",
+    "RelposEncodingConfig",
+    "TranslationConfig",
+    "OptimizerConfig",
+    "PPOConfig",
+    "RolloutConfig",
+    "EvalConfig",
+    # Errors
+    "EnnTrainerError",
+    "ConfigError",
+    "CheckpointError",
+]

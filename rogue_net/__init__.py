@@ -1,1 +1,17 @@
 """The network: a ragged batch of entities through a transformer to actions and values."""
+
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
+from rogue_net.translate import TranslationConfig
+
+__all__ = [
+    "RogueNet",
+    "RogueNetConfig",
+    "RelposEncodingConfig",
+    "TranslationConfig",
+    "NetOutput",
+    "EntityBatch",
+    "ActionBatch",
+    "RaggedTensor",
+]

@@ -22,7 +22,7 @@ class CategoricalHead(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, action: ActionBatch) -> Tensor:
         """(P, d_model) -> (actors, choices), log-probabilities; -inf where not allowed."""
-        logits: Tensor = self.project(_entities(x, layout, action.actors)).float()
+        logits = full_precision(self.project(_entities(x, layout, action.actors)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return logits.log_softmax(dim=-1)
@@ -50,10 +50,16 @@ class SelectEntityHead(nn.Module):
             return x.new_zeros((0, 0), dtype=torch.float32)
         queries, query_rows = _pad(self.query(_entities(x, layout, action.actors)), actors)
         keys, _ = _pad(self.key(_entities(x, layout, actees, acting)), actees)
-        scores = torch.bmm(queries, keys.transpose(1, 2)).float() / math.sqrt(queries.shape[-1])
+        scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))
+        scores = scores / math.sqrt(queries.shape[-1])
         logits = scores.flatten(0, 1).index_select(0, query_rows)  # (actors, K)
         allowed = _allowed_actees(actors, actees, action, logits)
         return logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """At least float32: probabilities and values in half precision are too coarse to learn from."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _entities(

@@ -9,21 +9,28 @@ class RelposEncodingConfig:
     """Relative position encoding settings.
 
     Attributes:
-        extent: Each integer relative position in [-extent, extent] receives a positional embedding, with positions outside the interval snapped to the closest end.
+        extent: Each integer relative position in [-extent, extent] receives a positional
+            embedding, with positions outside the interval snapped to the closest end.
         position_features: Names of the position features.
         scale: Relative positions are divided by the scale before being assigned an embedding.
         per_entity_values: Whether to use per-entity embeddings for relative positional values.
         exclude_entities: Entity types to exclude from relative position encoding.
-        value_relpos_projection: Adds a learnable projection from the relative position/distance to the relative positional values.
-        key_relpos_projection: Adds a learnable projection from the relative position/distance to the relative positional keys.
+        value_relpos_projection: Adds a learnable projection from the relative position/distance to
+            the relative positional values.
+        key_relpos_projection: Adds a learnable projection from the relative position/distance to
+            the relative positional keys.
         per_entity_projections: Uses a different learned projection per entity type.
         radial: Buckets all relative positions by their angle. The extent is the number of buckets.
-        distance: Buckets all relative positions by their distance. The extent is the number of buckets.
-        rotation_vec_features: Names of features that give a unit orientation vector for each entity by which to rotate relative positions.
-        rotation_angle_feature: Name of the feature that gives an angle in radians by which to rotate relative positions.
+        distance: Buckets all relative positions by their distance. The extent is the number of
+            buckets.
+        rotation_vec_features: Names of features that give a unit orientation vector for each
+            entity by which to rotate relative positions.
+        rotation_angle_feature: Name of the feature that gives an angle in radians by which to
+            rotate relative positions.
         interpolate: Whether to interpolate between the embeddings of neighboring positions.
         value_gate: The gate on relative positional values.
-        enable_negative_distance_weight_bug: Keeps the behaviour that networks saved before version 4 were trained with.
+        enable_negative_distance_weight_bug: Keeps the behaviour that networks saved before version
+            4 were trained with.
     """
 
     extent: List[int]

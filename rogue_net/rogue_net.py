@@ -15,7 +15,7 @@ from entity_env.spaces import (
     SelectEntityActionSpace,
 )
 from rogue_net.embedding import EntityEmbedding, module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead, entropy, sample
+from rogue_net.heads import CategoricalHead, SelectEntityHead, entropy, full_precision, sample
 from rogue_net.layout import Layout, layout_of
 from rogue_net.ragged import EntityBatch
 from rogue_net.relpos import RelposEncodingConfig
@@ -179,7 +179,7 @@ class RogueNet(nn.Module):
             return {}
         pooled = mean_over_frames(x, layout)
         return {
-            name: self.regression_heads[module_key(name)](pooled).float()
+            name: full_precision(self.regression_heads[module_key(name)](pooled))
             for name in self._regression_names
         }
 

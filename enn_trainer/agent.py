@@ -1,0 +1,123 @@
+"""What plays: the protocol of a network that can be trained, and `RogueNetAgent`, which acts."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from entity_env.actions import Action
+from entity_env.batch import batch_obs, unbatch_actions
+from entity_env.environment import Observation
+from entity_env.ragged import Ragged
+from entity_env.seeding import derive_seed, key_of, mix, uniforms
+from entity_env.spaces import ActionName
+from rogue_net.heads import actor_ranks
+from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.rogue_net import NetOutput, RogueNet
+
+
+@runtime_checkable
+class PPOAgent(Protocol):
+    """What `train(agent=...)` needs: a `torch.nn.Module` that answers as `RogueNet` does."""
+
+    def __call__(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+    ) -> NetOutput:
+        """Judge `actions`, or sample them with `uniforms`, or take the most probable ones."""
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """The value head alone: {"value": (B, 1)}."""
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Take a rollout into the statistics of the input, if the network keeps any."""
+
+
+def draw_uniforms(
+    actions: Mapping[str, ActionBatch], seed: int, env: npt.NDArray[np.int64], frame: int
+) -> dict[str, Tensor]:
+    """Random numbers to act with, one per actor; a function of the arguments alone.
+
+    Args:
+        actions: the actors of B frames.
+        seed: of the run and the purpose.
+        env: (B,) int64, the index of the environment of each frame.
+        frame: a number that the environments' earlier frames did not have.
+
+    Returns:
+        Per action (actors,) float32 in [0, 1).
+    """
+    draws = {}
+    for name, action in actions.items():
+        lengths = action.actors.lengths
+        bits = mix(seed, frame, key_of(name), np.repeat(env, lengths), actor_ranks(lengths))
+        device = action.actors.values.device
+        draws[name] = torch.from_numpy(uniforms(bits)).to(device, non_blocking=True)
+    return draws
+
+
+def chosen_on_host(out: NetOutput, batch: EntityBatch) -> dict[str, Ragged]:
+    """The choices of a network as `VecEnv.act` takes them."""
+    return {
+        name: Ragged(chosen.cpu().numpy(), batch.actions[name].actors.lengths)
+        for name, chosen in out.actions.items()
+    }
+
+
+class Act(NamedTuple):
+    """What an agent does in one frame.
+
+    Attributes:
+        actions: for every action that the frame offers, with the probabilities of all choices.
+        value: the predicted return from here.
+    """
+
+    actions: dict[ActionName, Action]
+    value: float
+
+
+class RogueNetAgent:
+    """Acts in one environment. Acting changes neither the network nor any other randomness.
+
+    Args:
+        agent: the network.
+        deterministic: take the most probable choice instead of sampling.
+        seed: the choices are a function of it, of how many frames came before, and of the frame.
+    """
+
+    def __init__(self, agent: RogueNet, deterministic: bool = False, seed: int = 0) -> None:
+        self.agent = agent.eval()
+        self.deterministic = deterministic
+        self._seed = derive_seed(seed, "agent")
+        self._frames = 0
+
+    def act(self, observation: Observation) -> Act:
+        """Choose actions for an observation of the spaces that the network was trained for.
+
+        Raises:
+            InvalidObservation: the observation is not of these spaces.
+        """
+        net = self.agent
+        obs = batch_obs([observation], net.obs_space, net.action_space)
+        batch = EntityBatch.of(obs, next(net.parameters()).device)
+        draws = None
+        if not self.deterministic:
+            first = np.zeros(1, dtype=np.int64)
+            draws = draw_uniforms(batch.actions, self._seed, first, self._frames)
+        self._frames += 1
+        with torch.inference_mode():
+            out = net(batch, uniforms=draws)
+        actions = unbatch_actions(
+            chosen_on_host(out, batch),
+            obs,
+            [observation],
+            net.obs_space,
+            net.action_space,
+            {name: [p.exp().cpu().numpy()] for name, p in out.log_probs.items()},
+        )[0]
+        return Act(actions, out.values["value"].item() if "value" in out.values else float("nan"))

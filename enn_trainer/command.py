@@ -1,0 +1,121 @@
+"""Command lines of runs: arguments to a state manager, errors to one line and status 2."""
+
+import argparse
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.config_help import hps_info
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.state import State, init_train_state
+from enn_trainer.state_manager import StateManager
+from entity_env.errors import EntityEnvError
+
+T = TypeVar("T")
+USAGE_ERROR = 2
+
+
+def command(
+    config_cls: type[TrainConfig] = TrainConfig,
+    state_cls: type[State] = State,
+    initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
+) -> Callable[[Callable[[StateManager], T]], Callable[[], T]]:
+    """Make a command out of a function that takes a state manager.
+
+    It understands the arguments of `enn train`. A mistake in them ends the program with one line
+    and status 2.
+
+    Example:
+        >>> @command()
+        ... def main(state_manager: StateManager) -> None:
+        ...     train(state_manager=state_manager, env=TreasureHunt)
+    """
+
+    def decorate(function: Callable[[StateManager], T]) -> Callable[[], T]:
+        @functools.wraps(function)
+        def main() -> T:
+            outcome: list[T] = []
+
+            def run(manager: StateManager) -> None:
+                outcome.append(function(manager))
+
+            status = run_command(sys.argv[1:], Path(sys.argv[0]).name, run, config_cls)
+            if not outcome:
+                sys.exit(status)
+            return outcome[0]
+
+        return main
+
+    return decorate
+
+
+def run_command(
+    arguments: Sequence[str],
+    program: str,
+    run: Callable[[StateManager], object],
+    config_cls: type[TrainConfig] = TrainConfig,
+) -> int:
+    """Parse the arguments of a run and run it; the exit status.
+
+    Args:
+        arguments: without the name of the program.
+        program: its name, for the usage.
+        run: what to do with the state manager.
+        config_cls: the configuration that overrides refer to.
+    """
+    options = _parser(program).parse_args(arguments)
+    if options.hps_info is not None:
+        print(hps_info(config_cls, options.hps_info or None))
+        return 0
+    try:
+        if options.config and options.resume_from:
+            raise ConfigError("--config and --resume-from: expected one of them, got both")
+        manager = StateManager(
+            config_cls,
+            init_path=options.config or options.resume_from,
+            checkpoint_dir=options.checkpoint_dir,
+            overrides=options.overrides,
+        )
+        if options.verbose:
+            print(manager.config)
+        run(manager)
+    except (ConfigError, CheckpointError) as error:
+        return _fail(error, options.verbose, USAGE_ERROR)
+    except EntityEnvError as error:
+        return _fail(error, options.verbose, 1)
+    return 0
+
+
+def _fail(error: Exception, verbose: bool, status: int) -> int:
+    if verbose:
+        traceback.print_exception(error)
+    print(f"error: {error}", file=sys.stderr)
+    return status
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program, description="Train an agent in a world made of entities."
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="FIELD=VALUE", help="settings, such as optim.lr=0.003"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file (RON)")
+    parser.add_argument(
+        "--checkpoint-dir",
+        type=Path,
+        metavar="DIR",
+        help="save the run here; continue it if it was saved here before",
+    )
+    parser.add_argument(
+        "--resume-from", type=Path, metavar="DIR", help="start from a checkpoint or run elsewhere"
+    )
+    parser.add_argument(
+        "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
+    return parser

@@ -1,0 +1,328 @@
+"""The settings of a run, their versions, and the rules that upgrade older files.
+
+hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not string annotations: no
+`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+"""
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from hyperstate import Versioned
+from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
+
+from enn_trainer.errors import ConfigError
+from rogue_net.rogue_net import RogueNetConfig
+
+
+def _script_name() -> str:
+    return Path(sys.argv[0]).stem or "run"
+
+
+@dataclass
+class EnvConfig:
+    """Which environment to run, and how.
+
+    Attributes:
+        kwargs: Keyword arguments of the environment, as a JSON object.
+        id: The environment's id.
+        validate: Check everything that the environment returns against its spaces.
+    """
+
+    kwargs: str = "{}"
+    id: str = "MoveToOrigin"
+    validate: bool = True
+
+    def __post_init__(self) -> None:
+        _refuse(_json_object("kwargs", self.kwargs))
+
+
+@dataclass
+class OptimizerConfig:
+    """Settings of the optimizer, AdamW.
+
+    Attributes:
+        lr: Adam learning rate.
+        lr_warmup_steps: Number of environment steps over which the learning rate rises from 0 to
+            its value; none if not set.
+        bs: Batch size: frames in one optimizer step.
+        weight_decay: Adam weight decay.
+        micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
+            a batch. A smaller number needs less memory, takes longer, and learns the same.
+        anneal_lr: Lower the learning rate linearly to 0 over the run.
+        update_epochs: Number of passes over the frames of each rollout.
+        max_grad_norm: Scale gradients down to this norm.
+    """
+
+    lr: float = 0.001
+    lr_warmup_steps: Optional[int] = None
+    bs: int = 1024
+    weight_decay: float = 0.0
+    micro_bs: Optional[int] = None
+    anneal_lr: bool = True
+    update_epochs: int = 3
+    max_grad_norm: float = 2.0
+
+    def __post_init__(self) -> None:
+        _refuse(
+            _within("lr", self.lr, 0.0),
+            _within("lr_warmup_steps", self.lr_warmup_steps, 0),
+            _within("bs", self.bs, 1),
+            _within("weight_decay", self.weight_decay, 0.0),
+            _within("micro_bs", self.micro_bs, 1),
+            _within("update_epochs", self.update_epochs, 1),
+            _positive("max_grad_norm", self.max_grad_norm),
+        )
+
+
+@dataclass
+class PPOConfig:
+    """Settings of proximal policy optimization.
+
+    Attributes:
+        gae: Estimate advantages by generalized advantage estimation.
+        gamma: Discount factor of rewards.
+        gae_lambda: The lambda of generalized advantage estimation.
+        norm_adv: Normalize advantages to mean 0 and standard deviation 1.
+        clip_coef: How far the probability of an action may move away from 1 times its old one
+            before its gradient is cut.
+        clip_vloss: Clip the value function's loss, too.
+        ent_coef: Coefficient of the entropy bonus.
+        vf_coef: Coefficient of the value function's loss.
+        target_kl: Leave a rollout's optimization once the KL divergence from the policy that
+            collected it exceeds this.
+        anneal_entropy: Lower the entropy coefficient linearly to 0 over the run.
+    """
+
+    gae: bool = True
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    norm_adv: bool = True
+    clip_coef: float = 0.2
+    clip_vloss: bool = True
+    ent_coef: float = 0.1
+    vf_coef: float = 0.5
+    target_kl: Optional[float] = None
+    anneal_entropy: bool = True
+
+    def __post_init__(self) -> None:
+        _refuse(
+            _within("gamma", self.gamma, 0.0, 1.0),
+            _within("gae_lambda", self.gae_lambda, 0.0, 1.0),
+            _positive("clip_coef", self.clip_coef),
+            _within("ent_coef", self.ent_coef),
+            _within("vf_coef", self.vf_coef),
+            _positive("target_kl", self.target_kl),
+        )
+
+
+@dataclass
+class RolloutConfig:
+    """Settings of the phase that collects experience.
+
+    Attributes:
+        steps: Number of steps in each environment per rollout.
+        num_envs: Number of environments that run side by side.
+        processes: Number of processes that share the environments as evenly as possible.
+    """
+
+    steps: int = 16
+    num_envs: int = 128
+    processes: int = 4
+
+    def __post_init__(self) -> None:
+        _refuse(
+            _within("steps", self.steps, 1),
+            _within("num_envs", self.num_envs, 1),
+            _within("processes", self.processes, 1),
+        )
+
+
+@dataclass
+class EvalConfig:
+    """Settings of the evaluations during a run.
+
+    Attributes:
+        steps: Number of steps in each environment per evaluation.
+        interval: Number of environment steps between evaluations.
+        num_envs: Number of environments that run side by side; as in rollouts if not set.
+        processes: Number of processes that share the environments; as in rollouts if not set.
+        env: The environment to evaluate in; as in rollouts if not set.
+        capture_videos: Render videos of the environments.
+        capture_samples: Write the samples of evaluations to this file.
+        capture_logits: Keep the full logits of the policy with the samples.
+        capture_samples_subsample: Keep one of this many samples, chosen at random.
+        run_on_first_step: Evaluate before the first update, too.
+        opponent: Path of a checkpoint whose policy plays the other side, or "random".
+        opponent_only: Let the opponent play itself, and leave the policy out.
+    """
+
+    steps: int
+    interval: int
+    num_envs: Optional[int] = None
+    processes: Optional[int] = None
+    env: Optional[EnvConfig] = None
+    capture_videos: bool = False
+    capture_samples: str = ""
+    capture_logits: bool = True
+    capture_samples_subsample: int = 1
+    run_on_first_step: bool = True
+    opponent: Optional[str] = None
+    opponent_only: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse(
+            _within("steps", self.steps, 1),
+            _within("interval", self.interval, 1),
+            _within("num_envs", self.num_envs, 1),
+            _within("processes", self.processes, 1),
+            _within("capture_samples_subsample", self.capture_samples_subsample, 1),
+            "opponent_only: expected an opponent, got opponent=None"
+            if self.opponent_only and self.opponent is None
+            else None,
+        )
+
+
+@dataclass
+class TrainConfig(Versioned):
+    """Settings of a run.
+
+    Attributes:
+        env: The environment.
+        net: The policy network.
+        optim: The optimizer.
+        ppo: The learning algorithm.
+        rollout: How experience is collected.
+        eval: Evaluations during the run; none if not set.
+        vf_net: A network of its own for the value function; shared with the policy if not set.
+        name: Name of the run.
+        seed: Seed of every random draw.
+        total_timesteps: Number of environment steps to train for.
+        max_train_time: Stop after this many seconds of training.
+        torch_deterministic: Use only deterministic algorithms of cuDNN.
+        cuda: Use the GPU if there is one.
+        track: Send metrics to Weights & Biases.
+        wandb_project_name: The Weights & Biases project to send them to.
+        wandb_entity: The team or user who owns that project; the account's default if not set.
+        capture_samples: Write the samples of rollouts to this file.
+        capture_logits: Keep the full logits of the policy with the samples.
+        capture_samples_subsample: Keep one of this many samples, chosen at random.
+        trial: Number of the trial that this run is in a search for hyperparameters.
+        data_dir: Directory under which the run writes its results and logs.
+        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step.
+    """
+
+    env: EnvConfig
+    net: RogueNetConfig
+    optim: OptimizerConfig
+    ppo: PPOConfig
+    rollout: RolloutConfig
+    eval: Optional[EvalConfig] = None
+    vf_net: Optional[RogueNetConfig] = None
+    name: str = field(default_factory=_script_name)
+    seed: int = 1
+    total_timesteps: int = 1000000
+    max_train_time: Optional[int] = None
+    torch_deterministic: bool = True
+    cuda: bool = True
+    track: bool = False
+    wandb_project_name: str = "enn-ppo"
+    wandb_entity: Optional[str] = None
+    capture_samples: Optional[str] = None
+    capture_logits: bool = False
+    capture_samples_subsample: int = 1
+    trial: Optional[int] = None
+    data_dir: str = "."
+    cuda_empty_cache: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse(
+            _within("seed", self.seed, 0),
+            _within("total_timesteps", self.total_timesteps, 1),
+            _within("max_train_time", self.max_train_time, 0),
+            _within("capture_samples_subsample", self.capture_samples_subsample, 1),
+            _batch_fits_rollout(self.optim.bs, self.rollout.steps, self.rollout.num_envs),
+        )
+
+    @classmethod
+    def version(cls) -> int:
+        """The version of the configurations that this code writes."""
+        return 5
+
+    @classmethod
+    def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
+        """What each older version had otherwise, so that its files keep their meaning."""
+        return {
+            0: [
+                ChangeDefault(("net", "relpos_encoding", "per_entity_values"), True, False),
+                ChangeDefault(("vf_net", "relpos_encoding", "per_entity_values"), True, False),
+            ],
+            1: [
+                ChangeDefault(("net", "n_layer"), 1, 2),
+                ChangeDefault(("net", "d_model"), 64, 32),
+                ChangeDefault(("optim", "lr"), 0.00025, 0.001),
+                ChangeDefault(("optim", "bs"), 128, 1024),
+                ChangeDefault(("ppo", "ent_coef"), 0.01, 0.1),
+                ChangeDefault(("ppo", "anneal_entropy"), False, True),
+                ChangeDefault(("rollout", "steps"), 128, 16),
+                ChangeDefault(("rollout", "num_envs"), 4, 128),
+                ChangeDefault(("rollout", "processes"), 1, 4),
+                ChangeDefault(("vf_net", "n_layer"), 1, 2),
+                ChangeDefault(("vf_net", "d_model"), 64, 32),
+            ],
+            2: [ChangeDefault(("total_timesteps",), 25000, 1000000)],
+            3: [
+                ChangeDefault(
+                    (net, "relpos_encoding", "enable_negative_distance_weight_bug"), True, False
+                )
+                for net in ("net", "vf_net")
+            ],
+            4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
+        }
+
+
+def _refuse(*problems: Optional[str]) -> None:
+    found = [problem for problem in problems if problem is not None]
+    if found:
+        raise ConfigError(*found)
+
+
+def _within(
+    name: str, value: Optional[float], least: float = -math.inf, most: float = math.inf
+) -> Optional[str]:
+    """Say what is wrong with a value that must be finite and between two limits, both allowed."""
+    if value is None or (-math.inf < value < math.inf and least <= value <= most):
+        return None
+    expected = "a finite number"
+    if math.isfinite(most):
+        expected = f"a number from {least} to {most}"
+    elif math.isfinite(least):
+        expected = f"a finite number of at least {least}"
+    return f"{name}: expected {expected}, got {value}"
+
+
+def _positive(name: str, value: Optional[float]) -> Optional[str]:
+    """Say what is wrong with a limit that must be above 0; infinity switches it off."""
+    if value is None or value > 0:
+        return None
+    return f"{name}: expected a number above 0, got {value}"
+
+
+def _json_object(name: str, text: str) -> Optional[str]:
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return None if is_object else f'{name}: expected a JSON object such as {{"a": 1}}, got {text!r}'
+
+
+def _batch_fits_rollout(bs: int, steps: int, num_envs: int) -> Optional[str]:
+    if bs <= steps * num_envs:
+        return None
+    return (
+        f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * {num_envs} = "
+        f"{steps * num_envs} frames, got {bs}: lower optim.bs or raise the other two"
+    )

@@ -1,0 +1,128 @@
+"""What a configuration class has: its help, and the names nearest to one that it does not have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+from hyperstate.schema import types as schema
+
+# Below this a name does not resemble a query (see _likeness).
+_ALIKE = 0.6
+
+
+def hps_info(cls: type[Any], query: str | None = None) -> str:
+    """Describe the fields of a configuration class.
+
+    Args:
+        cls: The dataclass.
+        query: What to look for in names, paths and descriptions; None or "" lists every field.
+
+    Returns:
+        One line for each field: name, type, default and description. Without a query the fields
+        are indented by section; with one, the best matches come first, with their whole paths.
+    """
+    entries = list(_entries(cls))
+    if not query:
+        return "\n".join(_described("  " * e.path.count(".") + e.name, e) for e in entries)
+    found = [_described(entry.path, entry) for _, entry in _ranked(query, entries)]
+    return "\n".join(found) if found else f"no field matches {query!r}"
+
+
+class _Entry(NamedTuple):
+    """A field or section of a configuration class, as the help shows it."""
+
+    path: str
+    field: schema.Field
+
+    @property
+    def name(self) -> str:
+        return self.field.name
+
+    @property
+    def doc(self) -> str:
+        return " ".join((self.field.docstring or "").split())
+
+
+def _entries(cls: type[Any]) -> Iterator[_Entry]:
+    """Every section and field of a class, each section before its fields."""
+    return _entries_of(schema.materialize_type(cls), "")
+
+
+def _entries_of(kind: schema.Type, path: str) -> Iterator[_Entry]:
+    while isinstance(kind, schema.Option):
+        kind = kind.type
+    if not isinstance(kind, schema.Struct):
+        return
+    for field in kind.fields.values():
+        entry = _Entry(joined(path, field.name), field)
+        yield entry
+        yield from _entries_of(field.type, entry.path)
+
+
+def _described(label: str, entry: _Entry) -> str:
+    line = f"{label}: {entry.field.type}"
+    if entry.field.has_default:
+        line += f" = {entry.field.default!r}"
+    elif not isinstance(entry.field.type, schema.Struct):
+        line += " (required)"
+    return f"{line:<52}  # {entry.doc}" if entry.doc else line
+
+
+def _likeness(query: str, entry: _Entry) -> float:
+    """How well an entry fits a query, from 0 to 1.
+
+    The last part of the path counts most. A query that stands in the description is a likely
+    match, the likelier the more of the description it is.
+    """
+    query, path = query.lower(), entry.path.lower()
+    last = query.rsplit(".", 1)[-1]
+    likeness = _ratio(last, entry.name.lower())
+    if _begins_a_word(query, path):
+        likeness = max(likeness, 0.8)
+    words = re.escape(last.replace("_", " "))
+    if len(last) > 2 and re.search(rf"\b{words}\b", entry.doc.lower()):
+        likeness = max(likeness, 0.7 + 0.2 * len(last) / len(entry.doc))
+    return 0.9 * likeness + 0.1 * _ratio(query, path)
+
+
+def _begins_a_word(query: str, text: str) -> bool:
+    query, text = (re.sub(r"[\s._-]+", " ", part).strip() for part in (query, text))
+    return f" {query}" in f" {text}"
+
+
+def _ratio(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()
+
+
+def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]:
+    """The entries that fit a query with their likeness, the best first."""
+    pairs = [(_likeness(query, entry), entry) for entry in entries]
+    return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
+
+
+def unknown_field(root: type[Any], path: str, value: object) -> str:
+    """Say that there is no such field, and which ones may be meant."""
+    entries = list(_entries(root))
+    parent = path.rpartition(".")[0]
+    siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
+    ranked = _ranked(path, entries)
+    if ranked:
+        near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
+        hint = f"did you mean {' or '.join(near)}?"
+    else:
+        hint = f"expected {', '.join(siblings)}" if siblings else f"{parent} has no fields"
+    return f"{path}={shown(value)}: no such field; {hint}"
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message, cut short if it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def joined(path: str, name: str) -> str:
+    """The dotted path of a name in the section at `path`, "" for the whole configuration."""
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,86 @@
+"""From what the user hands to `train` to environments."""
+
+import functools
+import inspect
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import numpy as np
+
+from enn_trainer.config import EnvConfig
+from enn_trainer.errors import ConfigError
+from entity_env.entity_gym import AnyVecEnv
+from entity_env.env_list import EnvList
+from entity_env.environment import Environment
+from entity_env.match import Match
+from entity_env.parallel_env_list import ParallelEnvList
+from entity_env.vec_env import VecEnv
+
+EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
+"""(configuration, num_envs, processes, first_env_index) -> environments."""
+
+
+def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory:
+    """How to make the environments that a user named.
+
+    Args:
+        env: the class of an environment or match; or a factory, also one written for entity-gym.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if inspect.isclass(env):
+        if issubclass(env, Environment | Match):
+            return functools.partial(_make_list, env)
+        raise TypeError(
+            f"env: expected a subclass of Environment or Match, or a factory "
+            f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
+        )
+    if not callable(env):
+        raise TypeError(f"env: expected a class or a factory, got {env!r}")
+    factory: EnvFactory = env
+    return lambda config, num_envs, processes, first: AnyVecEnv(
+        factory(config, num_envs, processes, first)
+    )
+
+
+def _make_list(
+    env_cls: type[Environment] | type[Match],
+    config: EnvConfig,
+    num_envs: int,
+    processes: int,
+    first_env_index: int,
+) -> VecEnv:
+    kwargs = json.loads(config.kwargs)
+    try:
+        inspect.signature(env_cls).bind(**kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"env.kwargs: {error}; {env_cls.__name__} takes {inspect.signature(env_cls)}"
+        ) from None
+    create_env = functools.partial(env_cls, **kwargs)
+    sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
+    if num_envs % sides:
+        raise ConfigError(
+            f"num_envs: expected a multiple of {sides}, the sides of {env_cls.__name__}, "
+            f"got {num_envs}"
+        )
+    if processes > 1:
+        return ParallelEnvList(
+            create_env, num_envs, processes, first_env_index, config.validate, sides
+        )
+    return EnvList(create_env, num_envs, first_env_index, config.validate)
+
+
+@contextmanager
+def global_randomness_kept() -> Iterator[None]:
+    """Afterwards the generators of `random` and `numpy` are as they were before."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

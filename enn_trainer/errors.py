@@ -1,0 +1,51 @@
+"""The exceptions of this package.
+
+Exception
+└── EnnTrainerError
+    ├── ConfigError (ValueError)        a configuration that cannot be used
+    ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
+    └── CheckpointError (ValueError)    a checkpoint that cannot be used
+"""
+
+
+class EnnTrainerError(Exception):
+    """The root of every exception that this package defines."""
+
+
+class ConfigError(EnnTrainerError, ValueError):
+    """A configuration that cannot be used: every problem found, as one line.
+
+    Args:
+        *problems: One sentence for each problem; each begins with the path of its field.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "; ".join(" ".join(problem.splitlines()) for problem in self.problems)
+
+
+class RonError(EnnTrainerError, ValueError):
+    """Text that is not RON, or a value that RON cannot carry.
+
+    Args:
+        problem: What was expected and what came.
+        line: The line where it came, from 1; 0 while writing.
+        column: The character of that line, from 1; 0 while writing.
+    """
+
+    def __init__(self, problem: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(problem, line, column)
+        self.problem = problem
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, column {self.column}: " if self.line else ""
+        return place + self.problem
+
+
+class CheckpointError(EnnTrainerError, ValueError):
+    """A checkpoint that cannot be used: incomplete, damaged, or of another program."""

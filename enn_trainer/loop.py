@@ -1,0 +1,299 @@
+"""The training loop: rollout, returns, optimisation, again."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import hyperstate
+import torch
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.annealing import Rates, num_updates, rates_at
+from enn_trainer.config import PPOConfig, TrainConfig
+from enn_trainer.envs import EnvFactory, env_factory
+from enn_trainer.errors import CheckpointError
+from enn_trainer.evaluate import evaluate
+from enn_trainer.interrupt import Interrupts
+from enn_trainer.opponents import CreateOpponent, create_opponent, space_differences
+from enn_trainer.optimize import optimize
+from enn_trainer.progress import Progress, ProgressLine
+from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
+from enn_trainer.rollout import Rollout, collect
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from enn_trainer.track import Track, action_frequencies, flatten_config, metric_scalars
+from enn_trainer.unbuilt import check_supported
+from entity_env.environment import Environment
+from entity_env.match import Match
+from entity_env.metrics import AddMetricsWrapper
+from entity_env.seeding import derive_seed
+from entity_env.vec_env import VecEnv
+from rogue_net.ragged import EntityBatch
+
+
+class TrainResult(float):
+    """How a run ended: the mean return of the episodes of its last rollout that finished any.
+
+    NaN when no episode ended.
+
+    Attributes:
+        step: frames of the run, over all restarts.
+        checkpoint: the last save, or None.
+        eval: scalars of the last evaluation by name, empty without one.
+    """
+
+    step: int
+    checkpoint: Path | None
+    eval: Mapping[str, float]
+
+
+def train(
+    state_manager: "hyperstate.StateManager[TrainConfig, State]",
+    env: type[Environment] | type[Match] | EnvFactory,
+    create_opponent: CreateOpponent = create_opponent,
+    agent: PPOAgent | None = None,
+) -> TrainResult:
+    """Train an agent with PPO until `total_timesteps` or `max_train_time`.
+
+    The first Ctrl-C or SIGTERM ends the run after the running update, saved; a second one at once.
+
+    Args:
+        state_manager: the configuration and state of the run. One of hyperstate's own is accepted
+            and shows the trained configuration and state afterwards.
+        env: an environment or match class; or a factory (EnvConfig, num_envs, processes,
+            first_env_index) -> VecEnv, also one written for entity-gym.
+        create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`.
+        agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+        CheckpointError: the checkpoint to resume from cannot be used.
+        InvalidObservation: the environment broke its own spaces.
+        WorkerError: a worker process failed.
+    """
+    manager = StateManager.adopt(state_manager)
+    config = manager.config
+    check_supported(config)
+    torch.backends.cudnn.deterministic = config.torch_deterministic
+    device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
+    create_envs = env_factory(env)
+    with ExitStack() as stack:
+        envs = _open_envs(create_envs, config, stack)
+        state = _open_state(manager, envs, agent)
+        state_manager._config, state_manager._state = config, state
+        run = _Run(config, state, manager, device, stack)
+
+        def evaluate_now() -> None:
+            run.show_eval(evaluate(config, create_envs, create_opponent, state.agent, device))
+
+        envs.seed(derive_seed(config.seed, "rollout", state.step))
+        obs = envs.reset(state.obs_space)
+        if state.step == 0:
+            state.agent.update_input_stats(EntityBatch.of(obs, device))
+        while not run.is_over():
+            if run.eval_is_due():
+                evaluate_now()
+            rates = run.begin_update()
+            rollout = collect(
+                envs,
+                state.agent,
+                obs,
+                state.obs_space,
+                steps=config.rollout.steps,
+                seed=derive_seed(config.seed, "act"),
+                first_frame=state.step,
+                device=device,
+            )
+            estimate = advantages(rollout, config.ppo)
+            losses = optimize(
+                state.agent,
+                state.optimizer,
+                rollout,
+                estimate,
+                ppo=config.ppo,
+                optim=config.optim,
+                ent_coef=rates.ent_coef,
+                seed=derive_seed(config.seed, "minibatches", state.step),
+            )
+            state.agent.update_input_stats(rollout.batch)
+            obs = rollout.next_obs
+            state.step += rollout.num_frames
+            run.end_update(rollout, losses, rates)
+            manager.step()
+        if config.eval is not None and not run.interrupts.requested:
+            evaluate_now()
+        return run.finish()
+
+
+def advantages(rollout: Rollout, ppo: PPOConfig) -> Estimate:
+    """Returns and advantages of a rollout, (T, B) each."""
+    following = next_values(
+        rollout.values,
+        rollout.last_values,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.final_values,
+    )
+    done = rollout.terminated | rollout.truncated
+    if ppo.gae:
+        return gae(rollout.rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
+    return discounted_returns(rollout.rewards, rollout.values, following, done, ppo.gamma)
+
+
+def _open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
+    envs = create_envs(config.env, config.rollout.num_envs, config.rollout.processes, 0)
+    stack.callback(envs.close)
+    return AddMetricsWrapper(envs)
+
+
+def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
+    """The state of the run, if it is one of these environments."""
+    manager.set_deserialize_ctx("obs_space", envs.obs_space())
+    manager.set_deserialize_ctx("action_space", envs.action_space())
+    manager.set_deserialize_ctx("agent", agent)
+    state = manager.state
+    different = space_differences(
+        state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
+    )
+    if different:
+        raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
+    if manager.resumed_from is not None:
+        state.restart += 1
+    return state
+
+
+class _Run:
+    """The clocks of a run and what it tells people: everything around the learning."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        state: State,
+        manager: StateManager,
+        device: torch.device,
+        stack: ExitStack,
+    ) -> None:
+        self.config = config
+        self.state = state
+        self.manager = manager
+        self.total_steps = num_updates(config) * config.rollout.num_envs * config.rollout.steps
+        self.time_before = state.time_used
+        self.start = time.monotonic()
+        self.update_start = self.start
+        self.first_step = state.step
+        self.mean_return = float("nan")
+        self.last_eval: dict[str, float] = {}
+        state.agent.to(device).eval()
+        _move_optimizer(state.optimizer, device)
+        if not state.run_name:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            trial = "" if config.trial is None else f"__{config.trial}"
+            state.run_name = f"{config.env.id}__{config.name}__{config.seed}{trial}__{stamp}"
+        self.log_dir = Path(config.data_dir) / "runs" / state.run_name
+        self.track = stack.enter_context(Track(self.log_dir, flatten_config(config)))
+        self.progress = stack.enter_context(Progress(self.total_steps, state.step))
+        self.interrupts = stack.enter_context(Interrupts(self.progress.say))
+        manager.say = self.progress.say
+        if manager.resumed_from is not None:
+            self.progress.say(f"resumed {manager.resumed_from.path} at step {state.step}")
+
+    def is_over(self) -> bool:
+        """Whether the run reached its end, its time limit, or was asked to stop."""
+        limit = self.config.max_train_time
+        if limit is not None and self.state.time_used >= limit:
+            self.progress.say(f"max_train_time of {limit} seconds reached")
+            return True
+        return self.interrupts.requested or self.state.step >= self.total_steps
+
+    def eval_is_due(self) -> bool:
+        """Whether the evaluation clock has come round; sets it to the next time."""
+        due = self.state.next_eval_step
+        if self.config.eval is None or due is None or self.state.step < due:
+            return False
+        self.state.next_eval_step = due + self.config.eval.interval
+        return True
+
+    def begin_update(self) -> Rates:
+        """Set the learning rate of the update that begins."""
+        self.update_start = time.monotonic()
+        rates = rates_at(self.config, self.state.step, self.state.time_used)
+        for group in self.state.optimizer.param_groups:
+            group["lr"] = rates.lr
+        return rates
+
+    def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
+        """Count the time and tell how the update went."""
+        if self.config.cuda_empty_cache:
+            torch.cuda.empty_cache()
+        now = time.monotonic()
+        self.state.time_used = self.time_before + now - self.start
+        seconds = max(now - self.update_start, 1e-9)
+        fps = rollout.num_frames / seconds
+        eps = rollout.batch.num_entities() / seconds
+        episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
+        if episodes.count:
+            self.mean_return = episodes.mean
+        self.track.write(
+            self.state.step,
+            {
+                **metric_scalars(rollout.metrics),
+                **losses,
+                **action_frequencies(
+                    self.state.action_space,
+                    {name: rows.values.cpu().numpy() for name, rows in rollout.actions.items()},
+                ),
+                "charts/learning_rate": rates.lr,
+                "charts/entropy_coef": rates.ent_coef,
+                "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
+                "restart": self.state.restart,
+                "throughput": fps,
+                "fps": fps,
+                "eps": eps,
+            },
+        )
+        self.progress.update(
+            ProgressLine(
+                step=self.state.step,
+                mean_return=episodes.mean if episodes.count else None,
+                episode_length=length.mean if episodes.count else None,
+                episodes=episodes.count,
+                entropy=losses["losses/entropy"],
+                approx_kl=losses["losses/approx_kl"],
+                explained_variance=losses["losses/explained_variance"],
+                learning_rate=rates.lr,
+                frames_per_s=fps,
+                entities_per_s=eps,
+                entities_per_frame=rollout.batch.num_entities() / rollout.num_frames,
+            )
+        )
+
+    def show_eval(self, metrics: Mapping[str, Any]) -> None:
+        """Tell how an evaluation went."""
+        self.last_eval = metric_scalars(metrics, "eval/")
+        self.track.write(self.state.step, self.last_eval)
+        means = "  ".join(
+            f"{name} {metric.mean:.4g}" for name, metric in metrics.items() if metric.count
+        )
+        self.progress.say(f"[eval] step {self.state.step}  {means}")
+
+    def finish(self) -> TrainResult:
+        """Save, say where, and give the result."""
+        stopped = self.interrupts.requested
+        saved = self.manager.save("interrupted" if stopped else "end")
+        if saved is not None:
+            self.progress.say(f"{'interrupted, ' if stopped else ''}saved {saved}")
+        elif stopped:
+            self.progress.say("interrupted; nothing was saved, there is no --checkpoint-dir")
+        result = TrainResult(self.mean_return)
+        result.step, result.checkpoint, result.eval = self.state.step, saved, self.last_eval
+        return result
+
+
+def _move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Moments follow their parameters; a checkpoint restores them on the CPU."""
+    for moments in optimizer.state.values():
+        for name, value in moments.items():
+            if isinstance(value, torch.Tensor) and name != "step":
+                moments[name] = value.to(device)

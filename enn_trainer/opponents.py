@@ -1,0 +1,132 @@
+"""Who an agent can be evaluated against."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from enn_trainer import checkpoint
+from enn_trainer.agent import PPOAgent
+from enn_trainer.errors import CheckpointError
+from enn_trainer.state import restore_network
+from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
+from rogue_net.heads import entropy
+from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.rogue_net import NetOutput, choose
+
+CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
+
+RANDOM = "random"
+
+
+def create_opponent(
+    path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+) -> PPOAgent:
+    """The opponent that a path means.
+
+    Args:
+        path: a checkpoint of this project, or `random`.
+        obs_space: what the environment shows.
+        action_space: what can be done in it.
+        device: where the opponent plays.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or it is of another world.
+    """
+    if path == RANDOM:
+        return RandomAgent(action_space)
+    network = restore_network(checkpoint.find(Path(path)))
+    different = space_differences(
+        network.obs_space, network.action_space, obs_space, action_space
+    )
+    if different:
+        raise CheckpointError(f"{path}: made for another world: {'; '.join(different)}")
+    return network.to(device)
+
+
+class RandomAgent(nn.Module):
+    """Chooses among the legal choices with equal probability."""
+
+    def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
+        super().__init__()
+        self.action_space = dict(action_space)
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+    ) -> NetOutput:
+        """Choose, as `RogueNet` does."""
+        log_probs = {
+            name: _uniform(batch.actions[name], space) for name, space in self.action_space.items()
+        }
+        if actions is None:
+            actions = {
+                name: choose(p, None if uniforms is None else uniforms[name])
+                for name, p in log_probs.items()
+            }
+        return NetOutput(
+            actions=dict(actions),
+            logprobs={
+                name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
+                for name, p in log_probs.items()
+            },
+            entropies={name: entropy(p) for name, p in log_probs.items()},
+            log_probs=log_probs,
+            values=self.values(batch),
+        )
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Expects nothing."""
+        return {"value": torch.zeros(batch.num_frames, 1)}
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Looks at nothing."""
+        return
+
+
+def _uniform(action: ActionBatch, space: ActionSpace) -> Tensor:
+    lengths = action.actors.lengths
+    mask = action.mask
+    if not isinstance(space, SelectEntityActionSpace):
+        allowed = torch.ones((int(lengths.sum()), len(space)), dtype=torch.bool)
+        if mask is not None:
+            allowed = mask.values
+    else:
+        assert action.actees is not None
+        per_actor = np.repeat(action.actees.lengths, lengths)
+        allowed = torch.from_numpy(np.arange(per_actor.max(initial=0)) < per_actor[:, None])
+        if mask is not None:
+            allowed[allowed.clone()] = mask.values
+    return torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf).log_softmax(dim=-1)
+
+
+def space_differences(
+    have: ObsSpace,
+    have_actions: Mapping[str, ActionSpace],
+    want: ObsSpace,
+    want_actions: Mapping[str, ActionSpace],
+) -> list[str]:
+    """How two worlds differ, in words, one difference each."""
+    different = _list_difference("global features", have.global_features, want.global_features)
+    different += _list_difference("entity types", list(have.entities), list(want.entities))
+    for name in have.entities.keys() & want.entities.keys():
+        different += _list_difference(
+            f"features of {name}", have.entities[name].features, want.entities[name].features
+        )
+    if have_actions.keys() != want_actions.keys():
+        different.append(f"actions {sorted(have_actions)} became {sorted(want_actions)}")
+    different += [
+        f"action {name} {have_actions[name]} became {want_actions[name]}"
+        for name in have_actions.keys() & want_actions.keys()
+        if have_actions[name] != want_actions[name]
+    ]
+    return different
+
+
+def _list_difference(what: str, have: list[str], want: list[str]) -> list[str]:
+    return [] if have == want else [f"{what} {have} became {want}"]

@@ -1,0 +1,197 @@
+"""Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from enn_trainer import losses
+from enn_trainer.agent import PPOAgent
+from enn_trainer.config import OptimizerConfig, PPOConfig
+from enn_trainer.returns import Estimate
+from enn_trainer.rollout import Rollout
+from entity_env.seeding import derive_seed
+from rogue_net.rogue_net import NetOutput
+
+
+@dataclass
+class Sums:
+    """Sums over what an update has covered, kept on the device until it ends.
+
+    Attributes:
+        policy_loss, entropy, approx_kl, clipped: over actors.
+        value_loss: over frames.
+        grad_norm: over optimizer steps, before clipping.
+        actors, frames, optimizer_steps: how many of each.
+    """
+
+    policy_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clipped: Tensor
+    value_loss: Tensor
+    grad_norm: Tensor
+    actors: int = 0
+    frames: int = 0
+    optimizer_steps: int = 0
+
+    @staticmethod
+    def zero(device: torch.device) -> "Sums":
+        """Nothing covered yet."""
+        return Sums(*(torch.zeros((), device=device) for _ in range(6)))
+
+    def __iadd__(self, other: "Sums") -> "Sums":
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        return self
+
+    def means(self) -> dict[str, float]:
+        """The published names of the losses, each a mean over what it covers."""
+        actors, frames = max(1, self.actors), max(1, self.frames)
+        return {
+            "losses/policy_loss": self.policy_loss.item() / actors,
+            "losses/entropy": self.entropy.item() / actors,
+            "losses/approx_kl": self.approx_kl.item() / actors,
+            "losses/clipfrac": self.clipped.item() / actors,
+            "losses/value_loss": self.value_loss.item() / frames,
+            "losses/gradnorm": self.grad_norm.item() / max(1, self.optimizer_steps),
+            "losses/vf_gradnorm": 0.0,
+        }
+
+
+def optimize(
+    agent: PPOAgent,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    estimate: Estimate,
+    *,
+    ppo: PPOConfig,
+    optim: OptimizerConfig,
+    ent_coef: float,
+    seed: int,
+) -> dict[str, float]:
+    """Improve the agent on a rollout.
+
+    Advantages are normalised over the frames of a minibatch, which is one optimizer step. The
+    losses of actors and of frames are means over the whole minibatch, however it is cut into
+    microbatches. The update ends early after a minibatch whose KL exceeds `ppo.target_kl`.
+
+    Args:
+        agent: the network; its parameters are changed.
+        optimizer: of these parameters, with the learning rate set.
+        rollout: T * B frames.
+        estimate: returns and advantages, (T, B).
+        ppo: the loss.
+        optim: the sizes of minibatches and microbatches, epochs, gradient clipping.
+        ent_coef: weight of the entropy.
+        seed: of this update; the order of the frames is a function of it.
+
+    Returns:
+        The losses by their published names.
+    """
+    assert isinstance(agent, nn.Module)
+    returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
+    total = Sums.zero(returns.device)
+    for frames in minibatches(rollout.num_frames, optim.bs, optim.update_epochs, seed):
+        index = torch.from_numpy(frames).to(returns.device)
+        minibatch = _Minibatch(
+            frames=frames,
+            num_actors=sum(int(a.lengths[frames].sum()) for a in rollout.actions.values()),
+            advantages=losses.normalize(advantages[index]) if ppo.norm_adv else advantages[index],
+            returns=returns[index],
+            old_values=rollout.values.flatten()[index],
+        )
+        optimizer.zero_grad(set_to_none=True)
+        done = Sums.zero(returns.device)
+        for piece in _pieces(len(frames), optim.micro_bs or len(frames)):
+            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef)
+        done.grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), optim.max_grad_norm)
+        done.optimizer_steps = 1
+        optimizer.step()
+        total += done
+        if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
+            break
+    return {
+        **total.means(),
+        "losses/explained_variance": losses.explained_variance(
+            rollout.values.flatten(), returns
+        ).item(),
+    }
+
+
+def minibatches(
+    num_frames: int, size: int, epochs: int, seed: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The frames of each minibatch: every frame once per epoch, in an order that `seed` gives."""
+    for epoch in range(epochs):
+        order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
+        for piece in _pieces(num_frames, size):
+            yield order[piece]
+
+
+def _pieces(total: int, size: int) -> Iterator[slice]:
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
+
+
+@dataclass(frozen=True)
+class _Minibatch:
+    """The frames of one optimizer step, (F,) each, and how many actors they have."""
+
+    frames: npt.NDArray[np.int64]
+    num_actors: int
+    advantages: Tensor
+    returns: Tensor
+    old_values: Tensor
+
+
+def _backward(
+    agent: PPOAgent,
+    rollout: Rollout,
+    minibatch: _Minibatch,
+    piece: slice,
+    ppo: PPOConfig,
+    ent_coef: float,
+) -> Sums:
+    """Add the gradient of some frames of a minibatch."""
+    frames = minibatch.frames[piece]
+    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+    out = agent(
+        rollout.batch.take(frames), actions={name: rows.values for name, rows in chosen.items()}
+    )
+    old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    logratio, entropies = _of_all_actors(out, old_logprobs)
+    frame_of_actor = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
+    advantages = minibatch.advantages[piece][torch.from_numpy(frame_of_actor).to(logratio.device)]
+    policy_loss = losses.policy_loss(logratio, advantages, ppo.clip_coef).sum()
+    value_loss = losses.value_loss(
+        out.values["value"].flatten(),
+        minibatch.returns[piece],
+        minibatch.old_values[piece],
+        ppo.clip_coef if ppo.clip_vloss else None,
+    ).sum()
+    entropy = entropies.sum()
+    actors = max(1, minibatch.num_actors)
+    loss = (policy_loss - ent_coef * entropy) / actors
+    loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
+    loss.backward()  # type: ignore[no-untyped-call]
+    logratio = logratio.detach()
+    return Sums(
+        policy_loss=policy_loss.detach(),
+        entropy=entropy.detach(),
+        approx_kl=losses.approx_kl(logratio).sum(),
+        clipped=losses.is_clipped(logratio, ppo.clip_coef).sum(),
+        value_loss=value_loss.detach(),
+        grad_norm=torch.zeros_like(policy_loss),
+        actors=len(logratio),
+        frames=len(frames),
+    )
+
+
+def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Log-ratios and entropies, (actors,) each, of all actions one after the other."""
+    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
+    return torch.cat(logratios), torch.cat([out.entropies[name] for name in old_logprobs])

@@ -1,0 +1,119 @@
+"""Collecting frames: let the agent act in many environments for some steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent, chosen_on_host, draw_uniforms
+from entity_env.spaces import ObsSpace
+from entity_env.vec_env import Metric, VecEnv, VecObs
+from rogue_net.ragged import EntityBatch, RaggedTensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of B environments. Frame t * B + b is step t of environment b.
+
+    Attributes:
+        batch: the T * B frames.
+        actions: per action int64 (actors,) per frame, the choices.
+        logprobs: per action float32 (actors,) per frame, of the choices.
+        values: (T, B) float32.
+        rewards: (T, B) float32, of the step from each frame.
+        terminated: (T, B) bool, the episode ended by itself in that step.
+        truncated: (T, B) bool, the episode was cut off in that step.
+        last_values: (B,) float32, of the frames after the last step.
+        final_values: (truncated episodes,) float32, of their last observations, in the order of
+            `truncated`.
+        metrics: of the environments, over all steps.
+        next_obs: the frames after the last step.
+    """
+
+    batch: EntityBatch
+    actions: Mapping[str, RaggedTensor]
+    logprobs: Mapping[str, RaggedTensor]
+    values: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    last_values: Tensor
+    final_values: Tensor
+    metrics: Mapping[str, Metric]
+    next_obs: VecObs
+
+    @property
+    def num_frames(self) -> int:
+        """T * B."""
+        return self.batch.num_frames
+
+
+@torch.no_grad()
+def collect(
+    envs: VecEnv,
+    agent: PPOAgent,
+    obs: VecObs,
+    obs_space: ObsSpace,
+    *,
+    steps: int,
+    seed: int,
+    first_frame: int,
+    device: torch.device,
+) -> Rollout:
+    """Act for `steps` steps in every environment.
+
+    Args:
+        envs: B environments.
+        agent: chooses the actions; it is not changed.
+        obs: the current frames of the environments.
+        obs_space: the features to show.
+        steps: T.
+        seed: of the random choices.
+        first_frame: how many frames the run had before; the choices depend on it.
+        device: where the frames are kept.
+    """
+    num_envs = len(envs)
+    env = np.arange(num_envs)
+    batches, outputs, seen = [], [], []
+    metrics: dict[str, Metric] = {}
+    for t in range(steps):
+        batch = EntityBatch.of(obs, device)
+        draws = draw_uniforms(batch.actions, seed, env, first_frame + t * num_envs)
+        out = agent(batch, uniforms=draws)
+        obs = envs.act(chosen_on_host(out, batch), obs_space)
+        batches.append(batch)
+        outputs.append(out)
+        seen.append(obs)
+        for name, metric in obs.metrics.items():
+            metrics[name] = metrics[name] + metric if name in metrics else metric
+    batch = EntityBatch.cat(batches)
+    lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
+    finals = [EntityBatch.of(o.final, device) for o in seen if o.final is not None]
+    return Rollout(
+        batch=batch,
+        actions={
+            name: RaggedTensor(torch.cat([out.actions[name] for out in outputs]), lengths[name])
+            for name in lengths
+        },
+        logprobs={
+            name: RaggedTensor(torch.cat([out.logprobs[name] for out in outputs]), lengths[name])
+            for name in lengths
+        },
+        values=torch.stack([out.values["value"].flatten() for out in outputs]),
+        rewards=_stack([o.reward for o in seen], device),
+        terminated=_stack([o.terminated for o in seen], device),
+        truncated=_stack([o.truncated for o in seen], device),
+        last_values=agent.values(EntityBatch.of(obs, device))["value"].flatten(),
+        final_values=agent.values(EntityBatch.cat(finals))["value"].flatten()
+        if finals
+        else torch.zeros(0, device=device),
+        metrics=metrics,
+        next_obs=obs,
+    )
+
+
+def _stack(rows: list[npt.NDArray[np.generic]], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.stack(rows)).to(device)

@@ -1,0 +1,374 @@
+"""Rusty Object Notation, read into plain data and written from it.
+
+    value   read as                     written from
+    struct  dict, without its name      Struct
+    map     dict                        dict
+    list    list                        list, tuple
+    tuple   list
+    string  str                         str
+    char    str
+    number  int or float                int or float, by repr, so that it comes back exactly
+    unit    {}, a struct of no fields   Struct of no fields
+    None    None                        None
+    Some(x) x                           x: an option is written bare
+
+A bare identifier, the variant of an enum, is read as its name. Comments and a leading
+`#![enable(...)]` are skipped. Nothing read here can run code, recurse without bound, or fail
+with anything other than RonError.
+
+Source: the grammar of github.com/ron-rs/ron, docs/grammar.md.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from enn_trainer.errors import RonError
+
+__all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "loads"]
+
+MAX_DEPTH = 64
+# Below 640 digits Python converts between int and decimal text whatever its settings.
+MAX_NUMBER_LENGTH = 500
+
+_BLANK = re.compile(r"(?:\s++|//[^\n]*+)++")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
+_ATTRIBUTE = re.compile(r"#!\s*\[\s*enable\s*\([\w\s,]*\)\s*\]")
+_NAME = re.compile(r"[^\W\d]\w*")
+_NUMBER = re.compile(
+    r"[+-]?(?:(?P<hex>0x[\da-fA-F][\da-fA-F_]*+)|(?P<bin>0b[01][01_]*+)|(?P<oct>0o[0-7][0-7_]*+)"
+    r"|(?P<float>(?:\d[\d_]*+\.[\d_]*+|\.\d[\d_]*+)(?:[eE][+-]?\d[\d_]*+)?+"
+    r"|\d[\d_]*+[eE][+-]?\d[\d_]*+)"
+    r"|(?P<int>\d[\d_]*+))",
+    re.ASCII,
+)
+_SIGNED_WORD = re.compile(r"[+-](?:inf|NaN)\b")
+_RAW_STRING = re.compile(r'r(#*)"')
+_PLAIN = re.compile(r'[^"\\]+')
+_HEX_ESCAPE = re.compile(r"x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}")
+
+_WORDS = {"true": True, "false": False, "None": None, "inf": float("inf"), "NaN": float("nan")}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
+_ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
+
+
+class Struct(NamedTuple):
+    """A struct to be written with its name and with bare field names."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+def loads(text: str) -> Any:
+    """Read one RON value.
+
+    Args:
+        text: The whole document.
+
+    Returns:
+        Plain data: dict, list, str, int, float, bool, None.
+
+    Raises:
+        RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
+    """
+    reader = _Reader(text)
+    reader.skip_attributes()
+    value = reader.value()
+    if reader.at < len(text):
+        raise reader.error("expected the end of the text")
+    return value
+
+
+class _Reader:
+    """A position in a text; every method leaves it after what it read and the blanks behind."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+        self.skip_blanks()
+
+    def error(self, problem: str, at: int | None = None) -> RonError:
+        at = self.at if at is None else at
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        came = repr(self.text[at]) if at < len(self.text) else "the end"
+        return RonError(f"{problem}, got {came}", line, column)
+
+    def skip_blanks(self) -> None:
+        while True:
+            if blank := _BLANK.match(self.text, self.at):
+                self.at = blank.end()
+            if not self.text.startswith("/*", self.at):
+                return
+            self.skip_block_comment()
+
+    def skip_block_comment(self) -> None:
+        start = self.at
+        depth = 0
+        for mark in _COMMENT_MARK.finditer(self.text, start):
+            depth += 1 if mark.group() == "/*" else -1
+            if depth == 0:
+                self.at = mark.end()
+                return
+        raise self.error("expected */ to end this comment", start)
+
+    def skip_attributes(self) -> None:
+        while self.text.startswith("#!", self.at):
+            attribute = _ATTRIBUTE.match(self.text, self.at)
+            if attribute is None:
+                raise self.error("expected #![enable(...)]")
+            self.at = attribute.end()
+            self.skip_blanks()
+
+    def take(self, token: str) -> bool:
+        if not self.text.startswith(token, self.at):
+            return False
+        self.at += len(token)
+        self.skip_blanks()
+        return True
+
+    def expect(self, token: str, why: str) -> None:
+        if not self.take(token):
+            raise self.error(f"expected '{token}' {why}")
+
+    def name(self) -> str | None:
+        """Take an identifier, if one is here; `r#name` is how RON writes a reserved one."""
+        start = self.at + 2 if self.text.startswith("r#", self.at) else self.at
+        name = _NAME.match(self.text, start)
+        if name is None:
+            return None
+        self.at = name.end()
+        self.skip_blanks()
+        return name.group()
+
+    def value(self) -> Any:
+        if self.depth == MAX_DEPTH:
+            raise self.error(f"expected at most {MAX_DEPTH} levels of nesting")
+        self.depth += 1
+        value = self.value_within()
+        self.depth -= 1
+        return value
+
+    def value_within(self) -> Any:
+        char = self.text[self.at : self.at + 1]
+        if char == "(":
+            return self.struct_or_tuple()
+        if self.take("["):
+            return self.sequence("]")
+        if self.take("{"):
+            return self.entries("}", self.key)
+        if char == '"':
+            return self.string()
+        if char == "'":
+            return self.char()
+        if _RAW_STRING.match(self.text, self.at):
+            return self.raw_string()
+        # A digit other than 0 to 9 is part of no RON number.
+        if char and char in "+-.0123456789":
+            return self.number()
+        return self.word()
+
+    def word(self) -> Any:
+        """An identifier: a constant, an option, the name of a struct, or an enum's variant."""
+        start = self.at
+        name = self.name()
+        if name is None:
+            raise self.error("expected a value")
+        raw = self.text.startswith("r#", start)
+        if name in _WORDS and not raw:
+            return _WORDS[name]
+        if name == "Some" and not raw:
+            self.expect("(", "after Some")
+            value = self.value()
+            self.take(",")
+            self.expect(")", "after the value of Some")
+            return value
+        if self.text.startswith("(", self.at):
+            return self.struct_or_tuple()
+        return name
+
+    def struct_or_tuple(self) -> dict[str, Any] | list[Any]:
+        self.expect("(", "")
+        if self.take(")"):
+            return {}
+        start = self.at
+        is_struct = self.name() is not None and self.text.startswith(":", self.at)
+        self.at = start
+        return self.entries(")", self.field_name) if is_struct else self.sequence(")")
+
+    def sequence(self, end: str) -> list[Any]:
+        items = []
+        while not self.take(end):
+            items.append(self.value())
+            if not self.take(",") and not self.text.startswith(end, self.at):
+                raise self.error(f"expected ',' or '{end}' after this item")
+        return items
+
+    def entries(self, end: str, read_key: Callable[[], Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        while not self.take(end):
+            start = self.at
+            key = read_key()
+            if key in found:
+                raise self.error(f"expected {key!r} once, it is there twice", start)
+            self.expect(":", f"after {key!r}")
+            found[key] = self.value()
+            if not self.take(",") and not self.text.startswith(end, self.at):
+                raise self.error(f"expected ',' or '{end}' after the value of {key!r}")
+        return found
+
+    def field_name(self) -> str:
+        name = self.name()
+        if name is None:
+            raise self.error("expected the name of a field or ')'")
+        return name
+
+    def key(self) -> Any:
+        start = self.at
+        key = self.value()
+        if isinstance(key, dict | list):
+            raise self.error("expected a key that is a string, a number or a word", start)
+        return key
+
+    def number(self) -> int | float:
+        start = self.at
+        number = _SIGNED_WORD.match(self.text, start) or _NUMBER.match(self.text, start)
+        if number is None:
+            raise self.error("expected a number")
+        self.at = number.end()
+        if self.at < len(self.text) and re.match(r"[\w.]", self.text[self.at]):
+            raise self.error("expected the end of this number")
+        if self.at - start > MAX_NUMBER_LENGTH:
+            raise self.error(f"expected at most {MAX_NUMBER_LENGTH} characters of number", start)
+        self.skip_blanks()
+        digits = number.group().replace("_", "")
+        if number.re is _SIGNED_WORD or number["float"]:
+            return float(digits)
+        return int(digits) if number["int"] else int(digits, base=0)
+
+    def string(self) -> str:
+        start = self.at
+        self.at += 1
+        parts = []
+        while not self.text.startswith('"', self.at):
+            if plain := _PLAIN.match(self.text, self.at):
+                parts.append(plain.group())
+                self.at = plain.end()
+            elif self.at < len(self.text):
+                parts.append(self.escape())
+            else:
+                raise self.error('expected " to end this string', start)
+        self.at += 1
+        self.skip_blanks()
+        return "".join(parts)
+
+    def escape(self) -> str:
+        start = self.at
+        self.at += 1
+        char = self.text[self.at : self.at + 1]
+        if char in _ESCAPES:
+            self.at += 1
+            return _ESCAPES[char]
+        code = _HEX_ESCAPE.match(self.text, self.at)
+        point = int(code[1] or code[2], 16) if code else -1
+        if code is None or point > 0x10FFFF:
+            raise self.error(r"expected one of \n \r \t \0 \\ \" \' \x41 \u{1F600}", start)
+        self.at = code.end()
+        return chr(point)
+
+    def raw_string(self) -> str:
+        start = self.at
+        opening = _RAW_STRING.match(self.text, start)
+        assert opening is not None, "the caller saw the opening"
+        closing = '"' + opening[1]
+        end = self.text.find(closing, opening.end())
+        if end < 0:
+            raise self.error(f"expected {closing} to end this string", start)
+        self.at = end + len(closing)
+        self.skip_blanks()
+        return self.text[opening.end() : end]
+
+    def char(self) -> str:
+        start = self.at
+        self.at += 1
+        if self.text.startswith("\\", self.at):
+            char = self.escape()
+        else:
+            char = self.text[self.at : self.at + 1]
+            self.at += 1
+        if char == "" or not self.text.startswith("'", self.at):
+            raise self.error("expected one character between ' and '", start)
+        self.at += 1
+        self.skip_blanks()
+        return char
+
+
+def dumps(value: Any) -> str:
+    """Write plain data as RON, one field or item to a line.
+
+    Args:
+        value: A tree of Struct, Mapping, list, tuple, str, int, float, bool and None.
+
+    Returns:
+        Text that `loads` reads back as the same data, each Struct as the dict of its fields.
+
+    Raises:
+        RonError: something in the tree is of another type, is not a name where a name is needed,
+            is too large a number, or nests deeper than MAX_DEPTH.
+    """
+    return _written(value, depth=0)
+
+
+def _written(value: Any, depth: int) -> str:
+    if depth == MAX_DEPTH:
+        raise RonError(f"expected at most {MAX_DEPTH} levels of nesting")
+    if isinstance(value, Struct):
+        lines = [f"{_checked_name(k)}: {_written(v, depth + 1)}" for k, v in value.fields.items()]
+        return _block(f"{_checked_name(value.name)}(", lines, ")", depth)
+    if isinstance(value, Mapping):
+        lines = [f"{_scalar(k)}: {_written(v, depth + 1)}" for k, v in value.items()]
+        return _block("{", lines, "}", depth)
+    if isinstance(value, list | tuple):
+        return _block("[", [_written(item, depth + 1) for item in value], "]", depth)
+    return _scalar(value)
+
+
+def _block(opening: str, lines: list[str], closing: str, depth: int) -> str:
+    if not lines:
+        return opening + closing
+    indent = "    " * depth
+    body = "".join(f"{indent}    {line},\n" for line in lines)
+    return f"{opening}\n{body}{indent}{closing}"
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value)) + '"'
+    # Not repr(value): subclasses, such as the scalars of numpy, have their own.
+    if isinstance(value, float):
+        return float.__repr__(value).replace("nan", "NaN")
+    if isinstance(value, int):
+        if (
+            value.bit_length() > 4 * MAX_NUMBER_LENGTH
+            or len(int.__repr__(value)) > MAX_NUMBER_LENGTH
+        ):
+            raise RonError(f"expected at most {MAX_NUMBER_LENGTH} characters of number")
+        return int.__repr__(value)
+    raise RonError(f"expected plain data, got {type(value).__name__}")
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPED:
+        return _ESCAPED[char]
+    return char if char.isprintable() else f"\\u{{{ord(char):x}}}"
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RonError(f"expected a name, got {name!r}")
+    return name

@@ -1,0 +1,196 @@
+"""Where a run's configuration and state come from, and when they are saved."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import hyperstate
+
+from enn_trainer import checkpoint as saves
+from enn_trainer.config import TrainConfig
+from enn_trainer.config_io import load_config
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.state import State, init_train_state, restore, to_files
+
+KEEP_SAVES = 3
+
+
+class StateManager(hyperstate.StateManager[TrainConfig, State]):
+    """Loads the configuration, makes or restores the state, and saves both.
+
+    It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
+    project's own. The state is restored from the newest valid save in `checkpoint_dir`; else
+    from `init_path` if that is a checkpoint; else it begins.
+
+    Args:
+        config_cls: `TrainConfig`.
+        state_cls: `State`.
+        initial_state: makes the state of a run that begins.
+        init_path: a configuration file, or a checkpoint to start from.
+        checkpoint_dir: the folder of the run, for its saves.
+        overrides: settings in the form `net.d_model=64`.
+        ignore_extra_fields: not supported; unknown fields are errors.
+        checkpoint_key: `step`.
+    """
+
+    save_interval_s: float = 60.0
+    say: Callable[[str], None] = staticmethod(print)
+
+    def __init__(
+        self,
+        config_cls: type[TrainConfig] = TrainConfig,
+        state_cls: type[State] = State,
+        initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
+        init_path: str | Path | None = None,
+        checkpoint_dir: str | Path | None = None,
+        overrides: list[str] | None = None,
+        ignore_extra_fields: bool = False,
+        checkpoint_key: str = "step",
+    ) -> None:
+        if ignore_extra_fields or checkpoint_key != "step":
+            raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
+        self._last_save_s = time.monotonic()
+        super().__init__(
+            config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides
+        )
+
+    @classmethod
+    def adopt(cls, manager: "hyperstate.StateManager[TrainConfig, State]") -> "StateManager":
+        """This project's manager for the run that a hyperstate manager describes.
+
+        A configuration or state that was already loaded, and perhaps changed, is kept.
+        """
+        if isinstance(manager, cls):
+            return manager
+        if manager._schedules:
+            raise ConfigError("schedules are not available in this version")
+        ours = cls(
+            manager.config_cls,
+            manager.state_cls,
+            manager._initial_state,
+            manager.init_path,
+            manager.checkpoint_dir,
+            manager.overrides,
+        )
+        ours._config, ours._state = manager._config, manager._state
+        return ours
+
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """The folder of the run."""
+        return self._checkpoint_dir
+
+    @checkpoint_dir.setter
+    def checkpoint_dir(self, value: Path | None) -> None:
+        self._checkpoint_dir = value
+        self._resumed: saves.Checkpoint | None = None
+        self._searched = False
+
+    @property
+    def config(self) -> TrainConfig:
+        """The configuration: of the checkpoint if there is one, with the overrides."""
+        if self._config is None:
+            self._config = self._read_config()
+        return self._config
+
+    @property
+    def state(self) -> State:
+        """The state, restored or new."""
+        if self._state is None:
+            agent = self._deserialize_ctx.get("agent")
+            saved = self.resumed_from
+            if saved is not None:
+                self._state = restore(saved, self.config, agent)
+            else:
+                self._state = self._initial_state(self.config, self._deserialize_ctx)
+        return self._state
+
+    @property
+    def resumed_from(self) -> saves.Checkpoint | None:
+        """The save that the state comes from; None for a run that begins."""
+        if not self._searched:
+            self._resumed = self._find_save()
+            self._searched = True
+        return self._resumed
+
+    def step(self) -> None:
+        """Save if the last save is long enough ago. Called after each update."""
+        if time.monotonic() - self._last_save_s >= self.save_interval_s:
+            self.save("interval")
+
+    def save(self, why: str) -> Path | None:
+        """Save now; None when there is no `checkpoint_dir`."""
+        if self.checkpoint_dir is None:
+            return None
+        files = to_files(self.config, self.state)
+        saved = saves.save(self.checkpoint_dir, self.state.step, files, why)
+        saves.keep_newest(self.checkpoint_dir, KEEP_SAVES)
+        self._last_save_s = time.monotonic()
+        return saved.path
+
+    def checkpoint(self, target_dir: str) -> None:
+        """Save into the given folder of a run."""
+        saves.save(
+            Path(target_dir), self.state.step, to_files(self.config, self.state), "asked for"
+        )
+
+    def config_dict(self) -> dict[str, Any]:
+        """The configuration as nested dicts."""
+        return {"version": self.config_cls.version(), **dataclasses.asdict(self.config)}
+
+    def _find_save(self) -> saves.Checkpoint | None:
+        if self.checkpoint_dir is not None:
+            saved = saves.newest(self.checkpoint_dir, self.say)
+            if saved is not None:
+                return saved
+        if self.init_path is not None and self.init_path.is_dir():
+            return saves.find(self.init_path, self.say)
+        return None
+
+    def _read_config(self) -> TrainConfig:
+        overrides = self.overrides or []
+        saved = self.resumed_from
+        if saved is None:
+            if self.init_path is not None and not self.init_path.exists():
+                raise ConfigError(f"{self.init_path}: expected a file or checkpoint, got nothing")
+            return load_config(self.config_cls, self.init_path, overrides)
+        text = saved.read("config.ron").decode()
+        config = load_config(self.config_cls, None, overrides, text=text)
+        if self.init_path is not None and self.init_path.is_file():
+            given = load_config(self.config_cls, self.init_path, overrides)
+            different = differences(given, config)
+            if different:
+                self.say(
+                    f"resuming {saved.path} with its own configuration; {self.init_path} differs "
+                    f"in {', '.join(different)} (override these on the command line to change them)"
+                )
+        return config
+
+
+def differences(one: object, other: object, path: str = "") -> list[str]:
+    """The paths of the fields in which two configurations differ."""
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        return [
+            difference
+            for f in dataclasses.fields(one)
+            for difference in differences(
+                getattr(one, f.name), getattr(other, f.name), f"{path}.{f.name}".lstrip(".")
+            )
+        ]
+    return [] if one == other else [path]
+
+
+def load_checkpoint(path: str | Path) -> StateManager:
+    """Open a checkpoint, or the newest valid one of a run.
+
+    The result's `config` and `state` are read when they are first used.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    manager = StateManager(init_path=path)
+    if manager.resumed_from is None:
+        raise CheckpointError(f"{path}: expected a checkpoint directory")
+    return cast(StateManager, manager)

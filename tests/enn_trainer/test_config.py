@@ -1,0 +1,262 @@
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hyperstate.schema import types as schema
+from hyperstate.schema.types import materialize_type
+
+from enn_trainer.config import (
+    EnvConfig,
+    EvalConfig,
+    OptimizerConfig,
+    PPOConfig,
+    RolloutConfig,
+    TrainConfig,
+)
+from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.ron import loads
+from enn_trainer.unbuilt import check_supported
+from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.rogue_net import RogueNetConfig
+from rogue_net.translate import TranslationConfig
+
+GOLDEN_CONFIG = (
+    Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
+)
+
+
+def train_config(**changes: Any) -> TrainConfig:
+    sections = {
+        "env": EnvConfig(),
+        "net": RogueNetConfig(),
+        "optim": OptimizerConfig(),
+        "ppo": PPOConfig(),
+        "rollout": RolloutConfig(),
+    }
+    return TrainConfig(**{**sections, **changes})
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    """Hand copied from the published signatures; wandb_entity was the authors' own team."""
+    config = train_config(name="run")
+    assert dataclasses.asdict(config) == {
+        "env": {"kwargs": "{}", "id": "MoveToOrigin", "validate": True},
+        "net": dataclasses.asdict(RogueNetConfig()),
+        "optim": {
+            "lr": 0.001,
+            "lr_warmup_steps": None,
+            "bs": 1024,
+            "weight_decay": 0.0,
+            "micro_bs": None,
+            "anneal_lr": True,
+            "update_epochs": 3,
+            "max_grad_norm": 2.0,
+        },
+        "ppo": {
+            "gae": True,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+            "norm_adv": True,
+            "clip_coef": 0.2,
+            "clip_vloss": True,
+            "ent_coef": 0.1,
+            "vf_coef": 0.5,
+            "target_kl": None,
+            "anneal_entropy": True,
+        },
+        "rollout": {"steps": 16, "num_envs": 128, "processes": 4},
+        "eval": None,
+        "vf_net": None,
+        "name": "run",
+        "seed": 1,
+        "total_timesteps": 1_000_000,
+        "max_train_time": None,
+        "torch_deterministic": True,
+        "cuda": True,
+        "track": False,
+        "wandb_project_name": "enn-ppo",
+        "wandb_entity": None,
+        "capture_samples": None,
+        "capture_logits": False,
+        "capture_samples_subsample": 1,
+        "trial": None,
+        "data_dir": ".",
+        "cuda_empty_cache": False,
+    }
+    assert dataclasses.asdict(EvalConfig(steps=3, interval=5)) == {
+        "steps": 3,
+        "interval": 5,
+        "num_envs": None,
+        "processes": None,
+        "env": None,
+        "capture_videos": False,
+        "capture_samples": "",
+        "capture_logits": True,
+        "capture_samples_subsample": 1,
+        "run_on_first_step": True,
+        "opponent": None,
+        "opponent_only": False,
+    }
+
+
+def test_fields_come_in_the_published_order() -> None:
+    """Positional arguments are part of the interface; a published file lists all of them."""
+    published = loads(GOLDEN_CONFIG.read_text())
+    assert list(published) == ["version", *(f.name for f in dataclasses.fields(TrainConfig))]
+    for section in (EnvConfig, RogueNetConfig, OptimizerConfig, PPOConfig, RolloutConfig):
+        names = [f.name for f in dataclasses.fields(section)]
+        assert names in [list(v) for v in published.values() if isinstance(v, dict)]
+
+
+@pytest.mark.parametrize(
+    ("argv0", "name"), [("/a/train_ants.py", "train_ants"), ("", "run"), ("enn", "enn")]
+)
+def test_a_run_is_named_after_its_script(
+    monkeypatch: pytest.MonkeyPatch, argv0: str, name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [argv0])
+    assert train_config().name == name
+
+
+def test_every_field_has_a_description() -> None:
+    """`hyperstate` reads them from the docstrings, for its help and for ours."""
+    missing: list[str] = []
+
+    def collect(kind: Any, path: str) -> None:
+        while isinstance(kind, schema.Option):
+            kind = kind.type
+        if isinstance(kind, schema.Struct):
+            for field in kind.fields.values():
+                if not field.docstring:
+                    missing.append(f"{path}{field.name}")
+                collect(field.type, f"{path}{field.name}.")
+
+    collect(materialize_type(TrainConfig), "")
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: EnvConfig(kwargs="[1]"), "kwargs: expected a JSON object"),
+        (lambda: EnvConfig(kwargs="{"), "kwargs: expected a JSON object"),
+        (lambda: EnvConfig(kwargs="[" * 100_000), "kwargs: expected a JSON object"),
+        (lambda: OptimizerConfig(lr=-0.1), "lr: .*at least 0.0, got -0.1"),
+        (lambda: OptimizerConfig(lr=math.nan), "lr: .*got nan"),
+        (lambda: OptimizerConfig(lr=math.inf), "lr: .*got inf"),
+        (lambda: OptimizerConfig(lr_warmup_steps=-1), "lr_warmup_steps: .*got -1"),
+        (lambda: OptimizerConfig(bs=0), "bs: expected a finite number of at least 1, got 0"),
+        (lambda: OptimizerConfig(micro_bs=0), "micro_bs: "),
+        (lambda: OptimizerConfig(weight_decay=-1.0), "weight_decay: "),
+        (lambda: OptimizerConfig(update_epochs=0), "update_epochs: "),
+        (lambda: OptimizerConfig(max_grad_norm=0.0), "max_grad_norm: expected a number above 0"),
+        (lambda: OptimizerConfig(max_grad_norm=math.nan), "max_grad_norm: "),
+        (lambda: PPOConfig(gamma=1.01), "gamma: expected a number from 0.0 to 1.0, got 1.01"),
+        (lambda: PPOConfig(gae_lambda=-0.1), "gae_lambda: "),
+        (lambda: PPOConfig(clip_coef=0.0), "clip_coef: "),
+        (lambda: PPOConfig(ent_coef=math.inf), "ent_coef: expected a finite number, got inf"),
+        (lambda: PPOConfig(vf_coef=math.nan), "vf_coef: "),
+        (lambda: PPOConfig(target_kl=0.0), "target_kl: "),
+        (lambda: RolloutConfig(steps=0), "steps: "),
+        (lambda: RolloutConfig(num_envs=0), "num_envs: "),
+        (lambda: RolloutConfig(processes=0), "processes: "),
+        (lambda: EvalConfig(steps=0, interval=1), "steps: "),
+        (lambda: EvalConfig(steps=1, interval=0), "interval: "),
+        (lambda: EvalConfig(1, 1, num_envs=0), "num_envs: "),
+        (lambda: EvalConfig(1, 1, processes=0), "processes: "),
+        (lambda: EvalConfig(1, 1, capture_samples_subsample=0), "capture_samples_subsample: "),
+        (lambda: EvalConfig(1, 1, opponent_only=True), "opponent_only: expected an opponent"),
+        (lambda: train_config(seed=-1), "seed: "),
+        (lambda: train_config(total_timesteps=0), "total_timesteps: "),
+        (lambda: train_config(max_train_time=-1), "max_train_time: "),
+        (lambda: train_config(capture_samples_subsample=0), "capture_samples_subsample: "),
+    ],
+)
+def test_a_value_out_of_range_is_refused(build: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        build()
+
+
+def test_values_at_the_edge_are_accepted() -> None:
+    OptimizerConfig(lr=0, lr_warmup_steps=0, bs=1, micro_bs=1, max_grad_norm=math.inf)
+    PPOConfig(gamma=1, gae_lambda=0, ent_coef=-1.0, vf_coef=0)
+    train_config(max_train_time=0, seed=0, total_timesteps=10**400)
+
+
+def test_all_problems_of_a_section_are_reported_in_one_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OptimizerConfig(lr=-1.0, bs=0, update_epochs=0)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "lr",
+        "bs",
+        "update_epochs",
+    ]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_larger_than_a_rollout_is_refused_with_the_fix() -> None:
+    with pytest.raises(ConfigError, match=r"optim\.bs: .*rollout\.num_envs = 2 \* 8 = 16 .*lower"):
+        train_config(optim=OptimizerConfig(bs=17), rollout=RolloutConfig(steps=2, num_envs=8))
+    train_config(optim=OptimizerConfig(bs=16), rollout=RolloutConfig(steps=2, num_envs=8))
+
+
+def test_what_is_not_built_yet_is_refused_in_one_line_that_names_it() -> None:
+    net = RogueNetConfig(
+        embd_pdrop=0.1,
+        resid_pdrop=0.2,
+        attn_pdrop=0.3,
+        pooling="mean",
+        relpos_encoding=RelposEncodingConfig(extent=[1], position_features=["x"]),
+        translation=TranslationConfig(reference_entity="A", position_features=["x"]),
+    )
+    evaluation = EvalConfig(1, 1, capture_videos=True, capture_samples="b.bin")
+    config = train_config(
+        net=net,
+        vf_net=RogueNetConfig(),
+        track=True,
+        capture_samples="a\nb",
+        capture_logits=True,
+        eval=evaluation,
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_supported(config)
+    refused = [problem.split(": ")[0] for problem in caught.value.problems]
+    assert refused == [
+        "net.embd_pdrop=0.1",
+        "net.resid_pdrop=0.2",
+        "net.attn_pdrop=0.3",
+        "net.pooling='mean'",
+        "net.relpos_encoding",
+        "net.translation",
+        "vf_net",
+        "track=true",
+        "capture_samples='a\\nb'",
+        "capture_logits=true",
+        "eval.capture_videos=true",
+        "eval.capture_samples='b.bin'",
+    ]
+    assert "net.pooling='mean': not available in this version; leave it out" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_defaults_are_all_built() -> None:
+    check_supported(train_config())
+    check_supported(train_config(eval=EvalConfig(1, 1, opponent="random")))
+
+
+def test_a_config_error_is_one_line_whatever_its_problems_hold() -> None:
+    error = ConfigError("a: one\ntwo", "b: three\u2028four")
+    assert str(error) == "a: one two; b: three four"
+    assert issubclass(ConfigError, EnnTrainerError)
+    assert issubclass(ConfigError, ValueError)
+    with pytest.raises(ValueError, match="damaged"):
+        raise CheckpointError("damaged")
+
+
+def test_kwargs_may_be_any_json_object() -> None:
+    assert EnvConfig(kwargs=json.dumps({"a": [1, {"b": None}]})).kwargs

@@ -1,0 +1,318 @@
+"""Runs: what they are a function of, how they are saved, resumed and loaded."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import hyperstate
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import (
+    CheckpointError,
+    ConfigError,
+    State,
+    StateManager,
+    TrainConfig,
+    init_train_state,
+    load_agent,
+    load_checkpoint,
+    train,
+)
+from entity_env import Entity, ObsSpace
+from entity_env.examples import Xor
+from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.worlds import Meadow
+
+SMALL = [
+    "rollout.num_envs=6",
+    "rollout.steps=4",
+    "rollout.processes=1",
+    "optim.bs=10",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "total_timesteps=72",
+]
+
+
+def run(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any) -> StateManager:
+    manager = StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides],
+        checkpoint_dir=kwargs.pop("checkpoint_dir", None),
+        init_path=kwargs.pop("init_path", None),
+    )
+    train(manager, env, **kwargs)
+    return manager
+
+
+def weights(manager: StateManager) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in manager.state.agent.parameters()])
+
+
+def test_a_run_is_a_function_of_its_configuration(tmp_path: Path) -> None:
+    first, again = run(tmp_path), run(tmp_path)
+    other = run(tmp_path, "seed=2")
+    assert torch.equal(weights(first), weights(again))
+    assert not torch.equal(weights(first), weights(other))
+
+
+@pytest.mark.parametrize("processes", [2, 5])
+def test_processes_change_nothing_at_all(tmp_path: Path, processes: int) -> None:
+    one = run(tmp_path)
+    many = run(tmp_path, f"rollout.processes={processes}")
+    assert torch.equal(weights(one), weights(many))
+
+
+def test_training_leaves_torch_generator_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    expected = torch.get_rng_state()
+    run(tmp_path)
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_total_that_does_not_divide_rounds_up(tmp_path: Path) -> None:
+    assert run(tmp_path, "total_timesteps=1").state.step == 24
+    assert run(tmp_path, "total_timesteps=25").state.step == 48
+
+
+def test_first_update_learns_during_warm_up(tmp_path: Path) -> None:
+    before = run(tmp_path, "total_timesteps=24", "optim.lr=0")
+    after = run(tmp_path, "total_timesteps=24", "optim.lr_warmup_steps=1000")
+    assert not torch.equal(weights(before), weights(after))
+
+
+def test_max_train_time_ends_the_run(tmp_path: Path) -> None:
+    manager = run(tmp_path, "max_train_time=1", "total_timesteps=100000000")
+    assert 0 < manager.state.step < 100000000
+    assert 1 <= manager.state.time_used < 10
+
+
+def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
+    """The frames of the first reset, then those of each of three rollouts."""
+    manager = run(tmp_path)
+    embedding = manager.state.agent.embedding
+    assert embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
+
+
+def test_every_option_of_ppo_and_optimizer_has_an_effect(tmp_path: Path) -> None:
+    plain = weights(run(tmp_path))
+    for override in [
+        "ppo.gae=false",
+        "ppo.gamma=0.5",
+        "ppo.gae_lambda=0.5",
+        "ppo.norm_adv=false",
+        "ppo.clip_coef=0.0001",
+        "ppo.ent_coef=0.9",
+        "ppo.vf_coef=0.01",
+        "ppo.target_kl=0.00000001",
+        "ppo.anneal_entropy=false",
+        "optim.lr=0.01",
+        "optim.weight_decay=0.5",
+        "optim.anneal_lr=false",
+        "optim.update_epochs=1",
+        "optim.max_grad_norm=0.01",
+        "optim.bs=24",
+    ]:
+        assert not torch.equal(plain, weights(run(tmp_path, override))), override
+
+
+def test_resumed_run_continues(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = run(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
+    resumed = run(tmp_path, checkpoint_dir=folder)
+    assert resumed.state.step == 72
+    assert resumed.state.restart == 1
+    assert resumed.state.run_name == first.state.run_name
+    assert resumed.state.time_used > first.state.time_used
+    fresh = load_checkpoint(folder)
+    assert torch.equal(weights(fresh), weights(resumed))
+    for (_, saved), (name, live) in zip(
+        fresh.state.agent.named_parameters(), resumed.state.agent.named_parameters(), strict=True
+    ):
+        expected = resumed.state.optimizer.state[live]
+        moments = fresh.state.optimizer.state[saved]
+        assert moments.keys() == expected.keys()
+        assert all(torch.equal(moments[key], expected[key]) for key in expected), name
+
+
+def test_resumed_run_is_deterministic(tmp_path: Path) -> None:
+    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    results = [weights(run(tmp_path, init_path=tmp_path / "run")) for _ in range(2)]
+    assert torch.equal(*results)
+
+
+def test_checkpoint_restores_state_exactly(tmp_path: Path) -> None:
+    manager = run(tmp_path, checkpoint_dir=tmp_path / "run")
+    loaded = load_checkpoint(tmp_path / "run")
+    assert loaded.config == manager.config
+    state, expected = loaded.state, manager.state
+    assert (state.step, state.restart, state.obs_space, state.action_space) == (
+        expected.step,
+        expected.restart,
+        expected.obs_space,
+        expected.action_space,
+    )
+    for name, tensor in expected.agent.state_dict().items():
+        assert torch.equal(state.agent.state_dict()[name], tensor), name
+
+
+def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    (save,) = (tmp_path / "run").glob("step-*")
+    assert {p.suffix for p in save.iterdir()} <= {".json", ".ron", ".safetensors", ".msgpack"}
+
+
+def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    env = Meadow()
+    env.seed(1)
+    obs = env.reset()
+    agents = [load_agent(tmp_path / "run", seed=5) for _ in range(2)]
+    before = {k: v.clone() for k, v in agents[0].agent.state_dict().items()}
+    torch.manual_seed(0)
+    for _ in range(5):
+        actions, value = agents[0].act(obs)
+        again = agents[1].act(obs)
+        assert again.value == value
+        assert repr(again.actions) == repr(actions)
+        obs = env.act(actions)
+        if obs.done:
+            obs = env.reset()
+    after = agents[0].agent.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_agent_shows_probabilities_of_legal_choices(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    agent = load_agent(tmp_path / "run", deterministic=True)
+    env = Meadow()
+    env.seed(3)
+    for _ in range(20):
+        for name, action in agent.act(env.reset()).actions.items():
+            probs = action.probs
+            assert probs is not None, name
+            if probs.size:
+                np.testing.assert_allclose(probs.reshape(-1, probs.shape[-1]).sum(-1), 1, rtol=1e-5)
+
+
+def test_hyperstate_manager_is_accepted_and_shows_the_result(tmp_path: Path) -> None:
+    theirs = hyperstate.StateManager(
+        TrainConfig, State, init_train_state, overrides=[*SMALL, f"data_dir={tmp_path}"]
+    )
+    assert theirs.config.rollout.num_envs == 6
+    theirs.config.seed = 2
+    result = train(theirs, Meadow)
+    assert theirs.state.step == result.step == 72
+    assert torch.equal(weights(theirs), weights(run(tmp_path, "seed=2")))
+
+
+def test_result_is_the_mean_return(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
+    result = train(manager, Meadow)
+    assert isinstance(result, float)
+    assert 0 <= result <= 5
+    assert result.checkpoint is None
+
+
+def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+
+    class Larger(Meadow):
+        def obs_space(self) -> ObsSpace:
+            space = super().obs_space()
+            space.entities["wolf"] = Entity(["x", "teeth"])
+            return space
+
+    with pytest.raises(CheckpointError, match=r"features of wolf \['x'\] became \['x', 'teeth'\]"):
+        run(tmp_path, env=Larger, checkpoint_dir=tmp_path / "run")
+
+
+def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
+    env = Meadow()
+
+    def network() -> RogueNet:
+        torch.manual_seed(0)
+        return RogueNet(
+            RogueNetConfig(d_model=12, n_head=3), env.obs_space(), env.action_space(), {"value": 1}
+        )
+
+    mine = network()
+    before = torch.cat([p.detach().flatten().clone() for p in mine.parameters()])
+    manager = run(
+        tmp_path, "total_timesteps=48", agent=mine, checkpoint_dir=tmp_path / "run"
+    )
+    assert manager.state.agent is mine
+    assert not torch.equal(before, weights(manager))
+    resumed = run(tmp_path, agent=network(), checkpoint_dir=tmp_path / "run")
+    assert resumed.state.step == 72
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("net.pooling=mean", "net.pooling"),
+        ("net.resid_pdrop=0.1", "net.resid_pdrop"),
+        ("vf_net.d_model=8", "vf_net"),
+        ("track=true", "track"),
+        ("capture_samples=x.bin", "capture_samples"),
+        ("optim.bs=25", "optim.bs"),
+        ('env.kwargs={"speed": 3}', "env.kwargs"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        run(tmp_path, override, env=Xor)
+    assert "\n" not in str(error.value)
+
+
+def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Path) -> None:
+    class Broken(Xor):
+        def act(self, actions: Any) -> Any:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as error:
+        run(tmp_path, env=Broken)
+    assert error.value.__notes__ == ["in environment 0, step 1 of its episode"]
+
+
+def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL[:-1]]
+        + ["total_timesteps=100000000", f"data_dir={tmp_path}"]
+        + ["--checkpoint-dir", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    timer = threading.Timer(100, process.kill)
+    timer.start()
+    with process.stdout:
+        lines = [process.stdout.readline()]
+        assert lines[0].startswith("step ")
+        process.send_signal(signal.SIGINT)
+        lines += process.stdout.readlines()
+    timer.cancel()
+    assert process.wait() == 0
+    assert any(f"interrupted, saved {tmp_path}/run/step-" in line for line in lines), lines
+    assert load_checkpoint(tmp_path / "run").state.step > 0
+
+
+def test_environment_that_draws_from_the_global_generator_is_reproducible(tmp_path: Path) -> None:
+    class Global(Xor):
+        def reset(self) -> Any:
+            super().seed(random.getrandbits(32))
+            return super().reset()
+
+        def seed(self, seed: int) -> None:
+            """As an environment that has no seed."""
+
+    first, again = run(tmp_path, env=Global), run(tmp_path, env=Global)
+    assert torch.equal(weights(first), weights(again))

@@ -1,0 +1,87 @@
+"""Small worlds that test the trainer."""
+
+from collections.abc import Mapping
+
+from entity_env import (
+    Action,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+
+
+class Meadow(Environment):
+    """Sheep and wolves in changing numbers, with every kind of action, mask and ending."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(
+            global_features=["hour"],
+            entities={
+                "sheep": Entity(["x", "wool"]),
+                "wolf": Entity(["x"]),
+                "stone": Entity([]),
+            },
+        )
+
+    def action_space(self) -> dict[str, object]:  # type: ignore[override]
+        return {
+            "walk": CategoricalActionSpace(["left", "stay", "right"]),
+            "watch": SelectEntityActionSpace(),
+            "call": GlobalCategoricalActionSpace(["quiet", "bleat"]),
+        }
+
+    def reset(self) -> Observation:
+        self.hour = 0
+        self.length = self.rng.randint(1, 6)
+        return self._observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.hour += 1
+        reward = 0.0
+        walk = actions.get("walk")
+        if isinstance(walk, CategoricalAction):
+            reward = sum(label == "right" for label in walk.labels) / 4
+        return self._observe(reward)
+
+    def _observe(self, reward: float) -> Observation:
+        rng = self.rng
+        sheep, wolves = rng.randint(0, 3), rng.randint(0, 2)
+        actions = {}
+        if rng.random() < 0.8:
+            mask = None
+            if rng.random() < 0.5:
+                mask = [[rng.random() < 0.7 for _ in range(3)] for _ in range(sheep)]
+            actions["walk"] = CategoricalActionMask(
+                actor_ids=[f"s{i}" for i in range(sheep)], mask=mask
+            )
+        if rng.random() < 0.8:
+            actions["watch"] = SelectEntityActionMask(
+                actor_types=["sheep"], actee_types=["wolf", "stone"]
+            )
+        if rng.random() < 0.8:
+            actions["call"] = GlobalCategoricalActionMask()
+        over = self.hour >= self.length
+        return Observation(
+            entities={
+                "sheep": (
+                    [[rng.random(), rng.gauss(0, 1)] for _ in range(sheep)],
+                    [f"s{i}" for i in range(sheep)],
+                ),
+                "wolf": [[rng.random()] for _ in range(wolves)],
+                "stone": [[] for _ in range(rng.randint(0, 1))],
+            },
+            global_features=[self.hour],
+            actions=actions,
+            reward=reward,
+            terminated=over and self.length % 2 == 0,
+            truncated=over and self.length % 2 == 1,
+            metrics={"sheep": float(sheep)},
+        )
