@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_help import hps_info
@@ -67,7 +67,7 @@ def run_command(
         run: what to do with the state manager.
         config_cls: the configuration that overrides refer to.
     """
-    options = _parser(program).parse_args(arguments)
+    options = _parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0
@@ -97,10 +97,15 @@ def _fail(error: Exception, verbose: bool, status: int) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
+
+
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program, description="Train an agent in a world made of entities."
-    )
+    parser = _Parser(prog=program, description="Train an agent in a world made of entities.")
     parser.add_argument(
         "overrides", nargs="*", metavar="FIELD=VALUE", help="settings, such as optim.lr=0.003"
     )

@@ -23,6 +23,7 @@ from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
+from enn_trainer.threads import torch_threads
 from enn_trainer.track import Track, action_frequencies, flatten_config, metric_scalars
 from enn_trainer.unbuilt import check_supported
 from entity_env.environment import Environment
@@ -80,6 +81,7 @@ def train(
     device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
     create_envs = env_factory(env)
     with ExitStack() as stack:
+        stack.enter_context(torch_threads(config.net.d_model))
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
         state_manager._config, state_manager._state = config, state

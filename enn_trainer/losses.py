@@ -71,6 +71,4 @@ def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """1 - Var(returns - values) / Var(returns), NaN where the returns are all the same."""
     variance = returns.var(correction=0)
-    return torch.where(
-        variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan
-    )
+    return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)

@@ -39,9 +39,7 @@ def create_opponent(
     if path == RANDOM:
         return RandomAgent(action_space)
     network = restore_network(checkpoint.find(Path(path)))
-    different = space_differences(
-        network.obs_space, network.action_space, obs_space, action_space
-    )
+    different = space_differences(network.obs_space, network.action_space, obs_space, action_space)
     if different:
         raise CheckpointError(f"{path}: made for another world: {'; '.join(different)}")
     return network.to(device)

@@ -41,7 +41,8 @@ class Sums:
     @staticmethod
     def zero(device: torch.device) -> "Sums":
         """Nothing covered yet."""
-        return Sums(*(torch.zeros((), device=device) for _ in range(6)))
+        zero = torch.zeros((), device=device)
+        return Sums(zero, zero, zero, zero, zero, zero)
 
     def __iadd__(self, other: "Sums") -> "Sums":
         for f in fields(self):

@@ -226,7 +226,9 @@ def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
     try:
         network.load_state_dict(_tensors(saved, "state.agent.safetensors"))
     except RuntimeError as error:
-        raise CheckpointError(f"{saved.path}: the weights do not fit the network: {error}") from None
+        raise CheckpointError(
+            f"{saved.path}: the weights do not fit the network: {error}"
+        ) from None
 
 
 def _load_moments(

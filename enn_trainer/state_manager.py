@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hyperstate
 
@@ -52,9 +52,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
         self._last_save_s = time.monotonic()
-        super().__init__(
-            config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides
-        )
+        super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
 
     @classmethod
     def adopt(cls, manager: "hyperstate.StateManager[TrainConfig, State]") -> "StateManager":
@@ -193,4 +191,4 @@ def load_checkpoint(path: str | Path) -> StateManager:
     manager = StateManager(init_path=path)
     if manager.resumed_from is None:
         raise CheckpointError(f"{path}: expected a checkpoint directory")
-    return cast(StateManager, manager)
+    return manager

@@ -23,9 +23,9 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.environment import Observation
+from entity_env.environment import Observation, as_block
 from entity_env.errors import InvalidAction, InvalidObservation
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Ragged, exclusive_cumsum, from_ragged_buffer, row_indices
 from entity_env.spaces import (
     GLOBAL,
     ActionName,
@@ -90,7 +90,7 @@ def batch_obs(
             name: _BATCH_MASKS[type(space)](frames, name, space)
             for name, space in action_space.items()
         },
-        reward=np.array([o.reward for o in outcomes], dtype=np.float32),
+        reward=_numbers([o.reward for o in outcomes], range(len(obs)), "reward").astype(np.float32),
         done=np.array([o.done for o in outcomes], dtype=np.bool_),
         metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},
         truncated=truncated,
@@ -160,7 +160,11 @@ def _invalid(env_index: int, message: str) -> InvalidObservation:
 
 def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
     """Blocks of (n, width) numbers, as arrays or nested sequences, one per frame."""
-    lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
+    try:
+        lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
+    except TypeError:
+        i = next(i for i, block in enumerate(blocks) if not _has_len(block))
+        raise _invalid(i, f"{what}: expected rows of {width} numbers, got {blocks[i]!r}") from None
     arrays = [
         block
         if isinstance(block, np.ndarray) and block.shape == (n, width) and block.dtype == np.float32
@@ -175,36 +179,73 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
 
 def _as_block(block: Any, n: int, width: int, what: str, env_index: int) -> npt.NDArray[np.float32]:
     try:
-        array = np.asarray(block, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise _invalid(
-            env_index, f"{what}: expected {n} rows of {width} numbers, got {block!r} ({error})"
-        ) from None
-    if array.shape != (n, width):
-        raise _invalid(env_index, f"{what}: expected shape ({n}, {width}), got {array.shape}")
-    return array
+        return as_block(block, n, width, what)
+    except InvalidObservation as error:
+        error.env_index = env_index
+        raise
+
+
+def _has_len(value: Any) -> bool:
+    try:
+        len(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_flags(flags: Any, what: str, env_index: int) -> npt.NDArray[np.bool_]:
+    """Booleans, given as such or as zeros and ones."""
+    try:
+        array = np.asarray(flags)
+        if array.dtype == np.bool_:
+            return array
+        if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
+            return array.astype(np.bool_)
+    except ValueError:
+        pass  # nested sequences of different lengths
+    raise _invalid(env_index, f"{what}: expected booleans, got {flags!r}")
+
+
+def _numbers(
+    values: Sequence[Any], env_indices: Sequence[int], what: str
+) -> npt.NDArray[np.float64]:
+    try:
+        numbers = np.array(values, dtype=np.float64)
+        if numbers.shape == (len(values),):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    i = next(
+        i
+        for i, value in enumerate(values)
+        if not isinstance(value, (int, float, np.number, np.bool_))
+    )
+    raise _invalid(env_indices[i], f"{what}: expected a number, got {values[i]!r}")
 
 
 def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
     """Flags of (n,) per frame; a frame that gives none shows everything."""
     blocks = []
     for i, (flag, n) in enumerate(zip(flags, lengths, strict=True)):
-        block = np.ones(n, np.bool_) if flag is None else np.asarray(flag, np.bool_).reshape(-1)
+        what = f"visible[{name!r}]"
+        block = np.ones(n, np.bool_) if flag is None else _as_flags(flag, what, i).reshape(-1)
         if len(block) != n:
-            raise _invalid(i, f"visible[{name!r}]: expected {n} flags, got {len(block)}")
+            raise _invalid(i, f"{what}: expected {n} flags, got {len(block)}")
         blocks.append(block)
     return Ragged(np.concatenate(blocks), lengths)
 
 
 def _env_metrics(outcomes: Sequence[Observation]) -> dict[str, Ragged]:
-    names = dict.fromkeys(name for o in outcomes for name in o.metrics)
-    return {
-        name: Ragged(
-            np.array([o.metrics[name] for o in outcomes if name in o.metrics], dtype=np.float64),
-            np.array([name in o.metrics for o in outcomes], dtype=np.int64),
+    env_metrics = {}
+    for name in dict.fromkeys(name for o in outcomes for name in o.metrics):
+        given = [name in o.metrics for o in outcomes]
+        values = _numbers(
+            [o.metrics[name] for o in outcomes if name in o.metrics],
+            np.flatnonzero(given).tolist(),
+            f"metrics[{name!r}]",
         )
-        for name in names
-    }
+        env_metrics[name] = Ragged(values, np.array(given, dtype=np.int64))
+    return env_metrics
 
 
 @dataclass(frozen=True)
@@ -254,9 +295,9 @@ class _Frames:
         Returns:
             int64 (named,) per frame, in the order named.
         """
-        kinds = {w if w is None or w[0] is None else "ids" for w in map(_hashable, who)}
-        if len(kinds) == 1 and (kind := kinds.pop()) not in (None, "ids"):
-            return self._locate_types(kind[1], what)  # the same naming everywhere
+        namings = {w if w is None or w[0] is None else "ids" for w in map(_hashable, who)}
+        if len(namings) == 1 and isinstance(naming := namings.pop(), tuple):
+            return self._locate_types(naming[1], what)  # the same naming everywhere
         positions = [
             _NOBODY if w is None else self._locate_in_frame(i, w[0], w[1], what)
             for i, w in enumerate(who)
@@ -277,9 +318,8 @@ class _Frames:
             try:
                 return np.fromiter(map(position.__getitem__, ids), np.int64, count=len(ids))
             except (KeyError, TypeError):
-                unknown = [one for one in ids if one not in position]
                 raise _invalid(
-                    i, f"{what}: expected ids among {list(position)}, got {unknown}"
+                    i, f"{what}: expected ids among {list(position)}, got {ids!r}"
                 ) from None
         if types is None:
             return np.arange(self.totals[i])
@@ -325,11 +365,14 @@ class _LazyPositions(dict[int, dict[EntityID, int]]):
             ids = self.frames.obs[i].ids.get(name)
             if ids is not None:
                 n = int(self.frames.counts[k, i])
-                if len(ids) != n:
-                    raise _invalid(i, f"ids[{name!r}]: expected {n} ids, got {len(ids)}")
                 start = int(self.frames.type_starts[k, i])
                 before = len(positions)
-                positions.update(zip(ids, range(start, start + n), strict=True))
+                try:
+                    positions.update(zip(ids, range(start, start + n), strict=True))
+                except (TypeError, ValueError):
+                    raise _invalid(
+                        i, f"ids[{name!r}]: expected {n} hashable ids, got {ids!r}"
+                    ) from None
                 if len(positions) != before + n:
                     raise _invalid(i, f"ids[{name!r}]: expected unique ids, got {list(ids)}")
         self[i] = positions
@@ -362,7 +405,12 @@ def _batch_global(
     masks = _masks_of(frames, name, space)
     offered = np.array([m is not None for m in masks], dtype=np.bool_)
     actors = Ragged(frames.totals[offered], offered.astype(np.int64))
-    given = [None if m is None or m.mask is None else np.atleast_2d(m.mask) for m in masks]
+    given = [
+        None
+        if m is None or m.mask is None
+        else np.atleast_2d(_as_flags(m.mask, f"actions[{name!r}].mask", i))
+        for i, m in enumerate(masks)
+    ]
     return _with_legal_actors(actors, given, len(space), name)
 
 
@@ -433,15 +481,13 @@ def _cat_masks(
         return None
     blocks = []
     for i, (mask, m, n) in enumerate(zip(given, rows, columns, strict=True)):
-        block = np.ones(m * n, np.bool_) if mask is None else np.asarray(mask)
-        if mask is not None and block.size == 0 and m * n == 0:
-            block = np.zeros(0, np.bool_)
-        elif mask is not None and block.shape != (m, n):
-            raise _invalid(
-                i, f"actions[{name!r}].mask: expected shape ({m}, {n}), got {block.shape}"
-            )
-        blocks.append(block.reshape(-1).astype(np.bool_, copy=False))
-    return np.concatenate(blocks)
+        what = f"actions[{name!r}].mask"
+        block = np.ones((m, n), np.bool_) if mask is None else _as_flags(mask, what, i)
+        if block.shape != (m, n) and not block.size == m * n == 0:
+            raise _invalid(i, f"{what}: expected shape ({m}, {n}), got {block.shape}")
+        blocks.append(block.reshape(-1))
+    flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
+    return flat
 
 
 def _keep_rows(rows: Ragged, keep: npt.NDArray[np.bool_]) -> Ragged:
@@ -481,14 +527,14 @@ def unbatch_actions(
         legal is left out; an action none of whose actors could do anything has no actors.
 
     Raises:
-        InvalidAction: the choices do not fit the actors of the batch.
+        InvalidAction: the choices do not fit the actors of the batch, or are not allowed.
     """
     actions: list[dict[ActionName, Action]] = [{} for _ in obs]
     for name, space in action_space.items():
         if name not in choices:
             raise InvalidAction(f"actions: expected {list(action_space)}, got {list(choices)}")
         mask = batch.action_masks[name]
-        chosen = choices[name]
+        chosen = from_ragged_buffer(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
             raise InvalidAction(
                 f"actions[{name!r}]: expected {mask.actors.lengths.tolist()} choices per "
@@ -496,6 +542,7 @@ def unbatch_actions(
             )
         ends = np.cumsum(chosen.lengths).tolist()
         values = chosen.values.reshape(-1)
+        _refuse_illegal(values, mask, space, name)
         start = 0
         for i, (o, end) in enumerate(zip(obs, ends, strict=True)):
             if name in o.actions and (start < end or not isinstance(space, _GLOBAL_SPACE)):
@@ -513,6 +560,26 @@ def unbatch_actions(
 
 
 _GLOBAL_SPACE = GlobalCategoricalActionSpace
+
+
+def _refuse_illegal(
+    choices: Indices, mask: VecActionMask, space: ActionSpace, name: ActionName
+) -> None:
+    if isinstance(mask, VecSelectEntityActionMask):
+        num_choices = np.repeat(mask.actees.lengths, mask.actors.lengths)
+    else:
+        assert not isinstance(space, SelectEntityActionSpace)
+        num_choices = np.full(len(choices), len(space))
+    legal: npt.NDArray[np.bool_] = (choices >= 0) & (choices < num_choices)
+    if mask.mask is not None and legal.all():
+        legal = mask.mask.values.reshape(-1)[exclusive_cumsum(num_choices) + choices]
+    if not legal.all():
+        row = int(np.flatnonzero(~legal)[0])
+        env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
+        raise InvalidAction(
+            f"actions[{name!r}]: choice {choices[row]} in environment {env_index}, by the entity "
+            f"at position {mask.actors.values[row]}, is not allowed"
+        )
 
 
 def _to_action(
@@ -562,7 +629,7 @@ def action_index_to_actions(
 ) -> dict[ActionName, Action]:
     """The actions of one environment: frame `index` of `actions`, chosen for `last_obs`."""
     return unbatch_actions(
-        {name: chosen[index] for name, chosen in actions.items()},
+        {name: from_ragged_buffer(chosen)[index] for name, chosen in actions.items()},
         batch_obs([last_obs], obs_space, action_spaces),
         [last_obs],
         obs_space,

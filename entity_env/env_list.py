@@ -14,7 +14,7 @@ from entity_env.match import Match, Solo
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.validate import refuse_invalid_batch
+from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
 
 
@@ -25,7 +25,8 @@ class EnvList(VecEnv):
         create_env: makes one `Environment` or `Match`.
         num_envs: how many frames a step has; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite, with the environment, step and field.
+        validate: refuse numbers that are not finite and ids that do not fit, with the environment,
+            step and field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
@@ -71,7 +72,7 @@ class EnvList(VecEnv):
         return len(self.matches) * self.sides
 
     def seed(self, seed: int) -> None:
-        """Give each episode from the next reset on a seed made of `seed`, its environment and number.
+        """Give each episode from the next reset on a seed of `seed`, its environment and number.
 
         The global generators of `random` and `numpy` are seeded once as well, for environments that
         draw from them.
@@ -101,7 +102,8 @@ class EnvList(VecEnv):
             try:
                 ended = match.act_filter(chosen[i * self.sides : (i + 1) * self.sides], obs_filter)
             except Exception as error:
-                raise self._locate(error, i * self.sides) from None
+                self._locate(error, i * self.sides)
+                raise
             outcomes += ended
             frames += self._reset_match(i, obs_filter) if self._is_over(ended, i) else ended
         batch = self._show(frames, outcomes, obs_filter)
@@ -113,9 +115,9 @@ class EnvList(VecEnv):
         return np.stack([match.render(**kwargs) for match in self.matches])
 
     def close(self) -> None:
-        """Close every environment."""
-        for match in self.matches:
-            match.close()
+        """Close every environment. Safe to call twice."""
+        while self.matches:
+            self.matches.pop().close()
 
     def _reset_match(self, i: int, obs_filter: ObsSpace) -> list[Observation]:
         match = self.matches[i]
@@ -125,12 +127,14 @@ class EnvList(VecEnv):
         self._episodes[i] += 1
         try:
             frames = match.reset_filter(obs_filter)
-            if any(o.done for o in frames):
+            over = [o.done for o in frames]
+            if over != [False] * self.sides:
                 raise InvalidObservation(
-                    "done: expected an episode that begins, got one that is over"
+                    f"done: expected {self.sides} sides that begin an episode, got {over}"
                 )
         except Exception as error:
-            raise self._locate(error, i * self.sides) from None
+            self._locate(error, i * self.sides)
+            raise
         return frames
 
     def _is_over(self, ended: Sequence[Observation], i: int) -> bool:
@@ -139,7 +143,8 @@ class EnvList(VecEnv):
             error = InvalidObservation(
                 f"done: expected {self.sides} sides that end together, got {over}"
             )
-            raise self._locate(error, i * self.sides)
+            self._locate(error, i * self.sides)
+            raise error
         return over[0]
 
     def _show(
@@ -148,20 +153,21 @@ class EnvList(VecEnv):
         try:
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
+                refuse_invalid_ids(frames)
                 refuse_invalid_batch(batch, shown)
         except InvalidObservation as error:
-            raise self._locate(error, error.env_index or 0) from None
+            self._locate(error, error.env_index or 0)
+            raise
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch
 
-    def _locate(self, error: Exception, i: int) -> Exception:
+    def _locate(self, error: Exception, i: int) -> None:
         """Say in the error which environment it was, counted over the whole run, and when."""
         index, step = self.first_env_index + i, int(self._steps[i])
         if isinstance(error, InvalidObservation):
             error.env_index, error.step = index, step
         else:
             error.add_note(f"in environment {index}, step {step} of its episode")
-        return error
 
 
 def _as_match(env: Environment | Match) -> Match:

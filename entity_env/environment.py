@@ -3,6 +3,7 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,7 +32,8 @@ class Observation:
         reward: the reward of the step that led here.
         done: the episode is over; the same as `terminated` unless `truncated` is given.
         terminated: the episode ended by itself, it has no future.
-        truncated: the episode was cut off here, its future had value.
+        truncated: the episode was cut off here, its future had value; not so if it terminated in
+            the same step.
         visible: per type, (n,) bool; False hides an entity from the policy, not from the value.
         metrics: numbers of this step to log.
 
@@ -69,8 +71,8 @@ class Observation:
                 if isinstance(entity, tuple) and len(entity) == 2:
                     self.features[name], self.ids[name] = entity  # type: ignore[assignment]
                 elif entity is not None:
-                    self.features[name] = entity  # type: ignore[assignment]
-        if done is False and (terminated or truncated):
+                    self.features[name] = entity
+        if done is not None and not done and (terminated or truncated):
             raise InvalidObservation(
                 f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
             )
@@ -78,7 +80,7 @@ class Observation:
         self.actions = actions if actions is not None else {}
         self.reward = reward
         self.terminated = bool(terminated or (done and not truncated))
-        self.truncated = bool(truncated)
+        self.truncated = bool(truncated and not terminated)
         self.visible = visible if visible is not None else {}
         self.metrics = metrics if metrics is not None else {}
 
@@ -118,20 +120,19 @@ class Observation:
 class SeededRandom:
     """A source of randomness of one's own.
 
-    What draws from `self.rng` has reproducible episodes; what draws from elsewhere overrides
-    `seed`.
+    What draws from `self.rng` has reproducible episodes; what draws from elsewhere, or puts a
+    generator of another library in its place, overrides `seed`.
     """
 
     def seed(self, seed: int) -> None:
         """Make the episodes from the next reset on a function of `seed`."""
-        self._rng = random.Random(seed)
+        if isinstance(self.rng, random.Random):
+            self.rng.seed(seed)
 
-    @property
+    @cached_property
     def rng(self) -> random.Random:
         """The source of randomness, set by `seed`."""
-        if not hasattr(self, "_rng"):
-            self._rng = random.Random()
-        return self._rng
+        return random.Random()
 
 
 class Environment(SeededRandom, ABC):
@@ -195,7 +196,9 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         features={
             name: _columns(
                 obs.features[name],
-                _positions(obs_space.entities[name].features, wanted.features, name),
+                obs_space.entities[name].features,
+                wanted.features,
+                f"features of {name!r}",
             )
             for name, wanted in obs_filter.entities.items()
             if name in obs.features
@@ -203,7 +206,9 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         ids={name: ids for name, ids in obs.ids.items() if name in obs_filter.entities},
         global_features=_columns(
             [obs.global_features],  # type: ignore[list-item]
-            _positions(obs_space.global_features, obs_filter.global_features, "global_features"),
+            obs_space.global_features,
+            obs_filter.global_features,
+            "global_features",
         )[0],
         actions=obs.actions,
         reward=obs.reward,
@@ -214,16 +219,32 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
     )
 
 
-def _positions(known: Sequence[str], wanted: Sequence[str], what: str) -> list[int]:
+def _columns(
+    features: Features, known: Sequence[str], wanted: Sequence[str], what: str
+) -> npt.NDArray[np.float32]:
     missing = [name for name in wanted if name not in known]
     if missing:
         raise InvalidObservation(
             f"{what}: expected features among {list(known)}, got {missing}, which it does not have"
         )
-    return [known.index(name) for name in wanted]
-
-
-def _columns(features: Features, columns: list[int]) -> npt.NDArray[np.float32]:
     if len(features) == 0:
-        return np.zeros((0, len(columns)), dtype=np.float32)
-    return np.asarray(features, dtype=np.float32)[:, columns]
+        return np.zeros((0, len(wanted)), dtype=np.float32)
+    array = as_block(features, len(features), len(known), what)
+    return array[:, [known.index(name) for name in wanted]]
+
+
+def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.float32]:
+    """Features as float32 (n, width).
+
+    Raises:
+        InvalidObservation: they are not numbers, or not of this shape.
+    """
+    try:
+        array = np.asarray(features, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidObservation(
+            f"{what}: expected {n} rows of {width} numbers, got {features!r} ({error})"
+        ) from None
+    if array.shape != (n, width):
+        raise InvalidObservation(f"{what}: expected shape ({n}, {width}), got {array.shape}")
+    return array

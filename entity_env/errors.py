@@ -12,11 +12,11 @@ class EntityEnvError(Exception):
     """Anything that `entity_env` refuses."""
 
 
-class InvalidSpace(EntityEnvError, ValueError):
+class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
     """An observation or action space that contradicts itself."""
 
 
-class InvalidObservation(EntityEnvError, ValueError):
+class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
     """An environment returned something that its spaces do not allow.
 
     Attributes:
@@ -36,7 +36,7 @@ class InvalidObservation(EntityEnvError, ValueError):
         return (", ".join(where) + ": " if where else "") + super().__str__()
 
 
-class InvalidAction(EntityEnvError, ValueError):
+class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
     """An action was handed in that the last observation does not allow."""
 
 

@@ -26,6 +26,7 @@ from entity_env.vec_env import (
 )
 
 _ARRAY, _DATACLASS = 1, 2
+_MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
     for cls in (
@@ -66,8 +67,16 @@ def unpack(data: bytes | memoryview) -> Any:
     Raises:
         MessageError: the bytes are damaged or name a type that is not listed here.
     """
+    return _unpack(data, 0)
+
+
+def _unpack(data: bytes | memoryview, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise MessageError(f"expected batches nested at most {_MAX_DEPTH} deep")
     try:
-        return msgpack.unpackb(data, ext_hook=_decode, strict_map_key=False)
+        return msgpack.unpackb(
+            data, ext_hook=lambda code, body: _decode(code, body, depth), strict_map_key=False
+        )
     except MessageError:
         raise
     except Exception as error:  # whatever damaged bytes lead to
@@ -88,7 +97,7 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 
 
-def _decode(code: int, data: bytes) -> Any:
+def _decode(code: int, data: bytes, depth: int) -> Any:
     if code == _ARRAY:
         unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
         unpacker.feed(data)
@@ -98,7 +107,7 @@ def _decode(code: int, data: bytes) -> Any:
             raise MessageError(f"an array of {dtype} and shape {shape} cannot be read")
         return np.frombuffer(bytearray(data[unpacker.tell() :]), dtype).reshape(shape)
     if code == _DATACLASS:
-        name, fields = unpack(data)
+        name, fields = _unpack(data, depth + 1)
         if name not in _CLASSES:
             raise MessageError(f"expected one of {list(_CLASSES)}, got {name!r}")
         return _CLASSES[name](**fields)

@@ -24,7 +24,7 @@ class AddMetricsWrapper(VecEnv):
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
         self.env = env
-        self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else filter
+        self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else np.asarray(filter)
         self.total_reward = np.zeros(len(env), dtype=np.float64)
         self.total_steps = np.zeros(len(env), dtype=np.int64)
 

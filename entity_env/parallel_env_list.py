@@ -1,5 +1,6 @@
 """Environments that step in worker processes."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -32,7 +33,9 @@ class ParallelEnvList(VecEnv):
         num_processes: at most so many workers are started, never more than there are
             environments.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite, with the environment, step and field.
+        validate: refuse numbers that are not finite and ids that do not fit, with the environment,
+            step and field.
+        sides: the sides of a match, which one worker keeps together; 1 for an `Environment`.
 
     Raises:
         WorkerError: a worker died or could not start, or an environment raised; with the worker's
@@ -56,7 +59,7 @@ class ParallelEnvList(VecEnv):
             for count in split_evenly(num_envs, num_processes, sides):
                 self._workers.append(_Worker(code, count, first, validate))
                 first += count
-            answers = [worker.receive() for worker in self._workers]
+            answers = self._answers()
         except BaseException:
             self.close()
             raise
@@ -107,9 +110,19 @@ class ParallelEnvList(VecEnv):
         self._workers = []
 
     def _ask(self, name: str, arguments: Sequence[list[Any]]) -> list[Any]:
+        if not self._workers:
+            raise WorkerError(f"{name}: the workers are closed")
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args])
-        return [worker.receive() for worker in self._workers]
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        """What each worker answers; all of it is read before an error is raised."""
+        answers = [worker.receive() for worker in self._workers]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
 
 
 def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:
@@ -141,7 +154,7 @@ class _Worker:
         self.connection = Connection(ours.detach())
         self.send(
             {
-                "sys_path": sys.path,
+                "sys_path": list(map(str, sys.path)),
                 "create_env": create_env,
                 "num_envs": num_envs,
                 "first": first,
@@ -150,30 +163,28 @@ class _Worker:
         )
 
     def send(self, message: Any) -> None:
-        try:
-            self.connection.send_bytes(pack(message))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._died() from None
+        """Send a message; that the worker is gone shows when its answer is read."""
+        data = pack(message)
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(data)
 
     def receive(self) -> Any:
+        """The result of the last message, or the error to raise."""
         try:
             answer = unpack(self.connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            raise self._died() from None
+        except (EOFError, OSError):
+            return self._died()
         if answer[0] == "ok":
             return answer[1]
         _, kind, env_index, step, text = answer
         if kind == "InvalidObservation":
             error = InvalidObservation(text)
             error.env_index, error.step = env_index, step
-            raise error
-        raise WorkerError(f"worker of {self._envs()} failed:\n{text}")
+            return error
+        return WorkerError(f"worker of {self._envs()} failed:\n{text}")
 
     def close(self) -> None:
-        try:
-            self.connection.send_bytes(pack(["close", []]))
-        except OSError:
-            pass  # it is gone already
+        self.send(["close", []])
         self.connection.close()
         try:
             self.process.wait(timeout=5)

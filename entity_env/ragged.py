@@ -14,7 +14,7 @@ import numpy.typing as npt
 try:
     import ragged_buffer
 except ImportError:  # no wheel for this Python
-    ragged_buffer = None
+    ragged_buffer = None  # type: ignore[assignment,unused-ignore]
 
 
 @dataclass
@@ -103,7 +103,8 @@ class Ragged:
 
 def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """(n,) int64 -> (n,) int64, the sum of all entries before each one."""
-    return np.cumsum(lengths) - lengths
+    sums: npt.NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return sums
 
 
 def row_indices(
@@ -119,7 +120,8 @@ def row_indices(
         (sum of lengths,) int64.
     """
     shift = starts - exclusive_cumsum(lengths)
-    return np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+    indices: npt.NDArray[np.int64] = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+    return indices
 
 
 def is_ragged_buffer(value: object) -> bool:

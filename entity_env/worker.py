@@ -5,6 +5,7 @@ a script needs no `if __name__ == "__main__"` and a worker never loads torch unl
 environment does.
 """
 
+import contextlib
 import signal
 import sys
 import traceback
@@ -22,11 +23,9 @@ from entity_env.messages import pack, unpack
 def main() -> None:
     """Serve the connection whose file descriptor is the last argument, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    with Connection(int(sys.argv[-1])) as connection:
-        try:
-            serve(connection)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            pass  # the parent is gone
+    parent_gone = (EOFError, BrokenPipeError, ConnectionResetError)
+    with Connection(int(sys.argv[-1])) as connection, contextlib.suppress(*parent_gone):
+        serve(connection)
 
 
 def serve(connection: Connection) -> None:

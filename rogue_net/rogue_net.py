@@ -51,6 +51,24 @@ class RogueNetConfig:
     d_qk: int = 16
     translation: Optional[TranslationConfig] = None
 
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected at least {least}, got {getattr(self, name)}"
+            for name, least in (("n_layer", 0), ("n_head", 1), ("d_model", 1), ("d_qk", 1))
+            if getattr(self, name) < least
+        ]
+        if not problems and self.d_model % self.n_head:
+            problems.append(
+                f"n_head: expected a divisor of d_model={self.d_model}, got {self.n_head}"
+            )
+        problems += [
+            f"{name}: expected a probability in [0, 1), got {getattr(self, name)}"
+            for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+
 
 class NetOutput(NamedTuple):
     """What a network says about B frames. Actors come frame after frame.
@@ -82,7 +100,7 @@ class RogueNet(nn.Module):
             over the entities of a frame, zero at first. Training needs `{"value": 1}`.
 
     Raises:
-        ValueError: `n_head` does not divide `d_model`, or an option is not available.
+        ValueError: an option is not available in this version.
     """
 
     def __init__(
@@ -192,7 +210,7 @@ def choose(log_probs: Tensor, uniforms: Tensor | None) -> Tensor:
 
 
 def refuse_unavailable(config: RogueNetConfig) -> None:
-    """Raise for options that this version does not have, and for sizes that do not fit."""
+    """Raise for options that this version does not have."""
     problems = [
         f"net.{name}={getattr(config, name)!r} is not available in this version, leave it out"
         for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
@@ -203,10 +221,6 @@ def refuse_unavailable(config: RogueNetConfig) -> None:
         for name in ("pooling", "relpos_encoding", "translation")
         if getattr(config, name) is not None
     ]
-    if config.n_head < 1 or config.d_model % config.n_head:
-        problems.append(
-            f"net.n_head: expected a divisor of d_model={config.d_model}, got {config.n_head}"
-        )
     if problems:
         raise ValueError("; ".join(problems))
 

@@ -101,9 +101,7 @@ def test_index_lists_the_saves(tmp_path: Path) -> None:
     assert [(entry["step"], entry["why"]) for entry in index] == [(1, "test")]
 
 
-def test_a_save_from_the_future_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "FORMAT_VERSION", 2)
     path = saves.save(tmp_path, 1, FILES, "test").path
     monkeypatch.undo()

@@ -39,7 +39,10 @@ def test_losses_equal_published_ones(name: str) -> None:
     # The published KL and clip fraction are means over actions of means over actors.
     kl = torch.stack([losses.approx_kl(r.detach()).mean() for r in logratios.values()])
     clipped = torch.stack(
-        [losses.is_clipped(r.detach(), meta["clip_coef"]).float().mean() for r in logratios.values()]
+        [
+            losses.is_clipped(r.detach(), meta["clip_coef"]).float().mean()
+            for r in logratios.values()
+        ]
     )
     torch.testing.assert_close(kl.mean(), data["approx_kl"])
     torch.testing.assert_close(clipped.mean(), data["clipfrac"])

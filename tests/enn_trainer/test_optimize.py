@@ -84,9 +84,7 @@ def double(rollout: Rollout) -> Rollout:
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    bs=st.integers(2, 24), micro_bs=st.integers(1, 30), seed=st.integers(0, 3)
-)
+@given(bs=st.integers(2, 24), micro_bs=st.integers(1, 30), seed=st.integers(0, 3))
 def test_any_micro_bs_gives_the_gradient_of_the_whole_minibatch(
     bs: int, micro_bs: int, seed: int
 ) -> None:
@@ -98,9 +96,7 @@ def test_any_micro_bs_gives_the_gradient_of_the_whole_minibatch(
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9 * float(largest))
 
 
-@given(
-    frames=st.integers(1, 200), size=st.integers(1, 250), epochs=st.integers(1, 3)
-)
+@given(frames=st.integers(1, 200), size=st.integers(1, 250), epochs=st.integers(1, 3))
 def test_every_frame_is_used_once_per_epoch(frames: int, size: int, epochs: int) -> None:
     used = np.concatenate(list(minibatches(frames, size, epochs, seed=1)))
     assert np.array_equal(np.bincount(used, minlength=frames), np.full(frames, epochs))

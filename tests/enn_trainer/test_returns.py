@@ -28,9 +28,7 @@ def test_returns_and_advantages_equal_published_ones(name: str) -> None:
             data["reward"], data["value"], following, done, meta["gamma"], meta["gae_lambda"]
         )
     else:
-        estimate = discounted_returns(
-            data["reward"], data["value"], following, done, meta["gamma"]
-        )
+        estimate = discounted_returns(data["reward"], data["value"], following, done, meta["gamma"])
     torch.testing.assert_close(estimate.returns, data["returns"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(estimate.advantages, data["advantages"], rtol=1e-5, atol=1e-5)
 
@@ -57,7 +55,5 @@ def test_truncated_episode_bootstraps_from_its_own_last_observation() -> None:
 def test_terminated_episode_has_no_future() -> None:
     values = torch.tensor([[5.0], [7.0]])
     terminated = torch.tensor([[True], [True]])
-    following = next_values(
-        values, torch.tensor([9.0]), terminated, ~terminated, torch.zeros(0)
-    )
+    following = next_values(values, torch.tensor([9.0]), terminated, ~terminated, torch.zeros(0))
     assert following.tolist() == [[0.0], [0.0]]

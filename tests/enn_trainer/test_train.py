@@ -243,9 +243,7 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
 
     mine = network()
     before = torch.cat([p.detach().flatten().clone() for p in mine.parameters()])
-    manager = run(
-        tmp_path, "total_timesteps=48", agent=mine, checkpoint_dir=tmp_path / "run"
-    )
+    manager = run(tmp_path, "total_timesteps=48", agent=mine, checkpoint_dir=tmp_path / "run")
     assert manager.state.agent is mine
     assert not torch.equal(before, weights(manager))
     resumed = run(tmp_path, agent=network(), checkpoint_dir=tmp_path / "run")
@@ -284,9 +282,11 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
 
 def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL[:-1]]
-        + ["total_timesteps=100000000", f"data_dir={tmp_path}"]
-        + ["--checkpoint-dir", str(tmp_path / "run")],
+        [
+            *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+            *["total_timesteps=100000000", f"data_dir={tmp_path}"],
+            *["--checkpoint-dir", str(tmp_path / "run")],
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,106 @@
+"""Vectorised environments written for entity-gym: ragged buffers at the border, `Ragged` inside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import (
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecEnv,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+
+
+class AnyVecEnv(VecEnv):
+    """Any vectorised environment; one that answers in ragged buffers is spoken to in them.
+
+    Args:
+        env: with the methods of `VecEnv`; those that have defaults may be missing.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self._takes_buffers = False
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        space: ObsSpace = self.env.obs_space()
+        return space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        space: dict[ActionName, ActionSpace] = self.env.action_space()
+        return space
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments, if they can be."""
+        if hasattr(self.env, "seed"):
+            self.env.seed(seed)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        return self._accept(self.env.reset(obs_config))
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere."""
+        handed = (
+            {name: to_ragged_buffer(chosen) for name, chosen in actions.items()}
+            if self._takes_buffers
+            else actions
+        )
+        return self._accept(self.env.act(handed, obs_filter))
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of the environments."""
+        pictures: npt.NDArray[np.uint8] = self.env.render(**kwargs)
+        return pictures
+
+    def close(self) -> None:
+        """Close the environments."""
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+    def _accept(self, obs: Any) -> VecObs:
+        if isinstance(obs, VecObs) and not any(map(is_ragged_buffer, obs.features.values())):
+            return obs
+        self._takes_buffers = True
+        features = {name: from_ragged_buffer(rows) for name, rows in obs.features.items()}
+        frames = len(obs.reward)
+        return VecObs(
+            features={name: _or_empty(rows, frames) for name, rows in features.items()},
+            visible={name: _flat(from_ragged_buffer(v)) for name, v in obs.visible.items()},
+            action_masks={
+                name: _accept_mask(obs.action_masks[name], frames) for name in self.action_space()
+            },
+            reward=np.asarray(obs.reward, dtype=np.float32).reshape(-1),
+            done=np.asarray(obs.done, dtype=np.bool_).reshape(-1),
+            metrics=dict(obs.metrics),
+        )
+
+
+def _accept_mask(mask: Any, frames: int) -> VecActionMask:
+    actors = _or_empty(_flat(from_ragged_buffer(mask.actors)), frames)
+    if hasattr(mask, "actees"):
+        actees = _or_empty(_flat(from_ragged_buffer(mask.actees)), frames)
+        return VecSelectEntityActionMask(actors, actees)
+    # entity-gym leaves a mask without rows where no environment gave one
+    given = mask.mask is not None and mask.mask.size0() > 0
+    return VecCategoricalActionMask(actors, from_ragged_buffer(mask.mask) if given else None)
+
+
+def _flat(rows: Ragged) -> Ragged:
+    return Ragged(rows.values.reshape(-1), rows.lengths)
+
+
+def _or_empty(rows: Ragged, frames: int) -> Ragged:
+    """A buffer that was never filled has no frames: as many without rows."""
+    return rows if len(rows) == frames else Ragged.empty(rows.values, frames)

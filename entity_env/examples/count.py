@@ -1,0 +1,69 @@
+"""How many entities are there? Nothing but their number can tell."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from entity_env.actions import Action, BoolMatrix, CategoricalAction, CategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+
+_OBS_SPACE = ObsSpace(entities={"Player": Entity([]), "Bean": Entity([])})
+_ACTION_SPACE: dict[str, ActionSpace] = {"count": CategoricalActionSpace(list("0123456789"))}
+_PLAYER_ID = ["Player"]
+_BEAN_IDS = [f"Bean{i}" for i in range(1, 10)]
+
+
+class Count(Environment):
+    """The player is rewarded with 1 for saying how many beans there are, else with 0.
+
+    Some of the wrong answers are ruled out by the mask. An episode is one answer.
+
+    Args:
+        masked_choices: there are fewer beans than this, and no answer above is allowed; 1 to 10.
+
+    Raises:
+        ValueError: `masked_choices` is outside of 1 to 10.
+    """
+
+    def __init__(self, masked_choices: int = 10) -> None:
+        if not 1 <= masked_choices <= 10:
+            raise ValueError(f"masked_choices: expected 1 to 10, got {masked_choices}")
+        self.masked_choices = masked_choices
+
+    def obs_space(self) -> ObsSpace:
+        """The player and the beans, all without features."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """The answer."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Draw the number of beans, and the answers that are allowed beside it."""
+        self.count = self.rng.randrange(self.masked_choices)
+        num_decoys = self.rng.randint(0, self.masked_choices)
+        decoys = self.rng.sample(range(self.masked_choices), num_decoys)
+        mask = np.zeros((1, 10), dtype=np.bool_)
+        mask[0, [self.count, *decoys]] = True
+        return self._observe(mask)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Compare the answer."""
+        answer = actions["count"]
+        assert isinstance(answer, CategoricalAction)
+        return self._observe(done=True, reward=float(answer.indices[0] == self.count))
+
+    def _observe(
+        self, mask: BoolMatrix | None = None, done: bool = False, reward: float = 0.0
+    ) -> Observation:
+        return Observation(
+            features={
+                "Player": np.zeros((1, 0), dtype=np.float32),
+                "Bean": np.zeros((self.count, 0), dtype=np.float32),
+            },
+            ids={"Player": _PLAYER_ID, "Bean": _BEAN_IDS[: self.count]},
+            actions={"count": CategoricalActionMask(actor_ids=_PLAYER_ID, mask=mask)},
+            reward=reward,
+            done=done,
+        )

@@ -1,0 +1,76 @@
+"""Two equal squads shoot at each other: a game that is won by choosing targets well."""
+
+from collections.abc import Mapping, Sequence
+
+from entity_env.actions import Action, SelectEntityAction, SelectEntityActionMask
+from entity_env.environment import Observation
+from entity_env.match import Match
+from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+
+_SQUAD = 4
+_HP = (12, 24)  # smallest and largest of a new unit
+_DAMAGE = (1, 3)
+
+_OBS_SPACE = ObsSpace(
+    entities={"Ally": Entity(["hp", "damage"]), "Enemy": Entity(["hp", "damage"])}
+)
+_ACTION_SPACE: dict[str, ActionSpace] = {"attack": SelectEntityActionSpace()}
+_ATTACK = {"attack": SelectEntityActionMask(actor_types=["Ally"], actee_types=["Enemy"])}
+
+
+class Duel(Match):
+    """Each side commands four units with random hit points and damage, the same for both.
+
+    In a turn every living unit picks a living enemy, all shots land together, and units without
+    hit points left are gone. The side that loses all its units first gets -1 and the other one 1;
+    if both lose their last ones in the same turn it is a draw, 0 for each. The metrics `win` and
+    `draw` of the last observation are 1 or 0.
+
+    A wounded unit shoots as well as a new one, so it pays to concentrate fire, first on those who
+    deal much and bear little. What is shot at a unit beyond its hit points is wasted.
+    """
+
+    num_sides = 2
+
+    def obs_space(self) -> ObsSpace:
+        """The living units, each side's own as allies; ids are 0 to 3 and 4 to 7."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """Every ally selects an enemy."""
+        return _ACTION_SPACE
+
+    def reset(self) -> list[Observation]:
+        """Draw one squad and give it to both sides."""
+        self.hp = [self.rng.randint(*_HP) for _ in range(_SQUAD)] * 2
+        self.damage = [self.rng.randint(*_DAMAGE) for _ in range(_SQUAD)] * 2
+        return self._observe()
+
+    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
+        """All shots land together."""
+        for side in actions:
+            attack = side["attack"]
+            assert isinstance(attack, SelectEntityAction)
+            for shooter, target in zip(attack.actors, attack.actees, strict=True):
+                self.hp[target] -= self.damage[shooter]  # type: ignore[call-overload]
+        return self._observe()
+
+    def _observe(self) -> list[Observation]:
+        units = list(zip(self.hp, self.damage, strict=True))
+        first = [i for i in range(_SQUAD) if self.hp[i] > 0]
+        second = [i for i in range(_SQUAD, 2 * _SQUAD) if self.hp[i] > 0]
+        return [_view(units, first, second), _view(units, second, first)]
+
+
+def _view(units: list[tuple[int, int]], own: list[int], others: list[int]) -> Observation:
+    """What the side sees whose living units are `own`."""
+    over = not own or not others
+    reward = float(bool(own) - bool(others)) if over else 0.0
+    return Observation(
+        features={"Ally": [units[i] for i in own], "Enemy": [units[i] for i in others]},
+        ids={"Ally": own, "Enemy": others},
+        actions=_ATTACK,
+        reward=reward,
+        done=over,
+        metrics={"win": float(reward > 0), "draw": float(reward == 0)} if over else None,
+    )

@@ -1,0 +1,76 @@
+"""A spaceship brakes and steers towards a point."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+
+_EPISODE_STEPS = 32
+_ACCELERATIONS = (0.01, 0.001, 0.0, -0.001, -0.01)  # of each choice, along its axis
+
+_OBS_SPACE = ObsSpace(
+    entities={"Spaceship": Entity(["x_pos", "y_pos", "x_velocity", "y_velocity", "step"])}
+)
+_ACTION_SPACE: dict[str, ActionSpace] = {
+    "horizontal_thruster": CategoricalActionSpace(
+        ["100% right", "10% right", "hold", "10% left", "100% left"]
+    ),
+    "vertical_thruster": CategoricalActionSpace(
+        ["100% up", "10% up", "hold", "10% down", "100% down"]
+    ),
+}
+_IDS = {"Spaceship": [0]}
+_EVERYONE_ACTS = {name: CategoricalActionMask() for name in _ACTION_SPACE}
+
+
+class MoveToOrigin(Environment):
+    """One spaceship starts at rest at distance 1 from the origin, in a random direction.
+
+    Two thrusters change its velocity along x and y; then it moves by its velocity. The reward of
+    a step is how much closer to the origin it came, so the return of an episode of 32 steps is 1
+    minus the final distance.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """One spaceship: position, velocity and the number of steps taken."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """Full, gentle or no thrust, along either axis."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Put the spaceship on the unit circle."""
+        angle = self.rng.uniform(0, 2 * math.pi)
+        self.x_pos, self.y_pos = math.cos(angle), math.sin(angle)
+        self.x_velocity = self.y_velocity = 0.0
+        self.distance = math.hypot(self.x_pos, self.y_pos)
+        self.step = 0
+        return self._observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Accelerate, then move."""
+        horizontal, vertical = actions["horizontal_thruster"], actions["vertical_thruster"]
+        assert isinstance(horizontal, CategoricalAction)
+        assert isinstance(vertical, CategoricalAction)
+        self.x_velocity += _ACCELERATIONS[horizontal.indices[0]]
+        self.y_velocity += _ACCELERATIONS[vertical.indices[0]]
+        self.x_pos += self.x_velocity
+        self.y_pos += self.y_velocity
+        self.step += 1
+        before, self.distance = self.distance, math.hypot(self.x_pos, self.y_pos)
+        return self._observe(before - self.distance)
+
+    def _observe(self, reward: float) -> Observation:
+        spaceship = [self.x_pos, self.y_pos, self.x_velocity, self.y_velocity, self.step]
+        return Observation(
+            features={"Spaceship": np.array([spaceship], dtype=np.float32)},
+            ids=_IDS,
+            actions=_EVERYONE_ACTS,
+            reward=reward,
+            done=self.step >= _EPISODE_STEPS,
+        )

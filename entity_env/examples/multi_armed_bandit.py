@@ -1,0 +1,47 @@
+"""The smallest world: nothing to see, one arm that pays."""
+
+from collections.abc import Mapping
+
+from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, GlobalCategoricalActionSpace, ObsSpace
+
+_EPISODE_STEPS = 32
+
+_OBS_SPACE = ObsSpace(global_features=["step"])
+_ACTION_SPACE: dict[str, ActionSpace] = {
+    "pull": GlobalCategoricalActionSpace(["A", "B", "C", "D", "E"])
+}
+_PULL = {"pull": GlobalCategoricalActionMask()}
+
+
+class MultiArmedBandit(Environment):
+    """Arm A pays 1/32, the other four pay nothing; an episode is 32 pulls."""
+
+    def obs_space(self) -> ObsSpace:
+        """The number of pulls so far."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """Which arm to pull."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Start counting."""
+        self.step = 0
+        return self._observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Pull an arm."""
+        pull = actions["pull"]
+        assert isinstance(pull, GlobalCategoricalAction)
+        self.step += 1
+        return self._observe(1 / _EPISODE_STEPS if pull.label == "A" else 0.0)
+
+    def _observe(self, reward: float) -> Observation:
+        return Observation(
+            global_features=[self.step],
+            actions=_PULL,
+            reward=reward,
+            done=self.step >= _EPISODE_STEPS,
+        )

@@ -1,0 +1,72 @@
+"""Tell things apart by a feature, or only by the type they have."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+
+_OBS_SPACE = ObsSpace(
+    entities={
+        "Player": Entity(["step"]),
+        "Object": Entity(["is_hotdog"]),
+        "Hotdog": Entity([]),
+    }
+)
+_ACTION_SPACE: dict[str, ActionSpace] = {
+    "classify": CategoricalActionSpace(["hotdog", "not_hotdog"]),
+    "unused_action": CategoricalActionSpace(["0", "1"]),
+}
+_IDS = {"Player": [0]}
+_PLAYER_ACTS = {
+    "classify": CategoricalActionMask(actor_ids=[0]),
+    "unused_action": CategoricalActionMask(actor_ids=[]),
+}
+_ONE_HOTDOG = np.zeros((1, 0), dtype=np.float32)
+
+
+class NotHotdog(Environment):
+    """Beside the player there is one thing, a hotdog or not, with equal chances.
+
+    In half of the episodes a hotdog is of the type Hotdog, which has no features; otherwise
+    everything is of the type Object, whose feature tells. The reward is 1 if the index of the
+    player's choice equals `is_hotdog`, else 0. (This is entity-gym's rule, in which the labels of
+    the choices read the wrong way round.) An episode is one choice. `unused_action` has no actors.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """The player and the thing."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """The player's classification, and an action that nobody takes."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Draw the thing and how it is shown."""
+        self.step = 0
+        self.is_hotdog = self.rng.getrandbits(1)
+        self.has_own_type = self.is_hotdog == 1 and self.rng.random() < 0.5
+        return self._observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Compare the choice."""
+        choice = actions["classify"]
+        assert isinstance(choice, CategoricalAction)
+        self.step += 1
+        return self._observe(done=True, reward=float(choice.indices[0] == self.is_hotdog))
+
+    def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
+        player = np.array([[self.step]], dtype=np.float32)
+        thing = np.array([[self.is_hotdog]], dtype=np.float32)
+        return Observation(
+            features={"Player": player, "Hotdog": _ONE_HOTDOG}
+            if self.has_own_type
+            else {"Player": player, "Object": thing},
+            ids=_IDS,
+            actions=_PLAYER_ACTS,
+            reward=reward,
+            done=done,
+        )

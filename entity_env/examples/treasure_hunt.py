@@ -1,0 +1,63 @@
+"""Collect the treasures, avoid the traps."""
+
+from collections.abc import Mapping
+
+from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+
+_LIMIT = 10  # how far from the centre the player can walk
+_CELLS = [(x, y) for x in range(-5, 6) for y in range(-5, 6) if (x, y) != (0, 0)]
+_MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
+
+_OBS_SPACE = ObsSpace(
+    global_features=["x_pos", "y_pos"],
+    entities={"Trap": Entity(["x_pos", "y_pos"]), "Treasure": Entity(["x_pos", "y_pos"])},
+)
+_ACTION_SPACE: dict[str, ActionSpace] = {"move": GlobalCategoricalActionSpace(list(_MOVES))}
+_MOVE = {"move": GlobalCategoricalActionMask()}
+
+
+class TreasureHunt(Environment):
+    """The player walks on a grid, from the centre, with five traps and five treasures around it.
+
+    Each treasure is worth 1 to whoever steps on it, and is then gone. The episode ends on a trap,
+    or when no treasure is left.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """Where the player is, and where traps and treasures are."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """One cell in one of four directions."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Put traps and treasures on different cells within 5 of the centre."""
+        self.x_pos = self.y_pos = 0
+        cells = self.rng.sample(_CELLS, 10)
+        self.traps, self.treasures = cells[:5], cells[5:]
+        return self._observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Walk, and take what lies there."""
+        move = actions["move"]
+        assert isinstance(move, GlobalCategoricalAction)
+        dx, dy = _MOVES[move.label]
+        self.x_pos = min(max(self.x_pos + dx, -_LIMIT), _LIMIT)
+        self.y_pos = min(max(self.y_pos + dy, -_LIMIT), _LIMIT)
+        here = (self.x_pos, self.y_pos)
+        found = here in self.treasures
+        if found:
+            self.treasures.remove(here)
+        return self._observe(done=here in self.traps or not self.treasures, reward=float(found))
+
+    def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
+        return Observation(
+            global_features=[self.x_pos, self.y_pos],
+            features={"Trap": self.traps, "Treasure": list(self.treasures)},
+            actions=_MOVE,
+            reward=reward,
+            done=done,
+        )

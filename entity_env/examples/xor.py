@@ -1,0 +1,48 @@
+"""Two bits and whether to negate: a function that no linear policy can represent."""
+
+from collections.abc import Mapping
+
+from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+
+_OBS_SPACE = ObsSpace(global_features=["negate"], entities={"Input": Entity(["is_set"])})
+_ACTION_SPACE: dict[str, ActionSpace] = {"output": GlobalCategoricalActionSpace(["0", "1"])}
+_OUTPUT = {"output": GlobalCategoricalActionMask()}
+
+
+class Xor(Environment):
+    """There are two inputs and a global feature, each randomly 0 or 1.
+
+    The reward is 1 for answering with the exclusive or of the two inputs, negated if the global
+    feature `negate` is 1; otherwise it is 0. An episode is one answer.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """Two inputs, and whether to negate."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """The answer."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Draw the three bits."""
+        self.bit1, self.bit2, self.negate = (self.rng.getrandbits(1) for _ in range(3))
+        return self._observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Compare the answer."""
+        output = actions["output"]
+        assert isinstance(output, GlobalCategoricalAction)
+        right = output.index == self.bit1 ^ self.bit2 ^ self.negate
+        return self._observe(done=True, reward=float(right))
+
+    def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
+        return Observation(
+            features={"Input": [[self.bit1], [self.bit2]]},
+            global_features=[self.negate],
+            actions=_OUTPUT,
+            reward=reward,
+            done=done,
+        )

@@ -1,0 +1,176 @@
+"""Commands: what they print and how they end."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.cli import run
+from tests.enn_trainer.test_train import SMALL
+
+XOR = ["env.id=Xor", *SMALL]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["optm.lr=0.1"], ["optm.lr", "optim.lr"]),
+        (["lr=0.1"], ["lr", "optim.lr"]),
+        (["optim.lr=fast"], ["optim.lr", "fast"]),
+        (["optim.lr"], ["optim.lr", "="]),
+        (["rollout.steps=0"], ["rollout.steps", "0"]),
+        (["env.id=MoveToOrgin"], ["env.id", "MoveToOrgin", "MoveToOrigin"]),
+        (["optim.bs=1000000"], ["optim.bs", "1000000", "rollout"]),
+        (["net.pooling=median"], ["net.pooling", "median", "mean"]),
+        (["net.pooling=mean"], ["net.pooling"]),
+        (["net.d_model=10", "net.n_head=3"], ["net.n_head", "10", "3"]),
+        (["env.kwargs=x"], ["env.kwargs"]),
+        (["env.id=Count", 'env.kwargs={"masks": 2}'], ["env.kwargs", "masks", "masked_choices"]),
+        (["env.id=Duel", "rollout.num_envs=127"], ["num_envs", "127", "2"]),
+        (["--config", "nowhere.ron"], ["nowhere.ron"]),
+        (["--resume-from", "nowhere"], ["nowhere"]),
+        (["--config", "a", "--resume-from", "b"], ["--config", "--resume-from"]),
+        (["--chekpoint-dir", "x"], ["--chekpoint-dir"]),
+        (["eval.opponent=random"], ["eval.steps", "eval.interval"]),
+    ],
+)
+def test_mistake_ends_with_one_line_and_status_2(
+    arguments: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = run(["train", *arguments])
+    except SystemExit as exit:  # from argparse
+        status = int(exit.code or 0)
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("error: ")
+    for word in expected:
+        assert word in captured.err
+
+
+def test_misspelt_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trian"]) == 2
+    assert "did you mean train?" in capsys.readouterr().err
+
+
+def test_train_ends_with_the_next_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    status = run(["train", *XOR, f"data_dir={tmp_path}", "--checkpoint-dir", str(folder)])
+    assert status == 0
+    out = capsys.readouterr().out
+    assert f"saved {folder}/step-" in out
+    assert f"enn train --resume-from {folder}" in out
+    assert "\x1b" not in out
+
+
+def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+    config = tmp_path / "config.ron"
+    config.write_text('TrainConfig(version: 5, env: (id: "Xor"), total_timesteps: 10)')
+    arguments = [f"data_dir={tmp_path}", "--config", str(config), *SMALL[:-1]]
+    assert run(["train", *arguments]) == 0
+
+
+def test_resume_says_that_the_given_configuration_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--checkpoint-dir", str(tmp_path / "run"), f"data_dir={tmp_path}"]
+    run(["train", *XOR, *where])
+    config = tmp_path / "config.ron"
+    config.write_text('TrainConfig(version: 5, env: (id: "Xor"), optim: (lr: 0.5))')
+    run(["train", *where, "--config", str(config)])
+    out = capsys.readouterr().out
+    assert "resuming" in out
+    assert "optim.lr" in out
+
+
+def test_hps_info_describes_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--hps-info"]) == 0
+    assert "gae_lambda" in capsys.readouterr().out
+    assert run(["train", "--hps-info", "learning rate"]) == 0
+    assert "optim.lr" in capsys.readouterr().out
+
+
+def test_envs_lists_the_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["envs"]) == 0
+    assert "MoveToOrigin" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "program",
+    [["-m", "enn_trainer.train"], ["-c", "from enn_trainer.cli import main; main()", "train"]],
+)
+def test_both_commands_train(tmp_path: Path, program: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, *program, *XOR, f"data_dir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "step 72/72 (100%)" in result.stdout
+    assert result.stderr == ""
+
+
+THEIRS = """
+    import hyperstate
+    from enn_trainer import TrainConfig, State, init_train_state, train
+    from entity_env.examples import TreasureHunt
+
+    @hyperstate.stateful_command(TrainConfig, State, init_train_state)
+    def main(state_manager: hyperstate.StateManager) -> None:
+        train(state_manager=state_manager, env=TreasureHunt)
+
+    if __name__ == "__main__":
+        main()
+"""
+OURS = """
+    from enn_trainer import StateManager, command, train
+    from entity_env.examples import TreasureHunt
+
+    @command()
+    def main(state_manager: StateManager) -> None:
+        train(state_manager=state_manager, env=TreasureHunt)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize("source", [THEIRS, OURS], ids=["hyperstate", "ours"])
+def test_program_of_a_user_trains_saves_and_resumes(tmp_path: Path, source: str) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(textwrap.dedent(source))
+    arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
+    arguments[2] = "rollout.processes=2"
+    for total in (72, 96):
+        result = subprocess.run(
+            [sys.executable, str(script), f"total_timesteps={total}"]
+            + [a for a in arguments if not a.startswith("total_timesteps")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert f"step {total}/{total} (100%)" in result.stdout
+    assert "resumed" in result.stdout
+
+
+def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(textwrap.dedent(OURS))
+    result = subprocess.run(
+        [sys.executable, str(script), "optim.lrr=1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "optim.lr" in result.stderr

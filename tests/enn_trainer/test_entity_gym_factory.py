@@ -1,0 +1,135 @@
+"""Factories and vectorised environments written for entity-gym are trained as they are."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from enn_trainer import EnvConfig
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    EnvList,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+    VecCategoricalActionMask,
+    VecEnv,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+from entity_env.entity_gym import AnyVecEnv
+from entity_env.examples import Xor
+from tests.enn_trainer.test_train import run, weights
+
+ragged_buffer = pytest.importorskip("ragged_buffer")
+
+
+class BufferEnv(VecEnv):
+    """In the style of entity-gym: buffers in, buffers out, no seeds, nothing truncated."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.seen: list[Any] = []
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"unit": Entity(["x"])})
+
+    def action_space(self) -> dict[str, Any]:
+        return {
+            "move": CategoricalActionSpace(["a", "b", "c"]),
+            "aim": SelectEntityActionSpace(),
+            "shout": GlobalCategoricalActionSpace(["no", "yes"]),
+        }
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        return self._observe(np.zeros(self.num_envs))
+
+    def act(self, actions: Mapping[str, Any], obs_filter: ObsSpace) -> VecObs:
+        assert all(isinstance(a, ragged_buffer.RaggedBufferI64) for a in actions.values())
+        self.seen.append({name: a.as_array().copy() for name, a in actions.items()})
+        assert np.array_equal(actions["move"].size1(), self.counts)
+        return self._observe(
+            np.array([actions["shout"][i].as_array()[0, 0] for i in range(self.num_envs)])
+        )
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def _observe(self, reward: npt.NDArray[np.float64]) -> VecObs:
+        n = self.num_envs
+        self.counts = np.array([random.randint(0, 3) for _ in range(n)], dtype=np.int64)
+        everyone = np.concatenate([np.arange(c) for c in self.counts]).reshape(-1, 1)
+
+        def indices() -> Any:
+            return ragged_buffer.RaggedBufferI64.from_flattened(
+                everyone.astype(np.int64), self.counts
+            )
+
+        features = ragged_buffer.RaggedBufferF32.from_flattened(
+            np.ones((len(everyone), 1), dtype=np.float32), self.counts
+        )
+        glob = ragged_buffer.RaggedBufferF32.from_flattened(
+            np.zeros((n, 0), dtype=np.float32), np.ones(n, dtype=np.int64)
+        )
+        shouting = ragged_buffer.RaggedBufferI64.from_flattened(
+            self.counts.reshape(-1, 1), np.ones(n, dtype=np.int64)
+        )
+        return VecObs(
+            features={"unit": features, "__global__": glob},
+            visible={},
+            action_masks={
+                "move": VecCategoricalActionMask(indices(), None),
+                "aim": VecSelectEntityActionMask(indices(), indices()),
+                "shout": VecCategoricalActionMask(shouting, None),
+            },
+            reward=reward.astype(np.float32),
+            done=np.array([random.random() < 0.3 for _ in range(n)]),
+            metrics={},
+        )
+
+
+def test_vectorised_environment_of_ragged_buffers_is_trained(tmp_path: Path) -> None:
+    made: list[BufferEnv] = []
+
+    def factory(config: EnvConfig, num_envs: int, processes: int, first: int) -> BufferEnv:
+        made.append(BufferEnv(num_envs))
+        return made[-1]
+
+    manager = run(tmp_path, env=factory)
+    assert manager.state.step == 72
+    (env,) = made
+    assert len(env.seen) == 12
+    assert {name: a.shape[1] for name, a in env.seen[0].items()} == {
+        "move": 1,
+        "aim": 1,
+        "shout": 1,
+    }
+
+
+def test_factory_of_environment_lists_is_trained_as_the_class(tmp_path: Path) -> None:
+    def factory(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        return EnvList(Xor, num_envs)
+
+    assert torch.equal(weights(run(tmp_path, env=factory)), weights(run(tmp_path, env=Xor)))
+
+
+def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="subclass of Environment"):
+        run(tmp_path, env=dict)
+    with pytest.raises(TypeError, match="class or a factory"):
+        run(tmp_path, env="Xor")
+
+
+def test_own_vectorised_environment_is_spoken_to_in_ragged() -> None:
+    envs = AnyVecEnv(EnvList(Xor, 2))
+    obs = envs.reset(envs.obs_space())
+    assert obs.features["Input"].items() == 4

@@ -1,0 +1,70 @@
+"""Episode statistics."""
+
+import numpy as np
+
+from entity_env import AddMetricsWrapper, EnvList, Metric
+from tests.entity_env.test_vec_envs import play
+from tests.entity_env.worlds import Walk
+
+
+def expected_episodes(num_envs: int, steps: int, counted: list[bool]) -> list[tuple[int, float]]:
+    """(length, return) of the finished episodes, environment by environment and step by step."""
+    finished = []
+    lengths, returns = [0] * num_envs, [0.0] * num_envs
+    for obs in play(EnvList(Walk, num_envs), steps)[1:]:
+        for i in range(num_envs):
+            lengths[i] += 1
+            returns[i] += float(obs.reward[i])
+            if obs.done[i]:
+                if counted[i]:
+                    finished.append((lengths[i], returns[i]))
+                lengths[i], returns[i] = 0, 0.0
+    return finished
+
+
+def check(counted: list[bool], envs: AddMetricsWrapper) -> None:
+    frames = play(envs, 20)[1:]
+    expected = expected_episodes(4, 20, counted)
+    length = sum((obs.metrics["episode_length"] for obs in frames), Metric())
+    reward = sum((obs.metrics["episodic_reward"] for obs in frames), Metric())
+    assert length.count == reward.count == len(expected)
+    assert length.sum == sum(n for n, _ in expected)
+    assert (length.min, length.max) == (min(expected)[0], max(expected)[0])
+    np.testing.assert_allclose(reward.sum, sum(total for _, total in expected))
+    for obs in frames:
+        rows = np.array(counted)
+        things = obs.features["Thing"].lengths[rows]
+        assert obs.metrics["entity_count/Thing"].sum == things.sum()
+        assert obs.metrics["entity_count"].max == (things + 2).max()  # the goal, the globals
+        assert obs.metrics["step"].count == obs.metrics["reward"].count == rows.sum()
+        np.testing.assert_allclose(obs.metrics["reward"].sum, obs.reward[rows].sum(), rtol=1e-6)
+        values = obs.env_metrics["x"]
+        if "x" in obs.metrics:
+            own = [values[int(i)].values.sum() for i in np.flatnonzero(rows)]
+            np.testing.assert_allclose(obs.metrics["x"].sum, sum(own))
+            assert obs.metrics["x"].count == values.lengths[rows].sum()
+
+
+def test_metrics_of_all_environments() -> None:
+    check([True] * 4, AddMetricsWrapper(EnvList(Walk, 4)))
+
+
+def test_metrics_of_some_environments() -> None:
+    """In an evaluation against an opponent only the policy's own sides count."""
+    counted = [True, False, True, False]
+    check(counted, AddMetricsWrapper(EnvList(Walk, 4), np.array(counted)))
+
+
+def test_a_reset_begins_the_statistics_anew() -> None:
+    envs = AddMetricsWrapper(EnvList(Walk, 4))
+    first = [obs.metrics for obs in play(envs, 7)[1:]]
+    assert first == [obs.metrics for obs in play(envs, 7)[1:]]
+
+
+def test_the_mean_of_nothing_is_zero() -> None:
+    metric = Metric()
+    assert metric.mean == 0.0
+    metric.push(3.0)
+    metric.push(1.0)
+    assert (metric.mean, metric.min, metric.max) == (2.0, 1.0, 3.0)
+    assert metric + Metric() == metric == Metric.of(np.array([3.0, 1.0]))

@@ -1,0 +1,307 @@
+"""The same frames in this process and in workers; failures that say where, and never hang."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import (
+    Entity,
+    EntityEnvError,
+    EnvList,
+    InvalidObservation,
+    Observation,
+    ObsSpace,
+    ParallelEnvList,
+    Ragged,
+    VecEnv,
+    VecObs,
+    VecSelectEntityActionMask,
+    WorkerError,
+)
+from entity_env.examples import ENV_REGISTRY
+from entity_env.parallel_env_list import split_evenly
+from entity_env.seeding import derive_seed, key_of, mix, mix_ints
+from tests.entity_env.test_batch import assert_same
+from tests.entity_env.worlds import SPACE, Bidding, Dies, FailsLater, Nan, Sleeps, Walk
+
+
+class WalkHere(Walk):
+    """Defined in the test's own module, which a worker cannot import by name."""
+
+
+def random_choices(envs: VecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, Ragged]:
+    """A random legal choice of each actor."""
+    choices = {}
+    for name, space in envs.action_space().items():
+        mask = obs.action_masks[name]
+        if isinstance(mask, VecSelectEntityActionMask):
+            widths = np.repeat(mask.actees.lengths, mask.actors.lengths)
+        else:
+            widths = np.full(mask.actors.items(), len(space))  # type: ignore[arg-type]
+        flat = np.ones(int(widths.sum()), np.bool_) if mask.mask is None else mask.mask.values
+        rows = np.split(flat.reshape(-1), np.cumsum(widths)[:-1]) if len(widths) else []
+        values = [int(rng.choice(np.flatnonzero(row))) for row in rows]
+        choices[name] = Ragged(np.array(values, dtype=np.int64), mask.actors.lengths)
+    return choices
+
+
+def play(envs: VecEnv, steps: int, shown: ObsSpace | None = None) -> list[VecObs]:
+    """Frames of a seeded run with random choices."""
+    shown = shown or envs.obs_space()
+    rng = np.random.default_rng(0)
+    envs.seed(5)
+    frames = [envs.reset(shown)]
+    for _ in range(steps):
+        frames.append(envs.act(random_choices(envs, frames[-1], rng), shown))
+    return frames
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("create_env", "num_envs", "sides"),
+    [(WalkHere, 7, 1), (Bidding, 10, 2)],
+    ids=["environments", "matches"],
+)
+def test_processes_change_nothing(
+    create_env: Callable[[], Any], num_envs: int, sides: int, processes: int
+) -> None:
+    """7 environments on 3 processes split as 3, 2, 2; 5 matches of two sides as 4, 4, 2."""
+    envs = EnvList(create_env, num_envs)
+    workers = ParallelEnvList(create_env, num_envs, processes, sides=sides)
+    try:
+        assert len(workers) == len(envs) == num_envs
+        assert_same(workers.obs_space(), envs.obs_space())
+        assert_same(workers.action_space(), envs.action_space())
+        for got, expected in zip(play(workers, 12), play(envs, 12), strict=True):
+            assert_same(got, expected)
+    finally:
+        workers.close()
+
+
+def test_a_filter_changes_nothing_but_what_is_shown() -> None:
+    shown = ObsSpace(entities={"Thing": Entity(["x"]), "Goal": Entity(["y"])})
+    for whole, part in zip(
+        play(EnvList(Walk, 4), 8), play(EnvList(Walk, 4), 8, shown), strict=True
+    ):
+        assert list(part.features) == ["Thing", "Goal"]
+        np.testing.assert_array_equal(part.features["Goal"].values, [[1.0]] * 4)
+        assert_same(part.features["Thing"], whole.features["Thing"])
+        assert_same(part.reward, whole.reward)
+
+
+def test_a_run_is_a_function_of_its_seed_and_goes_on_after_the_first_episode() -> None:
+    first, second = play(EnvList(Walk, 3), 20), play(EnvList(Walk, 3), 20)
+    for one, other in zip(first, second, strict=True):
+        assert_same(one, other)
+    lengths = {int(n) for obs in first for n in obs.features["Thing"].lengths}
+    assert lengths == {0, 1, 2, 3}, "episodes differ from each other"
+
+
+def test_truncated_episodes_carry_their_own_last_observation() -> None:
+    """The value of what was cut off is that of its own last frame, not of the next episode."""
+    seen_both = False
+    for previous, obs in zip(frames := play(EnvList(Walk, 9), 20), frames[1:], strict=False):
+        np.testing.assert_array_equal(obs.done, obs.terminated | obs.truncated)
+        assert not (obs.terminated & obs.truncated).any()
+        if not obs.truncated.any():
+            assert obs.final is None
+            continue
+        seen_both = seen_both or obs.terminated.any()
+        assert obs.final is not None
+        assert len(obs.final) == obs.truncated.sum()
+        for k, i in enumerate(np.flatnonzero(obs.truncated)):
+            clock = previous.features["__global__"][int(i)].values[0, 0]
+            assert obs.final.features["__global__"][k].values[0, 0] == clock + 1
+            assert obs.features["__global__"][int(i)].values[0, 0] == 0
+            assert (
+                obs.final.features["Thing"].lengths[k] == previous.features["Thing"].lengths[int(i)]
+            )
+    assert seen_both
+
+
+def test_the_sides_of_a_match_are_neighbours_and_end_together() -> None:
+    frames = play(EnvList(Bidding, 6), 3)
+    sides = frames[0].features["Purse"].values
+    assert sides[:, 1].tolist() == [0, 1, 0, 1, 0, 1]
+    assert sides[0, 0] == sides[1, 0] != sides[2, 0]
+    assert frames[-1].truncated.all()
+
+
+def test_an_error_of_the_environment_names_it_and_keeps_its_own_traceback() -> None:
+    with pytest.raises(KeyError, match="a bug of the environment") as caught:
+        play(EnvList(FailsLater, 7), 3)
+    index = first_failure(7)
+    assert caught.value.__notes__ == [f"in environment {index}, step 2 of its episode"]
+
+
+def first_failure(num_envs: int) -> int:
+    envs = EnvList(FailsLater, num_envs)
+    envs.seed(5)
+    envs.reset(envs.obs_space())
+    return next(i for i, m in enumerate(envs.matches) if m.env.fails)  # type: ignore[attr-defined]
+
+
+def test_an_error_in_a_worker_carries_the_workers_traceback() -> None:
+    workers = ParallelEnvList(FailsLater, 7, 3)
+    try:
+        with pytest.raises(WorkerError) as caught:
+            play(workers, 3)
+        assert "worlds.py" in str(caught.value)
+        assert "KeyError: 'a bug of the environment'" in str(caught.value)
+        assert f"in environment {first_failure(7)}, step 2" in str(caught.value)
+        assert len(play(workers, 1)) == 2, "what the other workers answered was read, too"
+    finally:
+        workers.close()
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_validation_names_environment_and_step(processes: int | None) -> None:
+    envs: VecEnv = (
+        EnvList(Nan, 7, validate=True)
+        if processes is None
+        else ParallelEnvList(Nan, 7, processes, validate=True)
+    )
+    try:
+        with pytest.raises(InvalidObservation) as caught:
+            play(envs, 3)
+        assert (caught.value.env_index, caught.value.step) == (first_failure(7), 2)
+        assert "features of 'Goal': expected finite numbers, got x=nan" in str(caught.value)
+    finally:
+        envs.close()
+
+
+class ForgetsAnId(Walk):
+    def reset(self) -> Observation:
+        obs = super().reset()
+        obs.ids["Goal"] = []
+        return obs
+
+
+def test_validation_counts_ids() -> None:
+    with pytest.raises(InvalidObservation, match=r"environment 0, step 0: ids.'Goal'.: expected 1"):
+        play(EnvList(ForgetsAnId, 2, validate=True), 1)
+
+
+def test_a_worker_that_dies_is_an_error_and_no_hang() -> None:
+    workers = ParallelEnvList(Dies, 7, 2)
+    try:
+        with pytest.raises(WorkerError, match="died with exit code 7"):
+            play(workers, 3)
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_is_killed_is_an_error_and_no_hang() -> None:
+    workers = ParallelEnvList(Walk, 4, 2)
+    try:
+        play(workers, 1)
+        os.kill(workers._workers[1].process.pid, signal.SIGKILL)
+        with pytest.raises(WorkerError, match="environments 2 to 3 died with exit code -9"):
+            play(workers, 1)
+    finally:
+        workers.close()
+
+
+def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
+    with pytest.raises(WorkerError, match="masked_choices: expected 1 to 10, got 99"):
+        ParallelEnvList(lambda: ENV_REGISTRY["Count"](masked_choices=99), 2, 2)  # type: ignore[call-arg]
+
+
+def test_close_leaves_no_process_and_works_twice() -> None:
+    workers = ParallelEnvList(Walk, 4, 2)
+    processes = [worker.process for worker in workers._workers]
+    workers.close()
+    workers.close()
+    assert [process.returncode for process in processes] == [0, 0]
+    with pytest.raises(WorkerError, match="closed"):
+        workers.reset(SPACE)
+
+
+def test_a_worker_that_does_not_answer_is_killed_on_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = ParallelEnvList(Sleeps, 1, 1)
+    process = workers._workers[0].process
+    obs = workers.reset(SPACE)
+    choices = random_choices(workers, obs, np.random.default_rng(0))
+    workers._workers[0].send(["act", [choices, SPACE]])
+    wait = process.wait
+    monkeypatch.setattr(process, "wait", lambda timeout=None: wait(timeout and 0.1))
+    workers.close()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_env_list_closes_each_environment_once() -> None:
+    closed = []
+
+    class Counts(Walk):
+        def close(self) -> None:
+            closed.append(self)
+
+    envs = EnvList(Counts, 3)
+    envs.close()
+    envs.close()
+    assert len(closed) == 3
+
+
+@pytest.mark.parametrize("num_envs", [0, 3])
+def test_half_a_match_is_refused(num_envs: int) -> None:
+    with pytest.raises(EntityEnvError, match="num_envs: expected a positive multiple of 2"):
+        EnvList(Bidding, num_envs)
+    with pytest.raises(WorkerError, match="num_envs: expected a positive multiple of 2"):
+        ParallelEnvList(Bidding, num_envs, 2, sides=2)
+
+
+def test_acting_before_the_first_reset_is_refused() -> None:
+    with pytest.raises(EntityEnvError, match="call reset first"):
+        EnvList(Walk, 1).act({}, SPACE)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "got"),
+    [
+        ([Observation()], r"\[False\]"),
+        ([Observation(done=True), Observation()], r"\[True, False\]"),
+    ],
+)
+def test_sides_that_do_not_end_together_are_refused(outcomes: list[Observation], got: str) -> None:
+    class Uneven(Bidding):
+        def observe(self, rewards: list[float]) -> list[Observation]:
+            return super().observe(rewards) if self.turn == 0 else outcomes
+
+    with pytest.raises(InvalidObservation, match=f"2 sides that end together, got {got}"):
+        play(EnvList(Uneven, 2), 1)
+
+
+def test_an_episode_that_begins_over_is_refused() -> None:
+    class Over(Walk):
+        def reset(self) -> Observation:
+            obs = super().reset()
+            obs.done = True
+            return obs
+
+    with pytest.raises(InvalidObservation, match="environment 0, step 0: done: expected 1 sides"):
+        play(EnvList(Over, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "processes", "sides", "sizes"),
+    [(7, 3, 1, [3, 2, 2]), (2, 5, 1, [1, 1]), (10, 3, 2, [4, 4, 2]), (4, 1, 2, [4])],
+)
+def test_environments_are_split_evenly(
+    num_envs: int, processes: int, sides: int, sizes: list[int]
+) -> None:
+    assert split_evenly(num_envs, processes, sides) == sizes
+
+
+def test_seeds_of_integers_and_of_arrays_agree() -> None:
+    """One is fast for single episodes, the other for a whole batch."""
+    keys = [0, 1, 2**40 + 3, 2**63 - 1]
+    np.testing.assert_array_equal(mix(7, np.array(keys)), [mix_ints(7, key) for key in keys])
+    assert mix(-1) == mix_ints(-1)
+    assert derive_seed("episode", 3) == mix_ints(key_of("episode"), 3) >> 1
+    assert len({derive_seed(a, b) for a in range(50) for b in range(50)}) == 2500

@@ -1,0 +1,151 @@
+"""Small environments that several tests use."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from entity_env import (
+    Action,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Match,
+    Observation,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+
+SPACE = ObsSpace(
+    global_features=["clock"], entities={"Thing": Entity(["x"]), "Goal": Entity(["x", "y"])}
+)
+ACTIONS: dict[str, ActionSpace] = {
+    "move": CategoricalActionSpace(["left", "right", "stay"]),
+    "pick": SelectEntityActionSpace(),
+}
+
+
+class Walk(Environment):
+    """Things walk on a line; episodes of random length end or are cut off. Only for tests."""
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return ACTIONS
+
+    def reset(self) -> Observation:
+        self.things = [self.rng.random() for _ in range(self.rng.randint(0, 3))]
+        self.clock, self.last = 0, self.rng.randint(1, 5)
+        self.cut = self.rng.random() < 0.5
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.clock += 1
+        reward = self.rng.random() / 3
+        move, pick = actions["move"], actions.get("pick")
+        assert isinstance(move, CategoricalAction)
+        for actor, choice in zip(move.actors, move.indices, strict=True):
+            assert isinstance(actor, tuple)
+            self.things[actor[1]] += float(choice) - 1
+        if isinstance(pick, SelectEntityAction):
+            reward += sum(actee == "goal" for actee in pick.actees)
+        return self.observe(reward)
+
+    def observe(self, reward: float) -> Observation:
+        over = self.clock >= self.last
+        actions = {"move": CategoricalActionMask(actor_types=["Thing"])}
+        if self.clock % 2 == 0:
+            actions["pick"] = SelectEntityActionMask(  # type: ignore[assignment]
+                actor_types=["Thing"],
+                mask=[
+                    [i != k for k in range(len(self.things) + 1)] for i in range(len(self.things))
+                ],
+            )
+        return Observation(
+            entities={
+                "Goal": ([[self.clock / 3, 1.0]], ["goal"]),
+                "Thing": [[x] for x in self.things],
+            },
+            global_features=[self.clock],
+            actions=actions,
+            visible={"Goal": [True]} if self.clock == 1 else None,
+            reward=reward,
+            terminated=over and not self.cut,
+            truncated=over and self.cut,
+            metrics={"x": sum(self.things)} if self.things else None,
+        )
+
+
+class Bidding(Match):
+    """Two sides bid; the higher bid earns 1. Only for tests."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Purse": Entity(["gold", "side"])})
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"bid": CategoricalActionSpace(["0", "1", "2"])}
+
+    def reset(self) -> list[Observation]:
+        self.turn, self.gold = 0, self.rng.random()
+        return self.observe([0.0, 0.0])
+
+    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
+        self.turn += 1
+        bids = [int(action["bid"].indices[0]) for action in actions]  # type: ignore[union-attr]
+        return self.observe([float(bids[0] > bids[1]), float(bids[1] > bids[0])])
+
+    def observe(self, rewards: list[float]) -> list[Observation]:
+        return [
+            Observation(
+                entities={"Purse": [[self.gold, side]]},
+                actions={"bid": CategoricalActionMask()},
+                reward=reward,
+                truncated=self.turn == 3,
+            )
+            for side, reward in enumerate(rewards)
+        ]
+
+
+class FailsLater(Walk):
+    """Raises in its second step, in one way or another."""
+
+    how = "raise"
+    threshold = 0.7  # of a first draw: only some of the environments fail
+
+    def reset(self) -> Observation:
+        self.fails = self.rng.random() > self.threshold
+        obs = super().reset()
+        self.last = 100
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = super().act(actions)
+        if self.clock == 2 and self.fails:
+            if self.how == "exit":
+                os._exit(7)
+            if self.how == "nan":
+                obs.features["Goal"] = [[float("nan"), 0.0]]
+                return obs
+            raise KeyError("a bug of the environment")
+        return obs
+
+
+class Dies(FailsLater):
+    how = "exit"
+
+
+class Nan(FailsLater):
+    how = "nan"
+
+
+class Sleeps(Walk):
+    """Never answers a step."""
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        time.sleep(600)
+        raise AssertionError

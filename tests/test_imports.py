@@ -1,0 +1,97 @@
+"""Imports point one way: entity_env, rogue_net, enn_trainer; and inside a package down the map."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ["entity_env", "rogue_net", "enn_trainer"]
+EXTRAS = {"wandb", "gymnasium", "pettingzoo", "optuna", "onnx", "mlflow"}
+HEAVY_OR_EXTRA = EXTRAS | {"tensorboard"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_never_point_up(package: str) -> None:
+    above = set(PACKAGES[PACKAGES.index(package) + 1 :])
+    for path in modules(package):
+        assert not above & {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_entity_env_never_imports_torch() -> None:
+    code = "import sys, entity_env, entity_env.examples; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+    for path in modules("entity_env"):
+        assert "torch" not in {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
+    code = (
+        "import sys, enn_trainer, enn_trainer.cli; "
+        f"found = {HEAVY_OR_EXTRA!r} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_of_a_package_do_not_import_each_other_in_circles(package: str) -> None:
+    """So that there is an order in which the files can be read."""
+    names = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in modules(package)
+    }
+    remaining = {
+        name: {i for i in imports(path) if i in names and i not in (name, package)}
+        for name, path in names.items()
+        if name != package
+    }
+    while remaining:
+        free = [name for name, needs in remaining.items() if not needs & remaining.keys()]
+        assert free, f"these import each other: {remaining}"
+        for name in free:
+            del remaining[name]
+
+
+def test_ragged_buffer_has_one_door() -> None:
+    for package in PACKAGES:
+        for path in modules(package):
+            if path != ROOT / "entity_env" / "ragged.py":
+                assert "ragged_buffer" not in imports(path), path
+
+
+def test_nothing_that_is_read_can_run() -> None:
+    """Pickles are only made to send an environment to a worker, never read from a file."""
+    for package in PACKAGES:
+        for path in modules(package):
+            used = {name.split(".")[0] for name in imports(path)}
+            assert not used & {"pickle", "dill", "shelve", "marshal", "joblib"}, path
+            if "cloudpickle" in used:
+                assert path.name in ("worker.py", "parallel_env_list.py"), path
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_exported_name_exists(package: str) -> None:
+    module = __import__(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert hasattr(module, name), name
