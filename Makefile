@@ -1,13 +1,15 @@
-# The two commands a newcomer needs are `make demo` and `make test`.
+# The two commands a newcomer needs: `make demo` and `make test`.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test fast bench clean
+.PHONY: demo test clean
 
 demo: .venv/installed
-	$(BIN)/enn train --config configs/move_to_origin.ron --checkpoint-dir runs/demo --restart data_dir=runs
+	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
+		--checkpoint-dir $(RUN)
 
 test: .venv/developing
 	$(BIN)/ruff format --check .
@@ -15,8 +17,11 @@ test: .venv/developing
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
 .venv/bin/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and was not found: set PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/python
@@ -26,6 +31,3 @@ test: .venv/developing
 .venv/developing: pyproject.toml constraints.txt | .venv/bin/python
 	$(INSTALL) -e '.[dev]'
 	@touch $@ .venv/installed
-
-clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

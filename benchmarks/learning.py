@@ -41,7 +41,7 @@ ROWS = [
     Row("move_to_origin", 0.98),
     Row("treasure_hunt", 3.0),
     Row("duel", 0.8, "win", "random"),
-    Row("duel", 0.5, "won", "itself after a tenth of the frames"),
+    Row("duel", 0.5, "win", "itself after a tenth of the frames"),
 ]
 
 

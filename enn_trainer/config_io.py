@@ -252,7 +252,8 @@ def _build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
     except ConfigError as error:
         raise ConfigError(*(joined(path, problem) for problem in error.problems)) from error
     except ValueError as error:
-        raise ConfigError(f"{path or cls.__name__}: {error}") from error
+        where = f"{path}." if path else f"{cls.__name__}: "
+        raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
 
 
 def _default(kind: Any, path: str, root: type[Any]) -> Any:

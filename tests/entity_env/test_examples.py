@@ -289,5 +289,5 @@ def test_all_shots_of_a_duel_land_together() -> None:
     assert not first.done
     game.hp[5], game.hp[0] = 2, 1
     first, second = game.act([attack(first, [5]), attack(second, [0])])
-    assert (first.done, first.reward, first.metrics) == (True, 0.0, {"win": 0.5})
-    assert (second.done, second.reward, second.metrics) == (True, 0.0, {"win": 0.5})
+    assert (first.done, first.reward, first.metrics) == (True, 0.0, {"win": 0.0, "draw": 1.0})
+    assert (second.done, second.reward, second.metrics) == (True, 0.0, {"win": 0.0, "draw": 1.0})
