@@ -57,6 +57,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
     from entity_env import AddMetricsWrapper
     from entity_env.examples import ENV_REGISTRY
 
+    total = StateManager(init_path=CONFIGS / f"{row.name}.ron").config.total_timesteps
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
 
@@ -75,9 +76,9 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         if row.against == "random":
             opponent = RandomAgent(ENV_REGISTRY["Duel"]().action_space())
         elif row.against is not None:
-            trained("total_timesteps=20000")
+            trained(f"total_timesteps={total // 10}")
             opponent = load_agent(Path(folder) / "run").agent
-        manager = trained()
+        manager = trained(f"total_timesteps={total}")  # continues where there is a checkpoint
         seconds = time.perf_counter() - start
         config, agent = manager.config, manager.state.agent
         num_envs = 256

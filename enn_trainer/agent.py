@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from entity_env.actions import Action
-from entity_env.batch import batch_obs, unbatch_actions
+from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, key_of, mix, uniforms
 from entity_env.spaces import ActionName
+from entity_env.unbatch import unbatch_actions
 from rogue_net.heads import actor_ranks
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput, RogueNet

@@ -10,7 +10,7 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.batch import action_index_to_actions, batch_obs
+from entity_env.batch import batch_obs
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment, Features, Observation
 from entity_env.errors import (
@@ -35,6 +35,7 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_env.unbatch import action_index_to_actions
 from entity_env.validate import ValidatingEnv
 from entity_env.vec_env import (
     Metric,

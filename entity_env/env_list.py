@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.batch import batch_obs, unbatch_actions
+from entity_env.batch import batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, Solo
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
 

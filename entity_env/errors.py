@@ -42,3 +42,10 @@ class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 class WorkerError(EntityEnvError, RuntimeError):
     """A worker process failed; the message carries the traceback from the worker."""
+
+
+def invalid_in(env_index: int, message: str) -> InvalidObservation:
+    """The error for what one environment of a batch returned."""
+    error = InvalidObservation(message)
+    error.env_index = env_index
+    return error

@@ -47,7 +47,7 @@ class SelectEntityHead(nn.Module):
         acting = np.flatnonzero(action.actors.lengths)  # frames without actors need no keys
         actors, actees = action.actors.take(acting), action.actees.take(acting)
         if len(acting) == 0:
-            return x.new_zeros((0, 0), dtype=torch.float32)
+            return full_precision(x.new_zeros((0, 0)))
         queries, query_rows = _pad(self.query(_entities(x, layout, action.actors)), actors)
         keys, _ = _pad(self.key(_entities(x, layout, actees, acting)), actees)
         scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))

@@ -41,11 +41,12 @@ class InputNorm(nn.Module):
         x = x.double()
         mean = x.mean(dim=0)
         squares_sum = (x - mean).square().sum(dim=0)
-        total = self.count + n
+        before = self.count.double()  # the quotient of two int64 would be float32
+        total = before + n
         delta = mean - self.mean
-        self.squares_sum += squares_sum + delta.square() * (self.count * n / total)
+        self.squares_sum += squares_sum + delta.square() * (before * n / total)
         self.mean += delta * (n / total)
-        self.count.copy_(total)
+        self.count += n
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""

@@ -28,8 +28,8 @@ from entity_env import (
     action_index_to_actions,
     batch_obs,
 )
-from entity_env.batch import unbatch_actions
 from entity_env.spaces import GLOBAL, has_global_entity
+from entity_env.unbatch import unbatch_actions
 from tests.strategies import World, entities_named, entities_of, worlds
 
 

@@ -1,0 +1,154 @@
+"""Where the entities that an action names stand in their frames."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.environment import Observation
+from entity_env.errors import invalid_in
+from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.spaces import EntityID, EntityName
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The entities of B frames, located: by type, by id, or all of them."""
+
+    obs: Sequence[Observation]
+    types: list[EntityName]
+    features: Mapping[EntityName, Ragged]
+    visible: Mapping[EntityName, Ragged]
+
+    @cached_property
+    def counts(self) -> Indices:
+        """(types + 1, B): entities per type; the last row makes `type_starts` end in totals."""
+        rows = [self.features[name].lengths for name in self.types]
+        return np.stack([*rows, np.zeros(len(self.obs), dtype=np.int64)])
+
+    @cached_property
+    def type_starts(self) -> Indices:
+        """(types + 1, B): position in its frame of the first entity of each type."""
+        return np.cumsum(self.counts, axis=0) - self.counts
+
+    @property
+    def totals(self) -> Indices:
+        """(B,): entities per frame."""
+        totals: Indices = self.type_starts[-1]
+        return totals
+
+    @cached_property
+    def visible_rows(self) -> npt.NDArray[np.bool_]:
+        """(entities,): visibility in the order of the frames."""
+        flags = np.ones(int(self.totals.sum()), dtype=np.bool_)
+        frame_starts = exclusive_cumsum(self.totals)
+        for k, name in enumerate(self.types):
+            if name in self.visible:
+                rows = row_indices(frame_starts + self.type_starts[k], self.counts[k])
+                flags[rows] = self.visible[name].values
+        return flags
+
+    def locate(self, who: Sequence[tuple[Any, Any] | None], what: str) -> Ragged:
+        """Positions of the named entities.
+
+        Args:
+            who: per frame None (nobody), or (ids, types), where (None, None) names everybody.
+            what: the field, for messages.
+
+        Returns:
+            int64 (named,) per frame, in the order named.
+        """
+        namings = {w if w is None or w[0] is None else "ids" for w in map(_hashable, who)}
+        if len(namings) == 1 and isinstance(naming := namings.pop(), tuple):
+            return self._locate_types(naming[1], what)  # the same naming everywhere
+        positions = [
+            _NOBODY if w is None else self._locate_in_frame(i, w[0], w[1], what)
+            for i, w in enumerate(who)
+        ]
+        lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
+        return Ragged(np.concatenate(positions), lengths)
+
+    def _locate_types(self, types: tuple[EntityName, ...] | None, what: str) -> Ragged:
+        if types is None:
+            return Ragged(row_indices(np.zeros_like(self.totals), self.totals), self.totals)
+        ks = [self._type_index(name, what, 0) for name in types]
+        starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
+        return Ragged(row_indices(starts.reshape(-1), counts.reshape(-1)), counts.sum(axis=1))
+
+    def _locate_in_frame(self, i: int, ids: Any, types: Any, what: str) -> Indices:
+        if ids is not None:
+            position = self._positions_by_id[i]
+            try:
+                return np.fromiter(map(position.__getitem__, ids), np.int64, count=len(ids))
+            except (KeyError, TypeError):
+                raise invalid_in(
+                    i, f"{what}: expected ids among {list(position)}, got {ids!r}"
+                ) from None
+        if types is None:
+            return np.arange(self.totals[i])
+        ks = [self._type_index(name, what, i) for name in types]
+        return row_indices(self.type_starts[ks, i], self.counts[ks, i])
+
+    def _type_index(self, name: EntityName, what: str, i: int) -> int:
+        if name not in self.types:
+            raise invalid_in(i, f"{what}: expected types among {self.types}, got {name!r}")
+        return self.types.index(name)
+
+    @cached_property
+    def _positions_by_id(self) -> "_LazyPositions":
+        return _LazyPositions(self)
+
+    def refuse_invisible(self, positions: Ragged, what: str) -> None:
+        """Raise where a position is that of an entity hidden from the policy."""
+        if not self.visible:
+            return
+        frame = np.repeat(np.arange(len(positions)), positions.lengths)
+        rows = exclusive_cumsum(self.totals)[frame] + positions.values
+        hidden = np.flatnonzero(~self.visible_rows[rows])
+        if len(hidden):
+            i = int(frame[hidden[0]])
+            names = {n: None for n in self.types for _ in range(self.features[n].lengths[i])}
+            raise invalid_in(
+                i,
+                f"{what}: entity {int(positions.values[hidden[0]])} of the frame (types "
+                f"{list(names)}) is invisible; what is hidden can neither act nor be selected",
+            )
+
+
+class _LazyPositions(dict[int, dict[EntityID, int]]):
+    """Frame -> id -> position, made for the frames in which an action names ids."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__()
+        self.frames = frames
+
+    def __missing__(self, i: int) -> dict[EntityID, int]:
+        positions: dict[EntityID, int] = {}
+        for k, name in enumerate(self.frames.types):
+            ids = self.frames.obs[i].ids.get(name)
+            if ids is not None:
+                n = int(self.frames.counts[k, i])
+                start = int(self.frames.type_starts[k, i])
+                before = len(positions)
+                try:
+                    positions.update(zip(ids, range(start, start + n), strict=True))
+                except (TypeError, ValueError):
+                    raise invalid_in(
+                        i, f"ids[{name!r}]: expected {n} hashable ids, got {ids!r}"
+                    ) from None
+                if len(positions) != before + n:
+                    raise invalid_in(i, f"ids[{name!r}]: expected unique ids, got {list(ids)}")
+        self[i] = positions
+        return positions
+
+
+_NOBODY: Indices = np.zeros(0, dtype=np.int64)
+
+
+def _hashable(who: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+    return (None, tuple(who[1])) if who is not None and who[1] is not None else who
