@@ -1,29 +1,57 @@
 """Load a trained agent and let it play: `python docs/act.py RUN [EPISODES]`."""
 
+import json
 import sys
 
-from enn_trainer import load_agent, load_checkpoint
-from entity_env import CategoricalAction, GlobalCategoricalAction
+from enn_trainer import RogueNetAgent, load_agent, load_checkpoint
+from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
 from entity_env.examples import ENV_REGISTRY
 
+
+def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
+    """An environment: one observation, one set of actions."""
+    for episode in range(episodes):
+        env.seed(episode)
+        observation = env.reset()
+        steps, total = 0, 0.0
+        while not observation.done:
+            actions, value = agent.act(observation)
+            if episode == 0 and steps % 8 == 0:
+                print(f"  step {steps}: {in_words(actions)}  (expects {value:.2f})")
+            observation = env.act(actions)
+            steps, total = steps + 1, total + observation.reward
+        print(f"episode {episode}: {steps} steps, return {total:.3f}")
+
+
+def in_words(actions: dict[str, Action]) -> str:
+    """The actions of a frame, for a person to read."""
+    words = []
+    for name, action in actions.items():
+        if isinstance(action, CategoricalAction):
+            words.append(f"{name} {', '.join(action.labels)}")
+        elif isinstance(action, SelectEntityAction):
+            words.append(f"{name} {', '.join(map(str, action.actees))}")
+        else:
+            words.append(f"{name} {action.label}")
+    return "; ".join(words)
+
+
+def play_match(env: object, agent: RogueNetAgent, episodes: int) -> None:
+    """A match: one observation and one set of actions for each side; here all play alike."""
+    for episode in range(episodes):
+        env.seed(episode)
+        sides: list[Observation] = env.reset()
+        steps = 0
+        while not sides[0].done:
+            actions = [agent.act(observation).actions for observation in sides]
+            if episode == 0 and steps % 8 == 0:
+                print(f"  step {steps}: " + " | ".join(map(in_words, actions)))
+            sides, steps = env.act(actions), steps + 1
+        print(f"match {episode}: {steps} steps, rewards {[o.reward for o in sides]}")
+
+
 run = sys.argv[1]
-episodes = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-
-env = ENV_REGISTRY[load_checkpoint(run).config.env.id]()
-agent = load_agent(run)
-
-for episode in range(episodes):
-    env.seed(episode)
-    observation = env.reset()
-    steps, total = 0, 0.0
-    while not observation.done:
-        actions, value = agent.act(observation)
-        if episode == 0 and steps % 8 == 0:
-            for name, action in actions.items():
-                if isinstance(action, GlobalCategoricalAction):
-                    print(f"  step {steps}: {name} {action.label}  (expects {value:.2f})")
-                elif isinstance(action, CategoricalAction):
-                    print(f"  step {steps}: {name} {action.labels}  (expects {value:.2f})")
-        observation = env.act(actions)
-        steps, total = steps + 1, total + observation.reward
-    print(f"episode {episode}: {steps} steps, return {total:.3f}")
+num_episodes = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+config = load_checkpoint(run).config.env
+world = ENV_REGISTRY[config.id](**json.loads(config.kwargs))
+(play if isinstance(world, Environment) else play_match)(world, load_agent(run), num_episodes)

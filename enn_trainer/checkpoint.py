@@ -10,6 +10,9 @@ This module knows names and bytes, not what is in them. Files are written to a h
 directory, flushed to the disk, and renamed; nothing is deleted before its successor was verified.
 """
 
+import contextlib
+import errno
+import functools
 import hashlib
 import json
 import os
@@ -82,7 +85,6 @@ def save(run_dir: Path, step: int, files: Mapping[str, bytes], why: str) -> Chec
         files: names and contents.
         why: the reason for keeping it, for the manifest.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
     target = run_dir / f"step-{step:012d}"
     if target.exists():
         try:
@@ -101,6 +103,22 @@ def save(run_dir: Path, step: int, files: Mapping[str, bytes], why: str) -> Chec
     return verify(target)
 
 
+def make_run_dir(run_dir: Path) -> None:
+    """Make the folder of a run, before time is spent on the run.
+
+    Raises:
+        CheckpointError: it cannot be made or written to.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if not os.access(run_dir, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise CheckpointError(
+            f"--checkpoint-dir: expected a folder to write to, got {run_dir} ({error.strerror})"
+        ) from None
+
+
 def verify(path: Path) -> Checkpoint:
     """The save in a directory, after comparing every file with the manifest.
 
@@ -113,7 +131,7 @@ def verify(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def saves(run_dir: Path) -> list[Path]:
+def saved_paths(run_dir: Path) -> list[Path]:
     """The directories of a run's saves, newest first, whether they are valid or not."""
     if not run_dir.is_dir():
         return []
@@ -129,7 +147,7 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
         CheckpointError: there are saves, but none is valid.
     """
     problems = []
-    for path in saves(run_dir):
+    for path in saved_paths(run_dir):
         try:
             checkpoint = verify(path)
         except CheckpointError as error:
@@ -163,25 +181,26 @@ def find(path: Path, say: Callable[[str], None] = print) -> Checkpoint:
 
 
 def keep_newest(run_dir: Path, count: int) -> None:
-    """Delete all but the newest saves, if the newest is valid; and rewrite the index."""
-    paths = saves(run_dir)
-    if paths:
-        verify(paths[0])
-    for path in paths[count:]:
-        trash = run_dir / f".deleting-{path.name}-{os.getpid()}"
-        path.rename(trash)
+    """Delete all but the newest valid saves, if there are so many; and rewrite the index.
+
+    Directories that are no valid save are neither counted nor deleted.
+    """
+    valid: list[Path] = []
+    for path in saved_paths(run_dir):
+        if len(valid) < count:
+            with contextlib.suppress(CheckpointError):
+                valid.append(verify(path).path)
+        elif (path / MANIFEST).exists():
+            path.rename(run_dir / f".deleting-{path.name}-{os.getpid()}")
+    for trash in run_dir.glob(".deleting-*"):
         shutil.rmtree(trash, ignore_errors=True)
-    _write_index(run_dir, paths[:count])
+    _write_index(run_dir, valid)
 
 
 def _write_index(run_dir: Path, paths: list[Path]) -> None:
     index = []
     for path in paths:
-        try:
-            manifest = _read_manifest(path / MANIFEST)
-        except CheckpointError as error:
-            index.append({"name": path.name, "problem": str(error)})
-            continue
+        manifest = _read_manifest(path / MANIFEST)
         size = sum(file["size"] for file in manifest["files"].values())
         index.append(
             {
@@ -264,6 +283,7 @@ def _package_version(name: str) -> str | None:
         return None
 
 
+@functools.cache
 def _git_revision() -> str | None:
     """The revision of the folder that the run was started in, if it is one of git's."""
     try:

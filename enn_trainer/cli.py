@@ -1,14 +1,19 @@
 """The command `enn`."""
 
 import difflib
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from enn_trainer.command import run_command
+from enn_trainer.config import EnvConfig
+from enn_trainer.envs import env_factory
 from enn_trainer.errors import ConfigError
-from enn_trainer.loop import train
+from enn_trainer.loop import TrainResult, train
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
+from entity_env.vec_env import VecEnv
 
 USAGE = """usage: enn COMMAND ...
 
@@ -53,22 +58,47 @@ def envs_command() -> int:
 
 
 def _train(manager: StateManager) -> None:
-    env_id = manager.config.env.id
+    config = manager.config
+    _refuse_unknown("env.id", config.env.id)
+    if config.eval is not None and config.eval.env is not None:
+        _refuse_unknown("eval.env.id", config.eval.env.id)
+    result = train(manager, _registered)
+    if result.checkpoint is not None:
+        print(_next_steps(result, manager))
+
+
+def _registered(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
+    """The environments that a configuration names by `id`."""
+    factory = env_factory(ENV_REGISTRY[config.id])
+    return factory(config, num_envs, processes, first_env_index)
+
+
+def _refuse_unknown(field: str, env_id: str) -> None:
     if env_id not in ENV_REGISTRY:
         nearest = difflib.get_close_matches(env_id, ENV_REGISTRY, n=1, cutoff=0.0)
         raise ConfigError(
-            f"env.id: expected one of {', '.join(ENV_REGISTRY)}; got {env_id!r}, "
+            f"{field}: expected one of {', '.join(ENV_REGISTRY)}; got {env_id!r}, "
             f"did you mean {nearest[0]}?"
         )
-    result = train(manager, ENV_REGISTRY[env_id])
-    if result.checkpoint is not None:
-        print(_next_steps(result.checkpoint.parent, manager))
 
 
-def _next_steps(run_dir: object, manager: StateManager) -> str:
-    config = manager.config
+def _next_steps(result: TrainResult, manager: StateManager) -> str:
+    """What to type next, in the form that works in this shell."""
+    run_dir, config = manager.checkpoint_dir, manager.config
+    enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
+    if result.interrupted:
+        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir}"
     return f"""
 next:
-  tensorboard --logdir {config.data_dir}/runs
-  python docs/act.py {run_dir}
-  enn train --resume-from {run_dir} total_timesteps={2 * config.total_timesteps}"""
+  {tensorboard} --logdir {config.data_dir}/runs
+  {python} docs/act.py {run_dir}
+  {enn} train --checkpoint-dir {run_dir} total_timesteps={2 * config.total_timesteps}"""
+
+
+def _as_typed(program: str) -> str:
+    """A program of this environment: by its name if that is the one a shell would find."""
+    beside = Path(sys.executable).with_name(program)
+    found = shutil.which(program)
+    if found is not None and Path(found) == beside:
+        return program
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

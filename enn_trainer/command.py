@@ -74,6 +74,10 @@ def run_command(
     try:
         if options.config and options.resume_from:
             raise ConfigError("--config and --resume-from: expected one of them, got both")
+        if options.config and not options.config.is_file():
+            raise ConfigError(f"--config: expected a configuration file, got {options.config}")
+        if options.resume_from and not options.resume_from.is_dir():
+            raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
         manager = StateManager(
             config_cls,
             init_path=options.config or options.resume_from,

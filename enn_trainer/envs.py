@@ -12,7 +12,7 @@ import numpy as np
 
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
-from entity_env.entity_gym import AnyVecEnv
+from entity_env.any_vec_env import AnyVecEnv
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -43,7 +43,7 @@ def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory
         raise TypeError(f"env: expected a class or a factory, got {env!r}")
     factory: EnvFactory = env
     return lambda config, num_envs, processes, first: AnyVecEnv(
-        factory(config, num_envs, processes, first)
+        factory(config, num_envs, processes, first), config.validate
     )
 
 
@@ -65,12 +65,16 @@ def _make_list(
     sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
     if num_envs % sides:
         raise ConfigError(
-            f"num_envs: expected a multiple of {sides}, the sides of {env_cls.__name__}, "
-            f"got {num_envs}"
+            f"rollout.num_envs, eval.num_envs: expected multiples of {sides}, the sides of "
+            f"{env_cls.__name__}, got {num_envs}"
         )
     if processes > 1:
         return ParallelEnvList(
-            create_env, num_envs, processes, first_env_index, config.validate, sides
+            create_env,
+            num_envs,
+            processes,
+            first_env_index=first_env_index,
+            validate=config.validate,
         )
     return EnvList(create_env, num_envs, first_env_index, config.validate)
 

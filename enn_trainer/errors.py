@@ -49,3 +49,6 @@ class RonError(EnnTrainerError, ValueError):
 
 class CheckpointError(EnnTrainerError, ValueError):
     """A checkpoint that cannot be used: incomplete, damaged, or of another program."""
+
+    def __str__(self) -> str:
+        return "; ".join(line.strip() for line in super().__str__().splitlines())

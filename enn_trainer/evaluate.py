@@ -1,6 +1,7 @@
 """Measuring an agent in environments of its own, alone or against an opponent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,6 @@ import torch
 from enn_trainer.agent import PPOAgent, draw_uniforms
 from enn_trainer.config import TrainConfig
 from enn_trainer.envs import EnvFactory, global_randomness_kept
-from enn_trainer.errors import ConfigError
-from enn_trainer.opponents import CreateOpponent
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
@@ -29,16 +28,25 @@ class Seats(NamedTuple):
 def evaluate(
     config: TrainConfig,
     create_envs: EnvFactory,
-    create_opponent: CreateOpponent,
     agent: PPOAgent,
+    opponent: PPOAgent | None,
     device: torch.device,
+    stop: Callable[[], bool],
 ) -> Mapping[str, Metric]:
     """Play `eval.steps` steps in `eval.num_envs` environments made for it.
 
     With an opponent, the agent plays where the index is even and the opponent where it is odd,
-    and only the agent's environments count. The result is a function of the configuration and the
-    agent: episodes and choices have seeds of their own, and neither the agent nor any generator of
-    random numbers is changed.
+    and only the agent's environments count; with `eval.opponent_only` the opponent plays
+    everywhere. The result is a function of the configuration and the agents: episodes and choices
+    have seeds of their own, and neither the agents nor any generator of random numbers is changed.
+
+    Args:
+        config: of the run.
+        create_envs: makes the environments.
+        agent: the one to measure.
+        opponent: whom to play against.
+        device: where they play.
+        stop: asked before each step whether to end early.
 
     Returns:
         The metrics of the environments.
@@ -47,29 +55,30 @@ def evaluate(
     assert cfg is not None
     num_envs = cfg.num_envs or config.rollout.num_envs
     processes = cfg.processes or min(config.rollout.processes, num_envs)
-    with global_randomness_kept():
+    with global_randomness_kept(), ExitStack() as stack:
         envs = create_envs(cfg.env or config.env, num_envs, processes, 0)
-        try:
-            everywhere = np.arange(num_envs)
-            seats, counted = [Seats(agent, everywhere)], None
-            if cfg.opponent is not None:
-                spaces = envs.obs_space(), envs.action_space()
-                opponent = create_opponent(cfg.opponent, *spaces, device)
-                seats, counted = [Seats(opponent, everywhere)], None
-                if not cfg.opponent_only:
-                    seats = [Seats(agent, everywhere[::2]), Seats(opponent, everywhere[1::2])]
-                    counted = everywhere % 2 == 0
-            elif cfg.opponent_only:
-                raise ConfigError("eval.opponent_only: expected eval.opponent to be set")
-            seed = derive_seed(config.seed, "eval")
-            return play(AddMetricsWrapper(envs, counted), seats, cfg.steps, seed, device)
-        finally:
-            envs.close()
+        stack.callback(envs.close)
+        everywhere = np.arange(num_envs)
+        counted = None
+        if opponent is None:
+            seats = [Seats(agent, everywhere)]
+        elif cfg.opponent_only:
+            seats = [Seats(opponent, everywhere)]
+        else:
+            seats = [Seats(agent, everywhere[::2]), Seats(opponent, everywhere[1::2])]
+            counted = everywhere % 2 == 0
+        seed = derive_seed(config.seed, "eval")
+        return play(AddMetricsWrapper(envs, counted), seats, cfg.steps, seed, device, stop)
 
 
 @torch.no_grad()
 def play(
-    envs: VecEnv, seats: Sequence[Seats], steps: int, seed: int, device: torch.device
+    envs: VecEnv,
+    seats: Sequence[Seats],
+    steps: int,
+    seed: int,
+    device: torch.device,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Mapping[str, Metric]:
     """Let agents play for some steps, each in its environments; the metrics of all steps."""
     obs_space = envs.obs_space()
@@ -77,6 +86,8 @@ def play(
     envs.seed(seed)
     obs = envs.reset(obs_space)
     for t in range(steps):
+        if stop():
+            break
         batch = EntityBatch.of(obs, device)
         obs = envs.act(_choose(seats, batch, seed, t), obs_space)
         for name, metric in obs.metrics.items():

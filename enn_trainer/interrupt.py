@@ -32,6 +32,10 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def is_requested(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self.requested
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt

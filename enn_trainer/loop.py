@@ -4,19 +4,20 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import hyperstate
 import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.annealing import Rates, num_updates, rates_at
+from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import PPOConfig, TrainConfig
-from enn_trainer.envs import EnvFactory, env_factory
-from enn_trainer.errors import CheckpointError
+from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluate import evaluate
 from enn_trainer.interrupt import Interrupts
-from enn_trainer.opponents import CreateOpponent, create_opponent, space_differences
+from enn_trainer.opponents import CreateOpponent, space_differences
+from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import optimize
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
@@ -24,13 +25,19 @@ from enn_trainer.rollout import Rollout, collect
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.threads import torch_threads
-from enn_trainer.track import Track, action_frequencies, flatten_config, metric_scalars
+from enn_trainer.track import (
+    Track,
+    action_frequencies,
+    flatten_config,
+    metric_scalars,
+    new_run_name,
+)
 from enn_trainer.unbuilt import check_supported
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.seeding import derive_seed
-from entity_env.vec_env import VecEnv
+from entity_env.vec_env import Metric, VecEnv
 from rogue_net.ragged import EntityBatch
 
 
@@ -43,17 +50,19 @@ class TrainResult(float):
         step: frames of the run, over all restarts.
         checkpoint: the last save, or None.
         eval: scalars of the last evaluation by name, empty without one.
+        interrupted: whether it was asked to stop.
     """
 
     step: int
     checkpoint: Path | None
     eval: Mapping[str, float]
+    interrupted: bool
 
 
 def train(
     state_manager: "hyperstate.StateManager[TrainConfig, State]",
     env: type[Environment] | type[Match] | EnvFactory,
-    create_opponent: CreateOpponent = create_opponent,
+    create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
 ) -> TrainResult:
     """Train an agent with PPO until `total_timesteps` or `max_train_time`.
@@ -65,7 +74,8 @@ def train(
             and shows the trained configuration and state afterwards.
         env: an environment or match class; or a factory (EnvConfig, num_envs, processes,
             first_env_index) -> VecEnv, also one written for entity-gym.
-        create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`.
+        create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
+            default a checkpoint or `random`.
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
 
     Raises:
@@ -82,21 +92,28 @@ def train(
     create_envs = env_factory(env)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(config.net.d_model))
+        stack.enter_context(global_randomness_kept())
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
-        state_manager._config, state_manager._state = config, state
-        run = _Run(config, state, manager, device, stack)
+        state.to(device)
+        manager.hand_back(state_manager)
+        opponent = _open_opponent(config, create_opponent or default_opponent, state, device)
+        run = _Run(config, state, manager, stack)
 
         def evaluate_now() -> None:
-            run.show_eval(evaluate(config, create_envs, create_opponent, state.agent, device))
+            asked = run.interrupts.is_requested
+            metrics = evaluate(config, create_envs, state.agent, opponent, device, asked)
+            run.end_eval(metrics)
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
         obs = envs.reset(state.obs_space)
-        if state.step == 0:
+        if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
         while not run.is_over():
             if run.eval_is_due():
                 evaluate_now()
+                run.advance_eval_clock()
+                continue
             rates = run.begin_update()
             rollout = collect(
                 envs,
@@ -124,9 +141,10 @@ def train(
             state.step += rollout.num_frames
             run.end_update(rollout, losses, rates)
             manager.step()
+        run.save()
         if config.eval is not None and not run.interrupts.requested:
             evaluate_now()
-        return run.finish()
+        return run.result()
 
 
 def advantages(rollout: Rollout, ppo: PPOConfig) -> Estimate:
@@ -152,6 +170,12 @@ def _open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -
 
 def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
     """The state of the run, if it is one of these environments."""
+    if not envs.action_space():
+        raise ConfigError("env: expected a world with actions, its action space is empty")
+    if not envs.obs_space().entities and not envs.has_global_entity():
+        raise ConfigError("env: expected a world with entities or something global, got neither")
+    if manager.checkpoint_dir is not None:
+        make_run_dir(manager.checkpoint_dir)
     manager.set_deserialize_ctx("obs_space", envs.obs_space())
     manager.set_deserialize_ctx("action_space", envs.action_space())
     manager.set_deserialize_ctx("agent", agent)
@@ -163,19 +187,25 @@ def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> 
         raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
     if manager.resumed_from is not None:
         state.restart += 1
+    if manager.config.eval is not None and state.next_eval_step is None:
+        state.next_eval_step = state.step  # evaluation was switched on when the run was resumed
     return state
+
+
+def _open_opponent(
+    config: TrainConfig, create: CreateOpponent, state: State, device: torch.device
+) -> PPOAgent | None:
+    """Whom to evaluate against; made before training, so that what is wrong shows at once."""
+    if config.eval is None or config.eval.opponent is None:
+        return None
+    return create(config.eval.opponent, state.obs_space, state.action_space, device)
 
 
 class _Run:
     """The clocks of a run and what it tells people: everything around the learning."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        state: State,
-        manager: StateManager,
-        device: torch.device,
-        stack: ExitStack,
+        self, config: TrainConfig, state: State, manager: StateManager, stack: ExitStack
     ) -> None:
         self.config = config
         self.state = state
@@ -186,18 +216,18 @@ class _Run:
         self.update_start = self.start
         self.first_step = state.step
         self.mean_return = float("nan")
+        self.saved: Path | None = None
         self.last_eval: dict[str, float] = {}
-        state.agent.to(device).eval()
-        _move_optimizer(state.optimizer, device)
+        runs = Path(config.data_dir) / "runs"
         if not state.run_name:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
             trial = "" if config.trial is None else f"__{config.trial}"
-            state.run_name = f"{config.env.id}__{config.name}__{config.seed}{trial}__{stamp}"
-        self.log_dir = Path(config.data_dir) / "runs" / state.run_name
-        self.track = stack.enter_context(Track(self.log_dir, flatten_config(config)))
+            base = f"{config.env.id}__{config.name}__{config.seed}{trial}"
+            state.run_name = new_run_name(runs, base)
+        self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
         self.progress = stack.enter_context(Progress(self.total_steps, state.step))
         self.interrupts = stack.enter_context(Interrupts(self.progress.say))
         manager.say = self.progress.say
+        state.agent.eval()
         if manager.resumed_from is not None:
             self.progress.say(f"resumed {manager.resumed_from.path} at step {state.step}")
 
@@ -210,12 +240,16 @@ class _Run:
         return self.interrupts.requested or self.state.step >= self.total_steps
 
     def eval_is_due(self) -> bool:
-        """Whether the evaluation clock has come round; sets it to the next time."""
+        """Whether the evaluation clock has come round."""
         due = self.state.next_eval_step
-        if self.config.eval is None or due is None or self.state.step < due:
-            return False
-        self.state.next_eval_step = due + self.config.eval.interval
-        return True
+        return self.config.eval is not None and due is not None and self.state.step >= due
+
+    def advance_eval_clock(self) -> None:
+        """Set the time of the next evaluation, unless this one was cut short."""
+        if not self.interrupts.requested:
+            assert self.config.eval is not None
+            assert self.state.next_eval_step is not None
+            self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
         """Set the learning rate of the update that begins."""
@@ -271,8 +305,10 @@ class _Run:
             )
         )
 
-    def show_eval(self, metrics: Mapping[str, Any]) -> None:
-        """Tell how an evaluation went."""
+    def end_eval(self, metrics: Mapping[str, Metric]) -> None:
+        """Tell how an evaluation went, unless it was cut short."""
+        if self.interrupts.requested:
+            return
         self.last_eval = metric_scalars(metrics, "eval/")
         self.track.write(self.state.step, self.last_eval)
         means = "  ".join(
@@ -280,22 +316,18 @@ class _Run:
         )
         self.progress.say(f"[eval] step {self.state.step}  {means}")
 
-    def finish(self) -> TrainResult:
-        """Save, say where, and give the result."""
+    def save(self) -> None:
+        """Save the end of the run, and say where."""
         stopped = self.interrupts.requested
-        saved = self.manager.save("interrupted" if stopped else "end")
-        if saved is not None:
-            self.progress.say(f"{'interrupted, ' if stopped else ''}saved {saved}")
+        self.saved = self.manager.save("interrupted" if stopped else "end")
+        if self.saved is not None:
+            self.progress.say(f"{'interrupted, ' if stopped else ''}saved {self.saved}")
         elif stopped:
             self.progress.say("interrupted; nothing was saved, there is no --checkpoint-dir")
+
+    def result(self) -> TrainResult:
+        """What `train` returns."""
         result = TrainResult(self.mean_return)
-        result.step, result.checkpoint, result.eval = self.state.step, saved, self.last_eval
+        result.step, result.checkpoint = self.state.step, self.saved
+        result.eval, result.interrupted = self.last_eval, self.interrupts.requested
         return result
-
-
-def _move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Moments follow their parameters; a checkpoint restores them on the CPU."""
-    for moments in optimizer.state.values():
-        for name, value in moments.items():
-            if isinstance(value, torch.Tensor) and name != "step":
-                moments[name] = value.to(device)

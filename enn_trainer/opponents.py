@@ -13,9 +13,8 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import restore_network
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
-from rogue_net.heads import entropy
-from rogue_net.ragged import ActionBatch, EntityBatch
-from rogue_net.rogue_net import NetOutput, choose
+from rogue_net.ragged import ActionBatch, EntityBatch, to_device
+from rogue_net.rogue_net import NetOutput, answer
 
 CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
 
@@ -38,10 +37,15 @@ def create_opponent(
     """
     if path == RANDOM:
         return RandomAgent(action_space)
-    network = restore_network(checkpoint.find(Path(path)))
+    try:
+        network = restore_network(checkpoint.find(Path(path)))
+    except CheckpointError as error:
+        raise CheckpointError(f"eval.opponent: {error}") from None
     different = space_differences(network.obs_space, network.action_space, obs_space, action_space)
     if different:
-        raise CheckpointError(f"{path}: made for another world: {'; '.join(different)}")
+        raise CheckpointError(
+            f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
+        )
     return network.to(device)
 
 
@@ -62,25 +66,12 @@ class RandomAgent(nn.Module):
         log_probs = {
             name: _uniform(batch.actions[name], space) for name, space in self.action_space.items()
         }
-        if actions is None:
-            actions = {
-                name: choose(p, None if uniforms is None else uniforms[name])
-                for name, p in log_probs.items()
-            }
-        return NetOutput(
-            actions=dict(actions),
-            logprobs={
-                name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
-                for name, p in log_probs.items()
-            },
-            entropies={name: entropy(p) for name, p in log_probs.items()},
-            log_probs=log_probs,
-            values=self.values(batch),
-        )
+        return answer(log_probs, self.values(batch), actions, uniforms)
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Expects nothing."""
-        return {"value": torch.zeros(batch.num_frames, 1)}
+        device = next(iter(batch.features.values())).values.device
+        return {"value": torch.zeros(batch.num_frames, 1, device=device)}
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Looks at nothing."""
@@ -88,19 +79,22 @@ class RandomAgent(nn.Module):
 
 
 def _uniform(action: ActionBatch, space: ActionSpace) -> Tensor:
-    lengths = action.actors.lengths
+    """(actors, choices) log-probabilities, equal for all legal choices."""
+    lengths, device = action.actors.lengths, action.actors.values.device
     mask = action.mask
-    if not isinstance(space, SelectEntityActionSpace):
-        allowed = torch.ones((int(lengths.sum()), len(space)), dtype=torch.bool)
-        if mask is not None:
-            allowed = mask.values
-    else:
+    if isinstance(space, SelectEntityActionSpace):
         assert action.actees is not None
         per_actor = np.repeat(action.actees.lengths, lengths)
-        allowed = torch.from_numpy(np.arange(per_actor.max(initial=0)) < per_actor[:, None])
+        allowed = to_device(np.arange(per_actor.max(initial=0)) < per_actor[:, None], device)
         if mask is not None:
-            allowed[allowed.clone()] = mask.values
-    return torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf).log_softmax(dim=-1)
+            allowed = allowed.masked_scatter(allowed, mask.values)
+    elif mask is not None:
+        allowed = mask.values
+    else:
+        shape = (int(lengths.sum()), len(space))
+        allowed = torch.ones(shape, dtype=torch.bool, device=device)
+    logits = torch.zeros(allowed.shape, device=device).masked_fill(~allowed, -math.inf)
+    return logits.log_softmax(dim=-1)
 
 
 def space_differences(
@@ -112,7 +106,7 @@ def space_differences(
     """How two worlds differ, in words, one difference each."""
     different = _list_difference("global features", have.global_features, want.global_features)
     different += _list_difference("entity types", list(have.entities), list(want.entities))
-    for name in have.entities.keys() & want.entities.keys():
+    for name in sorted(have.entities.keys() & want.entities.keys()):
         different += _list_difference(
             f"features of {name}", have.entities[name].features, want.entities[name].features
         )
@@ -120,7 +114,7 @@ def space_differences(
         different.append(f"actions {sorted(have_actions)} became {sorted(want_actions)}")
     different += [
         f"action {name} {have_actions[name]} became {want_actions[name]}"
-        for name in have_actions.keys() & want_actions.keys()
+        for name in sorted(have_actions.keys() & want_actions.keys())
         if have_actions[name] != want_actions[name]
     ]
     return different

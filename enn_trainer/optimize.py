@@ -94,6 +94,7 @@ def optimize(
         The losses by their published names.
     """
     assert isinstance(agent, nn.Module)
+    agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
     total = Sums.zero(returns.device)
     for frames in minibatches(rollout.num_frames, optim.bs, optim.update_epochs, seed):
@@ -115,6 +116,7 @@ def optimize(
         total += done
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
+    agent.eval()
     return {
         **total.means(),
         "losses/explained_variance": losses.explained_variance(

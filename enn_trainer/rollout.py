@@ -1,7 +1,8 @@
 """Collecting frames: let the agent act in many environments for some steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +78,8 @@ def collect(
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
-    batches, outputs, seen = [], [], []
+    batches, outputs, finals = [], [], []
+    rewards, terminated, truncated = [], [], []
     metrics: dict[str, Metric] = {}
     for t in range(steps):
         batch = EntityBatch.of(obs, device)
@@ -86,12 +88,15 @@ def collect(
         obs = envs.act(chosen_on_host(out, batch), obs_space)
         batches.append(batch)
         outputs.append(out)
-        seen.append(obs)
+        rewards.append(obs.reward.copy())  # environments may reuse their arrays
+        terminated.append(obs.terminated)
+        truncated.append(obs.truncated.copy())
+        if obs.final is not None:
+            finals.append(EntityBatch.of(obs.final, device))
         for name, metric in obs.metrics.items():
             metrics[name] = metrics[name] + metric if name in metrics else metric
     batch = EntityBatch.cat(batches)
     lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
-    finals = [EntityBatch.of(o.final, device) for o in seen if o.final is not None]
     return Rollout(
         batch=batch,
         actions={
@@ -103,9 +108,9 @@ def collect(
             for name in lengths
         },
         values=torch.stack([out.values["value"].flatten() for out in outputs]),
-        rewards=_stack([o.reward for o in seen], device),
-        terminated=_stack([o.terminated for o in seen], device),
-        truncated=_stack([o.truncated for o in seen], device),
+        rewards=_stack(rewards, device),
+        terminated=_stack(terminated, device),
+        truncated=_stack(truncated, device),
         last_values=agent.values(EntityBatch.of(obs, device))["value"].flatten(),
         final_values=agent.values(EntityBatch.cat(finals))["value"].flatten()
         if finals
@@ -115,5 +120,5 @@ def collect(
     )
 
 
-def _stack(rows: list[npt.NDArray[np.generic]], device: torch.device) -> Tensor:
+def _stack(rows: Sequence[npt.NDArray[Any]], device: torch.device) -> Tensor:
     return torch.from_numpy(np.stack(rows)).to(device)

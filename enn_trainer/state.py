@@ -1,7 +1,7 @@
 """What a run needs to continue, and how it becomes files and comes back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Dict, Optional
 
 import torch
@@ -15,7 +15,6 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, TrainConfig
 from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError
-from entity_env.messages import MessageError, pack, unpack
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -45,8 +44,7 @@ class State:
         obs_space: What the environment shows.
         action_space: What can be done in it.
         time_used: Seconds of training, over all restarts.
-        run_name: The name of the run in the folder of the trackers.
-        trackers: Ids under which trackers continue the run.
+        run_name: The folder that trackers write to, so that a resumed run continues there.
     """
 
     step: int
@@ -60,7 +58,14 @@ class State:
     action_space: Dict[str, ActionSpace]
     time_used: float = 0.0
     run_name: str = ""
-    trackers: Dict[str, str] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> None:
+        """Move the network, and with it the moments of its parameters, to a device."""
+        self.agent.to(device)
+        for moments in self.optimizer.state.values():
+            for name, value in moments.items():
+                if isinstance(value, Tensor) and name != "step":
+                    moments[name] = value.to(device)
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
@@ -109,10 +114,9 @@ def make_optimizer(network: nn.Module, optim: OptimizerConfig) -> torch.optim.Ad
 def to_files(config: TrainConfig, state: State) -> Dict[str, bytes]:
     """The files of a checkpoint, by name."""
     names = [name for name, _ in state.agent.named_parameters()]
-    optimizer = state.optimizer.state_dict()
     moments = {
         f"{names[i]}/{key}": value
-        for i, entry in optimizer["state"].items()
+        for i, entry in state.optimizer.state_dict()["state"].items()
         for key, value in entry.items()
     }
     return {
@@ -120,15 +124,6 @@ def to_files(config: TrainConfig, state: State) -> Dict[str, bytes]:
         "state.ron": _dump_state(state).encode(),
         "state.agent.safetensors": _tensor_bytes(state.agent.state_dict()),
         "state.optimizer.safetensors": _tensor_bytes(moments),
-        "state.rest.msgpack": pack(
-            {
-                "optimizer": [
-                    {k: v for k, v in group.items() if k != "params"}
-                    for group in optimizer["param_groups"]
-                ],
-                "trackers": state.trackers,
-            }
-        ),
     }
 
 
@@ -148,17 +143,16 @@ def restore(
     plain = _read_state(saved)
     network: Any = agent
     if network is None:
+        _refuse_other_network(saved, config)
         network = make_network(config, plain["obs_space"], plain["action_space"])
     _load_weights(network, saved)
     optimizer = make_optimizer(network, config.optim)
-    rest = _unpack(saved, "state.rest.msgpack")
-    _load_moments(optimizer, network, _tensors(saved, "state.optimizer.safetensors"), rest)
+    _load_moments(optimizer, network, _tensors(saved, "state.optimizer.safetensors"))
     return State(
         agent=network,
         value_function=None,
         optimizer=optimizer,
         vf_optimizer=None,
-        trackers=rest["trackers"],
         **plain,
     )
 
@@ -222,6 +216,18 @@ _ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
 }
 
 
+def _refuse_other_network(saved: checkpoint.Checkpoint, config: TrainConfig) -> None:
+    """The network of a run that continues keeps its shape."""
+    before = load_config(TrainConfig, None, text=saved.read("config.ron").decode()).net
+    changed = [
+        f"net.{f.name}: expected {old!r} as in {saved.path}, got {new!r}"
+        for f in fields(before)
+        if (old := getattr(before, f.name)) != (new := getattr(config.net, f.name))
+    ]
+    if changed:
+        raise CheckpointError(f"{'; '.join(changed)}; a run that continues keeps its network")
+
+
 def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
     try:
         network.load_state_dict(_tensors(saved, "state.agent.safetensors"))
@@ -232,9 +238,9 @@ def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
 
 
 def _load_moments(
-    optimizer: torch.optim.AdamW, network: nn.Module, tensors: Dict[str, Tensor], rest: Any
+    optimizer: torch.optim.AdamW, network: nn.Module, tensors: Dict[str, Tensor]
 ) -> None:
-    """Give every parameter the moments saved under its name."""
+    """Give every parameter the moments saved under its name; the settings stay as configured."""
     state: Dict[int, Dict[str, Tensor]] = {}
     index = {name: i for i, (name, _) in enumerate(network.named_parameters())}
     for key, value in tensors.items():
@@ -242,12 +248,7 @@ def _load_moments(
         if name not in index:
             raise CheckpointError(f"optimizer: has {key}, but the network has no {name}")
         state.setdefault(index[name], {})[moment] = value
-    current = optimizer.state_dict()["param_groups"]
-    groups = [
-        {**saved, "params": now["params"]}
-        for saved, now in zip(rest["optimizer"], current, strict=True)
-    ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def _tensor_bytes(tensors: Dict[str, Tensor]) -> bytes:
@@ -258,11 +259,4 @@ def _tensors(saved: checkpoint.Checkpoint, name: str) -> Dict[str, Tensor]:
     try:
         return load_tensors(saved.read(name))
     except SafetensorError as error:
-        raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None
-
-
-def _unpack(saved: checkpoint.Checkpoint, name: str) -> Any:
-    try:
-        return unpack(saved.read(name))
-    except MessageError as error:
         raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None

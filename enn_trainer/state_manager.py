@@ -72,7 +72,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             manager.checkpoint_dir,
             manager.overrides,
         )
-        ours._config, ours._state = manager._config, manager._state
+        if manager._config is not None and manager._config != ours._configured():
+            ours._config = manager._config  # changed after loading
+        ours._state = manager._state
         return ours
 
     @property
@@ -113,6 +115,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self._searched = True
         return self._resumed
 
+    def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
+        """Show the configuration and state of this manager in the one it was adopted from."""
+        manager._config, manager._state = self.config, self.state
+
     def step(self) -> None:
         """Save if the last save is long enough ago. Called after each update."""
         if time.monotonic() - self._last_save_s >= self.save_interval_s:
@@ -142,23 +148,30 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.checkpoint_dir is not None:
             saved = saves.newest(self.checkpoint_dir, self.say)
             if saved is not None:
+                if self.init_path is not None and self.init_path.is_dir():
+                    self.say(f"continuing {saved.path}; {self.init_path} is not used")
                 return saved
         if self.init_path is not None and self.init_path.is_dir():
             return saves.find(self.init_path, self.say)
         return None
 
+    def _configured(self) -> TrainConfig:
+        """What the configuration file and the overrides say, whatever was saved."""
+        path = self.init_path
+        if path is not None and not path.exists():
+            raise ConfigError(f"{path}: expected a configuration file, there is none")
+        if path is not None and path.is_dir():
+            path = None
+        return load_config(self.config_cls, path, self.overrides or [])
+
     def _read_config(self) -> TrainConfig:
-        overrides = self.overrides or []
         saved = self.resumed_from
         if saved is None:
-            if self.init_path is not None and not self.init_path.exists():
-                raise ConfigError(f"{self.init_path}: expected a file or checkpoint, got nothing")
-            return load_config(self.config_cls, self.init_path, overrides)
+            return self._configured()
         text = saved.read("config.ron").decode()
-        config = load_config(self.config_cls, None, overrides, text=text)
+        config = load_config(self.config_cls, None, self.overrides or [], text=text)
         if self.init_path is not None and self.init_path.is_file():
-            given = load_config(self.config_cls, self.init_path, overrides)
-            different = differences(given, config)
+            different = differences(self._configured(), config)
             if different:
                 self.say(
                     f"resuming {saved.path} with its own configuration; {self.init_path} differs "

@@ -11,12 +11,14 @@ The tags of a run, which dashboards rely on; whoever calls `Track.write` compose
 | `actions/<name>/<label>` | `action_frequencies` |
 | `<name>.mean`, `.min`, `.max`, `.count` | `metric_scalars` of the environments |
 | `eval/...` | `metric_scalars` of an evaluation |
-| `restart`, `throughput`, `fps`, `eps`, `trace/...` | the process: restarts, speed, times |
+| `restart`, `throughput`, `fps`, `eps` | the process: restarts, speed |
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.errors import ConfigError
 from entity_env import (
     ActionName,
     ActionSpace,
@@ -75,6 +78,23 @@ class Track:
     def close(self) -> None:
         """Write what is still buffered and close the files."""
         self._writer.close()
+
+
+def new_run_name(runs: Path, base: str) -> str:
+    """A name for the folder of a new run: the base, the time, and a number if that is taken."""
+    stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stamped], (f"{stamped}-{i}" for i in itertools.count(2)))
+    for name in names:
+        try:
+            (runs / name).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"data_dir: expected a folder to write to, got {runs.parent} ({error.strerror})"
+            ) from None
+        return name
+    raise AssertionError("there is always another number")
 
 
 def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
-from rogue_net.rogue_net import RogueNetConfig
+from rogue_net.rogue_net import unavailable
 
 
 def check_supported(config: TrainConfig) -> None:
@@ -21,7 +21,7 @@ def check_supported(config: TrainConfig) -> None:
 
 
 def _unbuilt(config: TrainConfig) -> Iterator[str]:
-    yield from _unbuilt_of_net(config.net)
+    yield from (f"net.{option}" for option in unavailable(config.net))
     if config.vf_net is not None:
         yield "vf_net"
     if config.track:
@@ -32,18 +32,6 @@ def _unbuilt(config: TrainConfig) -> Iterator[str]:
         yield "capture_logits=true"
     if config.eval is not None:
         yield from _unbuilt_of_eval(config.eval)
-
-
-def _unbuilt_of_net(net: RogueNetConfig) -> Iterator[str]:
-    for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
-        if getattr(net, name) != 0.0:
-            yield f"net.{name}={getattr(net, name)}"
-    if net.pooling is not None:
-        yield f"net.pooling={net.pooling!r}"
-    if net.relpos_encoding is not None:
-        yield "net.relpos_encoding"
-    if net.translation is not None:
-        yield "net.translation"
 
 
 def _unbuilt_of_eval(evaluation: EvalConfig) -> Iterator[str]:

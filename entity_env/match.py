@@ -46,7 +46,7 @@ class Match(SeededRandom, ABC):
         """Like `act`, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """A picture of the game now, (height, width, 3) uint8 for `mode="rgb_array"`."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
@@ -90,10 +90,11 @@ class Solo(Match):
         return [self.env.act_filter(actions[0], obs_filter)]
 
     def seed(self, seed: int) -> None:
-        """Seed the environment."""
-        self.env.seed(seed)
+        """Seed the environment, if `seed` is not a setting of its own."""
+        if callable(self.env.seed):
+            self.env.seed(seed)
 
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """The environment's picture."""
         return self.env.render(**kwargs)
 

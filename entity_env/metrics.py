@@ -19,7 +19,9 @@ class AddMetricsWrapper(VecEnv):
 
     Args:
         env: the environments.
-        filter: (B,) bool, the environments that count; all of them by default.
+        filter: (B,) bool, the environments that count; all of them by default. Metrics that a
+            vectorised environment gives without `VecObs.env_metrics` cannot be told apart and count
+            all.
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
@@ -66,7 +68,7 @@ class AddMetricsWrapper(VecEnv):
         self.total_steps += 1
         counted = self.filter
         if not counted.all():
-            obs.metrics = {
+            obs.metrics |= {
                 name: Metric.of(values.values[np.repeat(counted, values.lengths)])
                 for name, values in obs.env_metrics.items()
             }

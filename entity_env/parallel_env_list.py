@@ -1,6 +1,7 @@
 """Environments that step in worker processes."""
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -32,10 +33,10 @@ class ParallelEnvList(VecEnv):
         num_envs: how many frames a step has; a multiple of the sides of a match.
         num_processes: at most so many workers are started, never more than there are
             environments.
+        start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
         validate: refuse numbers that are not finite and ids that do not fit, with the environment,
             step and field.
-        sides: the sides of a match, which one worker keeps together; 1 for an `Environment`.
 
     Raises:
         WorkerError: a worker died or could not start, or an environment raised; with the worker's
@@ -48,11 +49,14 @@ class ParallelEnvList(VecEnv):
         create_env: Callable[[], Environment | Match],
         num_envs: int,
         num_processes: int,
+        start_method: str | None = None,
+        *,
         first_env_index: int = 0,
         validate: bool = False,
-        sides: int = 1,
     ) -> None:
         self._workers: list[_Worker] = []
+        cls = create_env.func if isinstance(create_env, functools.partial) else create_env
+        sides = getattr(cls, "num_sides", 1)
         code = cloudpickle.dumps(create_env)
         try:
             first = first_env_index
@@ -155,6 +159,8 @@ class _Worker:
         self.send(
             {
                 "sys_path": list(map(str, sys.path)),
+                "argv": sys.argv,
+                "main": getattr(sys.modules["__main__"], "__file__", None),
                 "create_env": create_env,
                 "num_envs": num_envs,
                 "first": first,

@@ -142,10 +142,11 @@ class ValidatingEnv(Environment):
         return self._checked(self.env.act(actions))
 
     def seed(self, seed: int) -> None:
-        """Seed the environment."""
-        self.env.seed(seed)
+        """Seed the environment, if `seed` is not a setting of its own."""
+        if callable(self.env.seed):
+            self.env.seed(seed)
 
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """The environment's picture."""
         return self.env.render(**kwargs)
 

@@ -6,9 +6,11 @@ environment does.
 """
 
 import contextlib
+import runpy
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,7 +24,8 @@ from entity_env.messages import pack, unpack
 
 def main() -> None:
     """Serve the connection whose file descriptor is the last argument, until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles what its group is sent
+        signal.signal(number, signal.SIG_IGN)
     parent_gone = (EOFError, BrokenPipeError, ConnectionResetError)
     with Connection(int(sys.argv[-1])) as connection, contextlib.suppress(*parent_gone):
         serve(connection)
@@ -34,11 +37,11 @@ def serve(connection: Connection) -> None:
     Every answer is ["ok", result] or ["error", kind, env_index, step, text].
     """
     setup = unpack(connection.recv_bytes())
-    sys.path[:] = setup["sys_path"]
+    sys.path[:], sys.argv[:] = setup["sys_path"], setup["argv"]
     envs: list[EnvList] = []
 
     def start() -> Any:
-        create_env = cloudpickle.loads(setup["create_env"])
+        create_env = _load(setup["create_env"], setup["main"])
         envs.append(EnvList(create_env, setup["num_envs"], setup["first"], setup["validate"]))
         return [envs[0].obs_space(), envs[0].action_space(), envs[0].sides]
 
@@ -49,6 +52,23 @@ def serve(connection: Connection) -> None:
         if name == "close":
             return
         connection.send_bytes(answer)
+
+
+def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
+    """The environment factory of the parent.
+
+    Only if it needs a module that cannot be imported, the main program is run as well (under the
+    name `__mp_main__`, as multiprocessing does): it may have made the module.
+    """
+    try:
+        factory: Callable[[], Any] = cloudpickle.loads(create_env)
+    except ImportError:
+        if main is None:
+            raise
+        sys.modules["__mp_main__"] = module = types.ModuleType("__mp_main__")
+        vars(module).update(runpy.run_path(main, run_name="__mp_main__"))
+        factory = cloudpickle.loads(create_env)
+    return factory
 
 
 def _answer(call: Callable[[], Any]) -> bytes:

@@ -122,19 +122,21 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 
 def sample(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Choose by inverting the cumulative distribution.
+    """Choose by inverting the cumulative distribution. Nothing impossible is ever chosen.
 
     Args:
         log_probs: (actors, choices); something must be possible in each row.
         uniforms: (actors,) float32 in [0, 1), multiples of 2**-23, so that their product with the
-            total stays below it and nothing impossible is ever chosen.
+            total stays below it.
 
     Returns:
         (actors,) int64.
     """
-    cumulative = log_probs.exp().cumsum(dim=-1)
-    threshold = uniforms.unsqueeze(-1) * cumulative[:, -1:]
-    return (cumulative <= threshold).sum(dim=-1)
+    probs = log_probs.exp()
+    # A GPU adds in another order for each sum, which may grow where the probability is zero.
+    cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
+    threshold = uniforms.unsqueeze(-1) * cumulative.amax(dim=-1, keepdim=True)
+    return (cumulative > threshold).to(torch.uint8).argmax(dim=-1)
 
 
 def actor_ranks(lengths: Lengths) -> Lengths:

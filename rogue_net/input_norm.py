@@ -52,7 +52,7 @@ class InputNorm(nn.Module):
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""
         with torch.no_grad():
             known = self.count > 1
-            std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt()
-            std = torch.where(known & (std > 0), std, 1.0).to(x.dtype)
+            std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(x.dtype)
+            std = torch.where(known & (std > 0), std, 1.0)
             mean = torch.where(known, self.mean, 0.0).to(x.dtype)
             return ((x - mean) / std).clamp(-self.clip, self.clip)

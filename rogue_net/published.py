@@ -24,16 +24,18 @@ def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     The three projections of attention become one matrix. Works on gradients as well.
 
     Raises:
-        ValueError: a parameter is of a part that `RogueNet` does not have.
+        ValueError: a parameter is of a part that `RogueNet` does not have, or a projection lacks
+            the others of its block.
     """
     renamed: dict[str, Tensor] = {}
     for name, tensor in state_dict.items():
-        if re.match(_BLOCK + r"attn\.(key|query|value)\.", name):
-            if ".query." in name:
-                parts = [name.replace(".query.", f".{p}.") for p in ("query", "key", "value")]
-                fused = re.sub(r"^backbone\.", "transformer.", name)
-                fused = fused.replace(".attn.query.", ".attention.query_key_value.")
-                renamed[fused] = torch.cat([state_dict[part] for part in parts])
+        if match := re.fullmatch(_BLOCK + r"attn\.(?:key|query|value)\.(.*)", name):
+            block, kind = match.groups()
+            fused = f"transformer.blocks.{block}.attention.query_key_value.{kind}"
+            parts = [f"backbone.blocks.{block}.attn.{p}.{kind}" for p in ("query", "key", "value")]
+            if missing := [part for part in parts if part not in state_dict]:
+                raise ValueError(f"{missing[0]}: missing, but there is {name}")
+            renamed[fused] = torch.cat([state_dict[part] for part in parts])
             continue
         new_name = _rename(name)
         if new_name.endswith(".count"):
@@ -49,7 +51,9 @@ def _rename(name: str) -> str:
         if re.fullmatch(pattern, name):
             return re.sub(pattern, replacement, name)
     section, _, rest = name.partition(".")
-    if section == "embedding" and (match := re.fullmatch(r"embeddings\.(.*)\.(\d)\.(\w+)", rest)):
+    if section == "embedding" and (
+        match := re.fullmatch(r"embeddings\.(.*)\.([013])\.(\w+)", rest)
+    ):
         entity, layer, parameter = match.groups()
         return f"embedding.by_type.{module_key(entity)}.{_EMBEDDED[layer]}.{parameter}"
     if section == "embedding" and (match := re.fullmatch(r"embeddings\.(.*)\.embedding", rest)):

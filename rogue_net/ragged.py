@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.spaces import GLOBAL
 from entity_env.vec_env import VecActionMask, VecObs, VecSelectEntityActionMask
 
 Lengths = npt.NDArray[np.int64]
@@ -33,8 +34,10 @@ class RaggedTensor:
 
     @staticmethod
     def of(ragged: Ragged, device: torch.device) -> "RaggedTensor":
-        """The same rows on a device; on the CPU they share memory with `ragged`."""
-        return RaggedTensor(torch.from_numpy(ragged.values).to(device), ragged.lengths)
+        """A copy of the rows on a device: environments may reuse their arrays."""
+        return RaggedTensor(
+            torch.from_numpy(ragged.values).to(device, copy=True), ragged.lengths.copy()
+        )
 
     @staticmethod
     def cat(pieces: Sequence["RaggedTensor"]) -> "RaggedTensor":
@@ -175,7 +178,7 @@ class EntityBatch:
 
     def num_entities(self) -> int:
         """Entities in all frames together; what is global is not one."""
-        return sum(len(rows.values) for name, rows in self.features.items() if name != "__global__")
+        return sum(len(rows.values) for name, rows in self.features.items() if name != GLOBAL)
 
 
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:

@@ -100,7 +100,7 @@ class RogueNet(nn.Module):
             over the entities of a frame, zero at first. Training needs `{"value": 1}`.
 
     Raises:
-        ValueError: an option is not available in this version.
+        ValueError: an option is not available in this version, or there is nothing to see.
     """
 
     def __init__(
@@ -111,15 +111,17 @@ class RogueNet(nn.Module):
         regression_heads: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
-        refuse_unavailable(config)
+        if options := unavailable(config):
+            raise ValueError(f"{', '.join(options)}: not available in this version; leave it out")
+        has_global_choice = any(
+            isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
+        )
+        if not obs_space.entities and not has_global_choice:
+            raise ValueError("obs_space: expected an entity type or a global action, got neither")
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
-        self.embedding = EntityEmbedding(
-            obs_space,
-            any(isinstance(s, GlobalCategoricalActionSpace) for s in action_space.values()),
-            config.d_model,
-        )
+        self.embedding = EntityEmbedding(obs_space, has_global_choice, config.d_model)
         self.transformer = Transformer(config.n_layer, config.n_head, config.d_model)
         self.action_heads = nn.ModuleDict(
             {
@@ -154,21 +156,7 @@ class RogueNet(nn.Module):
             name: self.action_heads[module_key(name)](x, layout, batch.actions[name])
             for name in self.action_space
         }
-        if actions is None:
-            actions = {
-                name: choose(p, None if uniforms is None else uniforms[name])
-                for name, p in log_probs.items()
-            }
-        return NetOutput(
-            actions=dict(actions),
-            logprobs={
-                name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
-                for name, p in log_probs.items()
-            },
-            entropies={name: entropy(p) for name, p in log_probs.items()},
-            log_probs=log_probs,
-            values=self._values(x, layout),
-        )
+        return answer(log_probs, self._values(x, layout), actions, uniforms)
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """The regression heads alone: (B, size) float32 each."""
@@ -179,7 +167,7 @@ class RogueNet(nn.Module):
         types = self.embedding.types
         layout = layout_of(batch, types)
         embedded = self.embedding(batch)
-        x = embedded.new_zeros(layout.num_rows, self.config.d_model)
+        x = embedded.new_zeros(layout.num_rows, embedded.shape[1])
         x = x.index_copy(0, layout.row_of_entity, embedded)
         visible = None
         if batch.visible:
@@ -202,6 +190,37 @@ class RogueNet(nn.Module):
         }
 
 
+def answer(
+    log_probs: dict[str, Tensor],
+    values: dict[str, Tensor],
+    actions: Mapping[str, Tensor] | None = None,
+    uniforms: Mapping[str, Tensor] | None = None,
+) -> NetOutput:
+    """Judge `actions`, or sample them with `uniforms`, or take the most probable ones.
+
+    Args:
+        log_probs: per action (actors, choices), of all choices.
+        values: per regression head (B, size).
+        actions: per action (actors,) int64.
+        uniforms: per action (actors,) float32 in [0, 1).
+    """
+    if actions is None:
+        actions = {
+            name: choose(p, None if uniforms is None else uniforms[name])
+            for name, p in log_probs.items()
+        }
+    return NetOutput(
+        actions=dict(actions),
+        logprobs={
+            name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
+            for name, p in log_probs.items()
+        },
+        entropies={name: entropy(p) for name, p in log_probs.items()},
+        log_probs=log_probs,
+        values=values,
+    )
+
+
 def choose(log_probs: Tensor, uniforms: Tensor | None) -> Tensor:
     """(actors, choices) -> (actors,) int64: sampled, or without `uniforms` the most probable."""
     if log_probs.shape[0] == 0:
@@ -209,20 +228,19 @@ def choose(log_probs: Tensor, uniforms: Tensor | None) -> Tensor:
     return log_probs.argmax(dim=-1) if uniforms is None else sample(log_probs, uniforms)
 
 
-def refuse_unavailable(config: RogueNetConfig) -> None:
-    """Raise for options that this version does not have."""
-    problems = [
-        f"net.{name}={getattr(config, name)!r} is not available in this version, leave it out"
+def unavailable(config: RogueNetConfig) -> list[str]:
+    """The options of a configuration that this version does not have."""
+    options = [
+        f"{name}={getattr(config, name)}"
         for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
         if getattr(config, name) != 0.0
     ]
-    problems += [
-        f"net.{name} is not available in this version, leave it out"
-        for name in ("pooling", "relpos_encoding", "translation")
-        if getattr(config, name) is not None
+    if config.pooling is not None:
+        options.append(f"pooling={config.pooling!r}")
+    options += [
+        name for name in ("relpos_encoding", "translation") if getattr(config, name) is not None
     ]
-    if problems:
-        raise ValueError("; ".join(problems))
+    return options
 
 
 def _action_head(space: ActionSpace, d_model: int, d_qk: int) -> nn.Module:

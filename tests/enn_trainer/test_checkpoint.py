@@ -8,7 +8,7 @@ import pytest
 from enn_trainer import CheckpointError
 from enn_trainer import checkpoint as saves
 
-FILES = {"config.ron": b"(a: 1)", "state.rest.msgpack": b"\x80", "empty": b""}
+FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
@@ -83,15 +83,19 @@ def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     assert saves.save(tmp_path, 1, FILES, "second").manifest["why"] == "second"
 
 
-def test_older_saves_go_only_when_the_newest_is_valid(tmp_path: Path) -> None:
+def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         saves.save(tmp_path, step, FILES, "test")
     saves.keep_newest(tmp_path, 2)
-    assert [p.name[-1] for p in saves.saves(tmp_path)] == ["3", "2"]
+    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["3", "2"]
     (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
-    with pytest.raises(CheckpointError):
-        saves.keep_newest(tmp_path, 1)
-    assert len(saves.saves(tmp_path)) == 2
+    (tmp_path / "step-000000999999").mkdir()
+    saves.keep_newest(tmp_path, 1)
+    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["9", "3", "2"]
+    assert saves.find(tmp_path).step == 2
+    saves.save(tmp_path, 4, FILES, "test")
+    saves.keep_newest(tmp_path, 1)
+    assert saves.find(tmp_path).step == 4
 
 
 def test_index_lists_the_saves(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_train_ends_with_the_next_commands(
     assert status == 0
     out = capsys.readouterr().out
     assert f"saved {folder}/step-" in out
-    assert f"enn train --resume-from {folder}" in out
+    assert f"enn train --checkpoint-dir {folder}" in out
     assert "\x1b" not in out
 
 

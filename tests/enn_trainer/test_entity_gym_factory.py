@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from entity_env import (
     Entity,
     EnvList,
     GlobalCategoricalActionSpace,
+    InvalidObservation,
     ObsSpace,
     SelectEntityActionSpace,
     VecCategoricalActionMask,
@@ -23,7 +24,7 @@ from entity_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
-from entity_env.entity_gym import AnyVecEnv
+from entity_env.any_vec_env import AnyVecEnv
 from entity_env.examples import Xor
 from tests.enn_trainer.test_train import run, weights
 
@@ -133,3 +134,77 @@ def test_own_vectorised_environment_is_spoken_to_in_ragged() -> None:
     envs = AnyVecEnv(EnvList(Xor, 2))
     obs = envs.reset(envs.obs_space())
     assert obs.features["Input"].items() == 4
+
+
+class Reusing(VecEnv):
+    """Writes every frame into the same arrays."""
+
+    def __init__(self, envs: EnvList, broken: bool = False) -> None:
+        self.envs = envs
+        self.broken = broken
+        self.rows = np.zeros(0, dtype=np.float32)
+        self.reward = np.zeros(len(envs), dtype=np.float32)
+
+    def obs_space(self) -> ObsSpace:
+        return self.envs.obs_space()
+
+    def action_space(self) -> dict[str, Any]:
+        return self.envs.action_space()
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        return self._shown(self.envs.reset(obs_config))
+
+    def act(self, actions: Mapping[str, Any], obs_filter: ObsSpace) -> VecObs:
+        return self._shown(self.envs.act(actions, obs_filter))
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
+    def seed(self, seed: int) -> None:
+        self.envs.seed(seed)
+
+    def _shown(self, obs: VecObs) -> VecObs:
+        rows = obs.features["Input"]
+        if not self.rows.size:
+            self.rows = rows.values.copy()
+        self.rows[:], self.reward[:] = rows.values, obs.reward
+        if self.broken:
+            self.rows[3] = np.nan
+        rows.values, obs.reward = self.rows, self.reward
+        return obs
+
+
+def test_environment_may_reuse_its_arrays(tmp_path: Path) -> None:
+    reusing = run(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n)))
+    assert torch.equal(weights(reusing), weights(run(tmp_path, env=Xor)))
+
+
+def test_numbers_that_are_not_finite_are_refused_from_a_factory_too(tmp_path: Path) -> None:
+    with pytest.raises(InvalidObservation, match=r"environment 1: .*is_set=nan"):
+        run(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n), True))
+
+
+def test_spaces_of_the_published_package_are_understood() -> None:
+    class Entity:
+        features: ClassVar = ["x"]
+
+    class ObsSpace:
+        global_features: ClassVar = ["g"]
+        entities: ClassVar = {"unit": Entity()}
+
+    class CategoricalActionSpace:
+        index_to_label: ClassVar = ["a"]
+
+    class Theirs:
+        def obs_space(self) -> Any:
+            return ObsSpace()
+
+        def action_space(self) -> Any:
+            return {"move": CategoricalActionSpace()}
+
+    env = AnyVecEnv(Theirs())
+    assert env.obs_space().entities["unit"].features == ["x"]
+    assert len(env.action_space()["move"]) == 1  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def test_opponent_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="multiple of 2"):
+    with pytest.raises(ConfigError, match=r"eval.num_envs: expected multiples of 2"):
         run(tmp_path, *EVAL, "eval.num_envs=7")
 
 
@@ -189,3 +189,45 @@ def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
 def test_first_evaluation_can_wait(tmp_path: Path) -> None:
     manager, _ = run(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
     assert manager.state.next_eval_step == 64
+
+
+def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
+    assert manager.state.next_eval_step == 128 + 2 * 64
+
+
+def test_run_is_saved_before_its_last_evaluation(tmp_path: Path) -> None:
+    def failing(*_: Any) -> RandomAgent:
+        class Fails(RandomAgent):
+            def forward(self, *_: Any, **__: Any) -> Any:
+                raise ZeroDivisionError
+
+        return Fails(Duel().action_space())
+
+    manager = StateManager(
+        overrides=[
+            *[*DUEL, f"data_dir={tmp_path}", *EVAL, "eval.opponent=x"],
+            *["eval.run_on_first_step=false", "eval.interval=1000"],
+        ],
+        checkpoint_dir=tmp_path / "run",
+    )
+    with pytest.raises(ZeroDivisionError):
+        train(manager, Duel, create_opponent=failing)
+    assert load_checkpoint(tmp_path / "run").state.step == 128
+
+
+def test_opponent_is_looked_up_before_training(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^eval.opponent: nowhere"):
+        run(tmp_path, *EVAL, "eval.opponent=nowhere", "total_timesteps=100000000")
+
+
+def test_request_to_stop_ends_an_evaluation() -> None:
+    agent = RandomAgent(Duel().action_space())
+    seats = [Seats(agent, np.arange(4))]
+    envs = AddMetricsWrapper(EnvList(Duel, 4))
+    asked: list[int] = []
+    metrics = play(
+        envs, seats, 10**9, 0, torch.device("cpu"), lambda: bool(asked.append(1)) or len(asked) > 3
+    )
+    assert metrics["step"].max == 3

@@ -1,5 +1,6 @@
 """Runs: what they are a function of, how they are saved, resumed and loaded."""
 
+import os
 import random
 import signal
 import subprocess
@@ -164,7 +165,7 @@ def test_checkpoint_restores_state_exactly(tmp_path: Path) -> None:
 def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
     run(tmp_path, checkpoint_dir=tmp_path / "run")
     (save,) = (tmp_path / "run").glob("step-*")
-    assert {p.suffix for p in save.iterdir()} <= {".json", ".ron", ".safetensors", ".msgpack"}
+    assert {p.suffix for p in save.iterdir()} <= {".json", ".ron", ".safetensors"}
 
 
 def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:
@@ -316,3 +317,116 @@ def test_environment_that_draws_from_the_global_generator_is_reproducible(tmp_pa
 
     first, again = run(tmp_path, env=Global), run(tmp_path, env=Global)
     assert torch.equal(weights(first), weights(again))
+
+
+def test_run_leaves_global_generators_as_they_were(tmp_path: Path) -> None:
+    random.seed(3)
+    expected = random.getstate()
+    run(tmp_path)
+    assert random.getstate() == expected
+
+
+def test_settings_of_the_optimizer_can_change_at_resume(tmp_path: Path) -> None:
+    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    results = [
+        run(tmp_path, f"optim.weight_decay={decay}", init_path=tmp_path / "run")
+        for decay in (0.0, 0.9)
+    ]
+    assert not torch.equal(*map(weights, results))
+
+
+def test_network_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"net.d_model: expected 8 .* got 12") as error:
+        run(tmp_path, "net.d_model=12", checkpoint_dir=tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    env = Meadow()
+    other = RogueNet(RogueNetConfig(d_model=4), env.obs_space(), env.action_space(), {"value": 1})
+    with pytest.raises(CheckpointError, match="weights do not fit") as error:
+        run(tmp_path, agent=other, checkpoint_dir=tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+def test_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="--checkpoint-dir"):
+        run(tmp_path, "total_timesteps=100000000", checkpoint_dir=tmp_path / "file")
+    with pytest.raises(ConfigError, match="data_dir"):
+        run(tmp_path, f"data_dir={tmp_path / 'file'}", "total_timesteps=100000000")
+
+
+def test_statistics_start_once(tmp_path: Path) -> None:
+    """A save of step 0 has seen the first frames; those of the resumed run are not added."""
+    folder = tmp_path / "run"
+    run(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=folder)
+    manager = run(tmp_path, "max_train_time=None", "total_timesteps=24", checkpoint_dir=folder)
+    embedding = manager.state.agent.embedding
+    assert embedding.by_type["/__global__"].norm.count.item() == 6 + 24
+
+
+def test_untouched_configuration_of_a_hyperstate_manager_gives_way_to_the_saved_one(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    theirs = hyperstate.StateManager(
+        TrainConfig, State, init_train_state, checkpoint_dir=tmp_path / "run"
+    )
+    assert theirs.config.net.d_model == 32
+    train(theirs, Meadow)
+    assert theirs.config.net.d_model == 8
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    names = {run(tmp_path, "total_timesteps=24").state.run_name for _ in range(3)}
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("what", ["actions", "entities"])
+def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
+    class Empty(Meadow):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace() if what == "entities" else super().obs_space()
+
+        def action_space(self) -> dict[str, Any]:
+            space = super().action_space()
+            return {} if what == "actions" else {"walk": space["walk"]}
+
+    with pytest.raises(ConfigError, match="env: expected a world"):
+        run(tmp_path, env=Empty)
+
+
+def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
+    class Seeded(Xor):
+        def __init__(self) -> None:
+            self.seed = 3  # type: ignore[assignment,method-assign]
+
+    assert run(tmp_path, env=Seeded).state.step == 72
+
+
+def test_group_that_is_terminated_saves(tmp_path: Path) -> None:
+    """Service managers signal all processes of a run at once, workers included."""
+    process = subprocess.Popen(
+        [
+            *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+            *["total_timesteps=100000000", f"data_dir={tmp_path}", "rollout.processes=2"],
+            *["--checkpoint-dir", str(tmp_path / "run")],
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    timer = threading.Timer(100, process.kill)
+    timer.start()
+    with process.stdout:
+        lines = [process.stdout.readline()]
+        os.killpg(process.pid, signal.SIGTERM)
+        lines += process.stdout.readlines()
+    timer.cancel()
+    assert process.wait() == 0, lines
+    assert load_checkpoint(tmp_path / "run").state.step > 0

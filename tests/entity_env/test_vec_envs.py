@@ -1,8 +1,12 @@
 """The same frames in this process and in workers; failures that say where, and never hang."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +75,7 @@ def test_processes_change_nothing(
 ) -> None:
     """7 environments on 3 processes split as 3, 2, 2; 5 matches of two sides as 4, 4, 2."""
     envs = EnvList(create_env, num_envs)
-    workers = ParallelEnvList(create_env, num_envs, processes, sides=sides)
+    workers = ParallelEnvList(create_env, num_envs, processes)
     try:
         assert len(workers) == len(envs) == num_envs
         assert_same(workers.obs_space(), envs.obs_space())
@@ -253,7 +257,7 @@ def test_half_a_match_is_refused(num_envs: int) -> None:
     with pytest.raises(EntityEnvError, match="num_envs: expected a positive multiple of 2"):
         EnvList(Bidding, num_envs)
     with pytest.raises(WorkerError, match="num_envs: expected a positive multiple of 2"):
-        ParallelEnvList(Bidding, num_envs, 2, sides=2)
+        ParallelEnvList(Bidding, num_envs, 2)
 
 
 def test_acting_before_the_first_reset_is_refused() -> None:
@@ -305,3 +309,28 @@ def test_seeds_of_integers_and_of_arrays_agree() -> None:
     assert mix(-1) == mix_ints(-1)
     assert derive_seed("episode", 3) == mix_ints(key_of("episode"), 3) >> 1
     assert len({derive_seed(a, b) for a in range(50) for b in range(50)}) == 2500
+
+
+def test_worker_runs_the_main_program_when_it_needs_a_module_that_it_made(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys, types\n"
+        "from entity_env import ParallelEnvList\n"
+        "from entity_env.examples import Xor\n"
+        "made = types.ModuleType('made_by_main')\n"
+        "exec('from entity_env.examples import Xor\\nclass Mine(Xor): pass', vars(made))\n"
+        "sys.modules['made_by_main'] = made\n"
+        "if __name__ == '__main__':\n"
+        "    envs = ParallelEnvList(made.Mine, 4, 2)\n"
+        "    print(len(envs.reset(envs.obs_space())))\n"
+        "    envs.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "4\n"
+
+
+def test_published_arguments_of_parallel_env_list_are_accepted() -> None:
+    with contextlib.closing(ParallelEnvList(Walk, 2, 1, "forkserver")) as workers:
+        assert len(workers) == 2

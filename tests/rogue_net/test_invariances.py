@@ -66,7 +66,7 @@ def test_order_of_entities_within_a_type_does_not_matter(
 
 def test_permuting_entities_permutes_what_each_of_them_does() -> None:
     net = net_of(ObsSpace(entities={"A": Entity(["x"])}), {"move": ACTIONS["move"]})
-    x, order = torch.randn(5, 1, dtype=torch.float64), torch.tensor([3, 0, 4, 1, 2])
+    x, order = torch.linspace(-2, 2, 5).unsqueeze(1), torch.tensor([3, 0, 4, 1, 2])
     everyone = {"move": CategoricalActionMask()}
     out, permuted = (
         net(batch_of([Observation(features={"A": rows.numpy()}, actions=everyone)], *spaces(net)))
@@ -117,11 +117,12 @@ def with_noise(
     return replace(batch, features=features)
 
 
-def test_frames_of_very_different_lengths_share_a_batch() -> None:
+@pytest.mark.parametrize("types_hidden", [[], ["Goal"], ["Rock", "Goal"]])
+def test_frames_of_very_different_lengths_share_a_batch(types_hidden: list[str]) -> None:
     """So different that they fall into several buckets, some with padding."""
     net = net_of()
     sizes = [(2, 1, 3), (0, 0, 0), (400, 0, 1), (1, 0, 0), (350, 9, 9), (2, 0, 3)]
-    batch = batch_of([frame(*size, seed=i) for i, size in enumerate(sizes)])
+    batch = batch_of([half_hidden(types_hidden, *size, seed=i) for i, size in enumerate(sizes)])
     _, layout = net.embed(batch)
     assert len(layout.buckets) > 1
     assert any(bucket.is_entity is not None for bucket in layout.buckets)
@@ -132,14 +133,38 @@ def test_frames_of_very_different_lengths_share_a_batch() -> None:
     assert_same_answers(by_frame(net(batch), batch), alone)
 
 
+def half_hidden(types: list[str], units: int, rocks: int, goals: int, *, seed: int) -> Observation:
+    """A frame in which every second entity of some types is hidden."""
+    visible = {
+        "Rock": [i % 2 == 1 for i in range(rocks)],
+        "Goal": [i % 2 == 0 for i in range(goals)],
+    }
+    masks = {
+        "move": CategoricalActionMask(actor_types=["Unit"]),
+        "pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Unit"]),
+        "plan": GlobalCategoricalActionMask(),
+    }
+    shown = {name: visible[name] for name in types}
+    return frame(units, rocks, goals, seed=seed, visible=shown, actions=masks)
+
+
 # Visibility.
 
 
 @settings(max_examples=15)
 @given(nets_and_batches())
 def test_policy_does_not_know_what_is_hidden(net_and_batch: NetAndBatch) -> None:
-    """Neither the features of hidden entities matter, nor that there are any."""
-    net, batch = net_and_batch
+    assert_hidden_is_hidden(*net_and_batch)
+
+
+@pytest.mark.parametrize("types", [["Rock"], ["Goal"], ["Rock", "Goal"]])
+def test_hiding_several_types_hides_each_of_them(types: list[str]) -> None:
+    frames = [half_hidden(types, 2, 3, 2, seed=0), half_hidden(types, 1, 0, 3, seed=1)]
+    assert_hidden_is_hidden(net_of(), batch_of(frames))
+
+
+def assert_hidden_is_hidden(net: RogueNet, batch: EntityBatch) -> None:
+    """Neither the features of hidden entities matter to the policy, nor that there are any."""
     expected = by_frame(net(batch), batch)
     other = with_noise(batch, lambda rows, name: ~batch.visibility(name).values)
     assert_same_answers(by_frame(net(other), other), expected, with_values=False)
@@ -188,7 +213,12 @@ def test_frame_may_hide_everything(types: list[str]) -> None:
 @settings(max_examples=15)
 @given(nets_and_batches())
 def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
-    assert_no_nan(*net_and_batch)
+    net, batch = net_and_batch
+    assert_no_nan(net, batch)
+    single = RogueNet(net.config, net.obs_space, net.action_space, {"value": 1})
+    single.load_state_dict(net.state_dict())
+    features = {n: RaggedTensor(r.values.float(), r.lengths) for n, r in batch.features.items()}
+    assert_no_nan(single, replace(batch, features=features))
 
 
 def assert_no_nan(net: RogueNet, batch: EntityBatch) -> None:
@@ -197,7 +227,7 @@ def assert_no_nan(net: RogueNet, batch: EntityBatch) -> None:
     for tensors in out:
         assert not any(tensor.isnan().any() for tensor in tensors.values())
     for name in net.action_space:
-        assert (out.entropies[name] >= -1e-12).all()
+        assert (out.entropies[name] >= -1e-6).all()
         assert out.logprobs[name].isfinite().all()
         if out.log_probs[name].numel():
             total = out.log_probs[name].exp().sum(dim=1)
@@ -276,7 +306,9 @@ def test_space_without_anything_to_see_is_refused(action_space: dict[str, Action
         obs = Observation(global_features=[1.0], actions={"plan": GlobalCategoricalActionMask()})
         assert net(batch_of([obs], space, action_space)).actions["plan"].shape == (1,)
     else:
-        with pytest.raises(ValueError, match="obs_space: expected an entity type or a global"):
+        with pytest.raises(
+            ValueError, match="obs_space: expected an entity type or a global action"
+        ):
             net_of(space, action_space)
 
 
@@ -471,9 +503,19 @@ def test_what_is_impossible_is_never_sampled(logits: list[float], dtype: torch.d
     log_probs = torch.tensor([logits], dtype=dtype).log_softmax(dim=1).expand(len(uniforms), -1)
     for choice in sample(log_probs, uniforms).tolist():
         assert logits[choice] > -math.inf
-    first, *_, last = (k for k, p in enumerate(log_probs[0].exp().tolist() * 2) if p > 0)
-    del last
-    assert sample(log_probs, uniforms)[0] == first
+    assert sample(log_probs, uniforms)[0] == log_probs[0].exp().gt(0).nonzero()[0]
+
+
+def test_nothing_impossible_is_sampled_where_sums_are_rounded_differently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU a sum may exceed the one before it although the probability between is zero."""
+    p = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
+    sums = torch.tensor([[0.5, 0.501, 0.999, 1.0]])
+    monkeypatch.setattr(Tensor, "cumsum", lambda self, dim: sums.expand(len(self), -1))
+    uniforms = torch.tensor([0.0, 0.5008, 0.5015, 0.9995, LARGEST_UNIFORM])
+    choices = sample(p.log().expand(len(uniforms), -1), uniforms)
+    assert choices.tolist() == [0, 2, 2, 2, 2]
 
 
 def test_sampling_inverts_the_cumulative_distribution() -> None:
@@ -484,7 +526,7 @@ def test_sampling_inverts_the_cumulative_distribution() -> None:
 
 def test_choices_are_as_frequent_as_they_are_probable() -> None:
     """Pearson's statistic of 4000 draws stays below what one run in 1000 exceeds."""
-    net = net_of(seed=3)
+    net = net_of(seed=2)
     mask = SelectEntityActionMask(
         [("Unit", 0)], None, None, [("Goal", k) for k in range(4)], [[True, False, True, True]]
     )

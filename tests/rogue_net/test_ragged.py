@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from entity_env import (
     ActionSpace,
     CategoricalActionSpace,
+    Ragged,
     SelectEntityActionSpace,
     VecSelectEntityActionMask,
     batch_obs,
@@ -214,3 +215,11 @@ def test_visibility_not_given_in_a_piece_is_all_visible() -> None:
     pieces = [EntityBatch(features, {}, {}, 1), EntityBatch(features, hidden, {}, 1)]
     assert split(EntityBatch.cat(pieces).visible["A"]) == [[True, True], [True, False]]
     assert EntityBatch.cat(pieces[:1] * 2).visible == {}
+
+
+def test_batch_outlives_the_arrays_it_was_made_of() -> None:
+    """Environments may write their next frames into the same memory."""
+    values, lengths = np.ones((2, 1), dtype=np.float32), indices([2])
+    rows = RaggedTensor.of(Ragged(values, lengths), torch.device("cpu"))
+    values[:], lengths[:] = 0, 0
+    assert split(rows) == [[[1.0], [1.0]]]

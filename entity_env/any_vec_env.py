@@ -6,8 +6,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.errors import InvalidSpace
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import (
+    ActionName,
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_env.validate import refuse_invalid_batch
 from entity_env.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -21,22 +31,27 @@ class AnyVecEnv(VecEnv):
     """Any vectorised environment; one that answers in ragged buffers is spoken to in them.
 
     Args:
-        env: with the methods of `VecEnv`; those that have defaults may be missing.
+        env: with the methods of `VecEnv`; those that have defaults may be missing. Its spaces may
+            be those of entity-gym.
+        validate: refuse numbers that are not finite, with the environment and field.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, validate: bool = False) -> None:
         self.env = env
+        self.validate = validate
         self._takes_buffers = False
+        self._obs_space = _own_obs_space(env.obs_space())
+        self._action_space = {
+            name: _own_action_space(space) for name, space in env.action_space().items()
+        }
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
-        space: ObsSpace = self.env.obs_space()
-        return space
+        return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
         """What can be done."""
-        space: dict[ActionName, ActionSpace] = self.env.action_space()
-        return space
+        return self._action_space
 
     def __len__(self) -> int:
         return len(self.env)
@@ -71,8 +86,15 @@ class AnyVecEnv(VecEnv):
 
     def _accept(self, obs: Any) -> VecObs:
         if isinstance(obs, VecObs) and not any(map(is_ragged_buffer, obs.features.values())):
-            return obs
-        self._takes_buffers = True
+            accepted = obs
+        else:
+            self._takes_buffers = True
+            accepted = self._from_buffers(obs)
+        if self.validate:
+            refuse_invalid_batch(accepted, self._obs_space)
+        return accepted
+
+    def _from_buffers(self, obs: Any) -> VecObs:
         features = {name: from_ragged_buffer(rows) for name, rows in obs.features.items()}
         frames = len(obs.reward)
         return VecObs(
@@ -85,6 +107,20 @@ class AnyVecEnv(VecEnv):
             done=np.asarray(obs.done, dtype=np.bool_).reshape(-1),
             metrics=dict(obs.metrics),
         )
+
+
+def _own_obs_space(space: Any) -> ObsSpace:
+    entities = {name: Entity(list(entity.features)) for name, entity in space.entities.items()}
+    return ObsSpace(list(space.global_features), entities)
+
+
+def _own_action_space(space: Any) -> ActionSpace:
+    if type(space).__name__ == SelectEntityActionSpace.__name__:
+        return SelectEntityActionSpace()
+    for kind in (CategoricalActionSpace, GlobalCategoricalActionSpace):
+        if type(space).__name__ == kind.__name__:
+            return kind(list(space.index_to_label))
+    raise InvalidSpace(f"action_space: expected an action space, got {type(space).__name__}")
 
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:

@@ -1,0 +1,312 @@
+"""What a network keeps: its parameters and statistics, and nothing else."""
+
+import copy
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from entity_env import Entity, ObsSpace
+from rogue_net import EntityBatch, NetOutput, RogueNet
+from rogue_net.embedding import module_key
+from rogue_net.input_norm import InputNorm
+from rogue_net.published import from_published
+from tests.rogue_net.nets import ACTIONS, batch_of, frame, net_of, policy_loss
+
+UNIFORMS = {"move": torch.full((5,), 0.5), "pick": torch.full((5,), 0.5), "plan": torch.zeros(3)}
+
+
+def some_batch() -> EntityBatch:
+    return batch_of([frame(2, 1, 3), frame(0, 2, 0), frame(3, 0, 1, visible={"Goal": [True]})])
+
+
+def known_net(seed: int = 0) -> RogueNet:
+    """A network that has seen some frames."""
+    net = net_of(seed=seed)
+    net.update_input_stats(some_batch())
+    return net
+
+
+def answers(net: RogueNet) -> list[Tensor]:
+    return flat(net(some_batch(), uniforms=UNIFORMS))
+
+
+def flat(out: NetOutput) -> list[Tensor]:
+    return [tensor for by_name in out for tensor in by_name.values()]
+
+
+def assert_equal(got: list[Tensor], expected: list[Tensor]) -> None:
+    """To the last bit."""
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+# Copies and files.
+
+
+def test_copy_answers_the_same_and_goes_its_own_way() -> None:
+    net = known_net()
+    expected = answers(net)
+    other = copy.deepcopy(net)
+    assert_equal(answers(other), expected)
+    train_a_little(other)
+    other.update_input_stats(batch_of([frame(4, 0, 4, seed=9)]))
+    assert not torch.equal(answers(other)[-1], expected[-1])
+    assert_equal(answers(net), expected)
+
+
+def train_a_little(net: RogueNet) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    policy_loss(net(some_batch())).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_parameters_and_statistics_survive_a_file() -> None:
+    net = known_net()
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    other = net_of(seed=1)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert_equal(answers(other), answers(net))
+    for name, tensor in net.state_dict().items():
+        assert other.state_dict()[name].dtype == tensor.dtype
+
+
+def test_networks_do_not_know_of_each_other() -> None:
+    alone = known_net()
+    expected = answers(alone)
+    first, second = known_net(), known_net(seed=1)
+    for _ in range(2):
+        assert_equal(answers(first), expected)
+        train_a_little(second)
+        second.update_input_stats(some_batch())
+
+
+# A forward pass leaves nothing behind.
+
+
+def test_forward_changes_neither_network_nor_batch_nor_randomness() -> None:
+    net, batch = known_net(), some_batch()
+    state_before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    versions = {name: tensor._version for name, tensor in net.state_dict(keep_vars=True).items()}
+    batch_before, kept_before = copy.deepcopy(batch), everything_kept(net)
+    randomness = torch.get_rng_state()
+    net(batch, uniforms=UNIFORMS)
+    net(batch)
+    net.values(batch)
+    assert torch.equal(torch.get_rng_state(), randomness)
+    assert everything_kept(net) == kept_before
+    assert [*net.state_dict()] == [*state_before]
+    for name, tensor in net.state_dict(keep_vars=True).items():
+        assert torch.equal(tensor, state_before[name])
+        assert tensor._version == versions[name]
+    assert_same_batch(batch, batch_before)
+
+
+def everything_kept(net: nn.Module) -> dict[str, Any]:
+    """Every attribute of every module, and what is in those that hold things, by identity."""
+    kept: dict[str, Any] = {}
+    for path, module in net.named_modules():
+        for name, value in vars(module).items():
+            kept[f"{path}:{name}"] = id(value)
+            if isinstance(value, dict):
+                kept[f"{path}:{name} holds"] = [(key, id(one)) for key, one in value.items()]
+            elif isinstance(value, list | set | tuple):
+                kept[f"{path}:{name} holds"] = [id(one) for one in value]
+    return kept
+
+
+def assert_same_batch(got: Any, expected: Any) -> None:
+    if isinstance(expected, Tensor):
+        assert torch.equal(got, expected)
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(got, expected)
+    elif isinstance(expected, dict):
+        assert got.keys() == expected.keys()
+        for key in expected:
+            assert_same_batch(got[key], expected[key])
+    elif hasattr(expected, "__dict__"):
+        assert_same_batch(vars(got), vars(expected))
+    else:
+        assert got == expected
+
+
+def test_network_that_acted_in_inference_mode_can_be_trained() -> None:
+    net = known_net()
+    with torch.inference_mode():
+        acted = answers(net)
+        net.values(some_batch())
+    assert not any(tensor.requires_grad for tensor in acted)
+    assert_equal(answers(net), acted)
+    train_a_little(net)
+    assert not torch.equal(answers(net)[-1], acted[-1])
+
+
+def test_training_mode_makes_no_difference() -> None:
+    net = known_net()
+    assert_equal(answers(net.eval()), answers(net.train()))
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("n_layer", [0, 1, 2])
+def test_gradient_reaches_every_parameter(n_layer: int) -> None:
+    net = net_of(heads={"value": 1, "other": 2}, n_layer=n_layer)
+    policy_loss(net(some_batch())).backward()
+    # A key's bias shifts all scores of a query alike, so that it changes nothing.
+    without_effect = f"action_heads.{module_key('pick')}.key.bias"
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        if name == without_effect:
+            assert parameter.grad.abs().max() < 1e-9
+        else:
+            assert parameter.grad.abs().max() > 1e-9, name
+
+
+def test_what_took_no_part_gets_no_gradient() -> None:
+    net = net_of()
+    policy_loss(net(batch_of([frame(2, actions={})]))).backward()
+    idle = ("embedding.by_type./Rock", "embedding.by_type./Goal", "action_heads")
+    for name, parameter in net.named_parameters():
+        if name.startswith(idle):
+            assert parameter.grad is None or not parameter.grad.any(), name
+    assert net.regression_heads[module_key("value")].weight.grad.any()
+
+
+# Statistics of the input.
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 1.0, 1e3]),
+)
+def test_statistics_do_not_depend_on_how_rows_were_split(
+    sizes: list[int], seed: int, offset: float
+) -> None:
+    x = torch.from_numpy(np.random.default_rng(seed).normal(size=(sum(sizes), 3)) + offset)
+    at_once, in_pieces = InputNorm(3), InputNorm(3)
+    at_once.update(x)
+    for piece in x.split(sizes):
+        in_pieces.update(piece)
+    assert in_pieces.count.item() == at_once.count.item() == sum(sizes)
+    torch.testing.assert_close(in_pieces.mean, at_once.mean, rtol=1e-12, atol=1e-12)
+    # What subtracting the mean loses grows with the square of the offset.
+    lost = 1e-12 * max(1.0, offset) ** 2
+    torch.testing.assert_close(in_pieces.squares_sum, at_once.squares_sum, rtol=1e-12, atol=lost)
+    if len(x) > 1:
+        expected = ((x - x.mean(dim=0)) / x.std(dim=0)).clamp(-5, 5)
+        torch.testing.assert_close(in_pieces(x), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [2**24, 2**31, 2**40, 2**53])
+def test_counts_stay_exact(count: int) -> None:
+    """A float32 count would stop at 2**24."""
+    norm = InputNorm(1)
+    norm.count.fill_(count)
+    norm.squares_sum.fill_(float(count))
+    for rows in (1, 3):
+        norm.update(torch.zeros(rows, 1))
+    assert norm.count.item() == count + 4
+    assert norm(torch.ones(1, 1)).item() == pytest.approx(1)
+
+
+def test_mean_of_many_rows_still_moves_by_the_right_amount() -> None:
+    norm = InputNorm(1)
+    norm.count.fill_(2**30 - 1)
+    norm.update(torch.ones(1, 1))
+    assert norm.mean.item() == 2.0**-30
+    assert norm.squares_sum.item() == 1 - 2.0**-30
+
+
+@settings(max_examples=30)
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.lists(st.integers(0, 9)))
+def test_constant_feature_becomes_zero(value: float, sizes: list[int]) -> None:
+    norm = InputNorm(1)
+    for n in sizes:
+        norm.update(torch.full((n, 1), value))
+    expected = 0.0 if sum(sizes) > 1 else min(max(value, -5.0), 5.0)
+    assert norm(torch.full((2, 1), value)).tolist() == [[expected]] * 2
+
+
+def test_variance_too_small_for_the_features_type_gives_no_nan() -> None:
+    norm = InputNorm(1)
+    x = torch.zeros(100, 1)
+    x[0] = 1e-45  # the smallest float32; the deviation is a tenth of it
+    norm.update(x)
+    assert norm(x).isfinite().all()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_too_few_rows_to_normalise_by_leave_values_as_they_are(num_rows: int) -> None:
+    norm = InputNorm(2)
+    norm.update(torch.full((num_rows, 2), 3.0))
+    x = torch.tensor([[1.0, -2.0], [7.0, -1e30]])
+    assert norm(x).tolist() == [[1.0, -2.0], [5.0, -5.0]]
+    assert norm(x[:0]).shape == (0, 2)
+
+
+def test_statistics_are_those_of_all_entities_that_were_shown() -> None:
+    """With the global features of their frame, whether the policy sees them or not."""
+    net = net_of(ObsSpace(["clock"], {"Unit": Entity(["x", "y"])}), {"move": ACTIONS["move"]})
+    batch = some_batch()
+    net.update_input_stats(batch)
+    norm = net.embedding.by_type[module_key("Unit")].norm
+    units, clock = batch.features["Unit"], batch.features["__global__"].values
+    x = torch.cat([units.values, clock[units.frame_of_row()]], dim=1)
+    assert norm.count.item() == 5
+    torch.testing.assert_close(norm.mean, x.mean(dim=0))
+    torch.testing.assert_close((norm.squares_sum / 4).sqrt(), x.std(dim=0))
+
+
+# Published weights.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "backbone.blocks.0.attn.relpos.weight",
+        "backbone.blocks.0.ln3.weight",
+        "backbone.blocks.0.mlp.1.weight",
+        "backbone.norm.weight",
+        "embedding.embeddings.Unit.2.weight",
+        "embedding.translation.weight",
+        "action_heads.move.other.weight",
+        "auxiliary_heads.value.other",
+        "unknown.weight",
+        "",
+    ],
+)
+def test_parameters_that_this_network_does_not_have_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="not a parameter of a network that can be converted"):
+        from_published({name: torch.zeros(1)})
+
+
+@pytest.mark.parametrize("missing", ["key", "query", "value"])
+def test_attention_without_one_of_its_projections_is_refused(missing: str) -> None:
+    parts = {f"backbone.blocks.0.attn.{part}.weight" for part in ("key", "query", "value")}
+    state = dict.fromkeys(parts - {f"backbone.blocks.0.attn.{missing}.weight"}, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=rf"blocks\.0\.attn\.{missing}\.weight: missing"):
+        from_published(state)
+
+
+def test_published_names_with_dots_become_ours() -> None:
+    published = {
+        "embedding.embeddings.a.b.1.weight": torch.zeros(1),
+        "action_heads.a.b.proj.bias": torch.zeros(2),
+        "auxiliary_heads.a.b.bias": torch.zeros(3),
+    }
+    assert list(from_published(published)) == [
+        f"embedding.by_type.{module_key('a.b')}.linear.weight",
+        f"action_heads.{module_key('a.b')}.project.bias",
+        f"regression_heads.{module_key('a.b')}.bias",
+    ]
