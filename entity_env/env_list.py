@@ -72,16 +72,22 @@ class EnvList(VecEnv):
     def __len__(self) -> int:
         return len(self.matches) * self.sides
 
-    def seed(self, seed: int) -> None:
+    def seed(self, seed: int, episodes: Sequence[int] | None = None) -> None:
         """Give each episode from the next reset on a seed of `seed`, its environment and number.
 
         The global generators of `random` and `numpy` are seeded once as well, for environments that
         draw from them.
+
+        Args:
+            seed: of the run.
+            episodes: for each of the environments, how many episodes it had begun before.
         """
         self._seed = seed
-        self._episodes = [0] * len(self.matches)
-        random.seed(derive_seed(seed, "random", self.first_env_index))
-        np.random.seed(derive_seed(seed, "numpy", self.first_env_index) % 2**32)  # noqa: NPY002 (theirs)
+        begun = [0] * len(self) if episodes is None else list(episodes)
+        self._episodes = begun[:: self.sides]
+        source = self.first_env_index, sum(begun)
+        random.seed(derive_seed(seed, "random", *source))
+        np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""

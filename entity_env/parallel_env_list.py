@@ -1,13 +1,9 @@
 """Environments that step in worker processes."""
 
-import contextlib
+import dataclasses
 import functools
-import os
-import socket
-import subprocess
-import sys
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -15,18 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.environment import Environment
-from entity_env.errors import InvalidObservation, WorkerError
+from entity_env.errors import WorkerError
 from entity_env.match import Match
-from entity_env.messages import pack, unpack
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
+from entity_env.worker_process import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
 
-_MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
+logger = logging.getLogger(__name__)
 
 
 class ParallelEnvList(VecEnv):
     """`num_envs` environments, split as equally as possible over `num_processes` processes.
+
+    A worker that is killed, exits or hangs is named in the log and replaced: its running episodes
+    count as truncated where they were last seen, and everything else goes on. An environment that
+    raises is an error of its own.
 
     Args:
         create_env: makes one `Environment` or `Match`; sent to the workers.
@@ -37,10 +37,12 @@ class ParallelEnvList(VecEnv):
         first_env_index: the index of the first among all environments of the run.
         validate: refuse numbers that are not finite and ids that do not fit, with the environment,
             step and field.
+        timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
+        restarts: how many lost workers are replaced.
 
     Raises:
-        WorkerError: a worker died or could not start, or an environment raised; with the worker's
-            traceback.
+        WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
+            may not be replaced.
         InvalidObservation: an environment returned something that its spaces do not allow.
     """
 
@@ -53,22 +55,28 @@ class ParallelEnvList(VecEnv):
         *,
         first_env_index: int = 0,
         validate: bool = False,
+        timeout_s: float | None = 600.0,
+        restarts: RestartQuota | None = None,
     ) -> None:
-        self._workers: list[_Worker] = []
         cls = create_env.func if isinstance(create_env, functools.partial) else create_env
-        sides = getattr(cls, "num_sides", 1)
-        code = cloudpickle.dumps(create_env)
+        code, first = cloudpickle.dumps(create_env), first_env_index
+        setups = []
+        for count in split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1)):
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s))
+            first += count
+        self._restarts = RestartQuota() if restarts is None else restarts
+        self._seed: int | None = None
+        self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
+        self._shown: list[VecObs | None] = [None] * len(setups)
+        self._workers: list[WorkerProcess] = []
         try:
-            first = first_env_index
-            for count in split_evenly(num_envs, num_processes, sides):
-                self._workers.append(_Worker(code, count, first, validate))
-                first += count
-            answers = self._answers()
+            self._workers = [WorkerProcess(setup) for setup in setups]
+            spaces = self._receive_all(lambda i, _: self._replace(i))
         except BaseException:
             self.close()
             raise
-        self._obs_space: ObsSpace = answers[0][0]
-        self._action_space: dict[ActionName, ActionSpace] = answers[0][1]
+        self._obs_space: ObsSpace = spaces[0][0]
+        self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
@@ -79,29 +87,48 @@ class ParallelEnvList(VecEnv):
         return self._action_space
 
     def __len__(self) -> int:
-        return sum(worker.num_envs for worker in self._workers)
+        return sum(worker.setup.num_envs for worker in self._workers)
 
     def seed(self, seed: int) -> None:
         """Give each episode a seed made of `seed`, its environment and its number."""
-        self._ask("seed", [[seed] for _ in self._workers])
+        self._seed = seed
+        for episodes in self._episodes:
+            episodes[:] = 0
+        self._send_all("seed", [[seed] for _ in self._workers])
+        self._receive_all(lambda i, _: self._replace(i))
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        return VecObs.cat(self._ask("reset", [[obs_config] for _ in self._workers]))
+        self._send_all("reset", [[obs_config] for _ in self._workers])
+        pieces = self._receive_all(lambda i, _: self._restart(i, obs_config))
+        for episodes in self._episodes:
+            episodes += 1
+        self._shown = list(pieces)
+        return VecObs.cat(pieces)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
-        counts = [worker.num_envs for worker in self._workers]
+        counts = [worker.setup.num_envs for worker in self._workers]
         pieces = {name: chosen.split(counts) for name, chosen in actions.items()}
-        return VecObs.cat(
-            self._ask(
-                "act",
-                [
-                    [{name: piece[i] for name, piece in pieces.items()}, obs_filter]
-                    for i in range(len(self._workers))
-                ],
-            )
+        self._send_all(
+            "act",
+            [
+                [{name: piece[i] for name, piece in pieces.items()}, obs_filter]
+                for i in range(len(self._workers))
+            ],
         )
+
+        def begin_again(i: int, lost: WorkerLostError) -> VecObs:
+            before = self._shown[i]
+            if before is None:
+                raise lost
+            return _all_truncated(before, self._restart(i, obs_filter))
+
+        shown: list[VecObs] = self._receive_all(begin_again)
+        for episodes, piece in zip(self._episodes, shown, strict=True):
+            episodes += piece.done
+        self._shown = list(shown)
+        return VecObs.cat(shown)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all environments."""
@@ -113,20 +140,79 @@ class ParallelEnvList(VecEnv):
             worker.close()
         self._workers = []
 
-    def _ask(self, name: str, arguments: Sequence[list[Any]]) -> list[Any]:
+    def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
         if not self._workers:
             raise WorkerError(f"{name}: the workers are closed")
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args])
-        return self._answers()
 
-    def _answers(self) -> list[Any]:
-        """What each worker answers; all of it is read before an error is raised."""
+    def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
+        """What each worker answers.
+
+        All of it is read before an error is raised, so that no answer is left for the next call.
+
+        Args:
+            instead: the answer in place of that of a worker that was lost, by its number.
+        """
         answers = [worker.receive() for worker in self._workers]
         for answer in answers:
-            if isinstance(answer, Exception):
+            if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
                 raise answer
-        return answers
+        return [
+            instead(i, answer) if isinstance(answer, WorkerLostError) else answer
+            for i, answer in enumerate(answers)
+        ]
+
+    def _replace(self, i: int) -> Any:
+        """Start another worker in place of one that was lost, seeded where that one was.
+
+        Returns:
+            What a worker says when it has started.
+        """
+        setup = self._workers[i].setup
+        self._workers[i].kill()
+        while True:
+            forbidden = self._restarts.take()
+            if forbidden is not None:
+                raise WorkerError(f"{setup} was lost and is not replaced: {forbidden}")
+            logger.warning("%s was lost, starting another one", setup)
+            self._workers[i] = WorkerProcess(setup)
+            started = self._workers[i].receive()
+            if not isinstance(started, WorkerLostError):
+                break
+        if isinstance(started, Exception):
+            raise started
+        if self._seed is not None:
+            self._ask(i, "seed", [self._seed, self._episodes[i].tolist()])
+        return started
+
+    def _restart(self, i: int, obs_filter: ObsSpace) -> VecObs:
+        """Replace a lost worker and begin new episodes in its environments."""
+        self._replace(i)
+        obs: VecObs = self._ask(i, "reset", [obs_filter])
+        return obs
+
+    def _ask(self, i: int, name: str, arguments: list[Any]) -> Any:
+        self._workers[i].send([name, arguments])
+        answer = self._workers[i].receive()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _all_truncated(before: VecObs, begun: VecObs) -> VecObs:
+    """The step in which episodes last seen in `before` were cut off, and those of `begun` began."""
+    cut_off = np.ones(len(before), dtype=np.bool_)
+    final = VecObs(
+        before.features,
+        before.visible,
+        {},
+        np.zeros(len(before), dtype=np.float32),
+        cut_off,
+        {},
+        truncated=cut_off,
+    )
+    return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
 
 def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:
@@ -139,71 +225,3 @@ def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]
     sizes = [sides * (matches // pieces + (i < matches % pieces)) for i in range(pieces)]
     sizes[-1] -= sum(sizes) - num_envs  # what is no whole match is for EnvList to refuse
     return sizes
-
-
-class _Worker:
-    """One process and the connection to it."""
-
-    def __init__(self, create_env: bytes, num_envs: int, first: int, validate: bool) -> None:
-        self.num_envs = num_envs
-        self.first = first
-        ours, theirs = socket.socketpair()
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(package=package), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-        self.send(
-            {
-                "sys_path": list(map(str, sys.path)),
-                "argv": sys.argv,
-                "main": getattr(sys.modules["__main__"], "__file__", None),
-                "create_env": create_env,
-                "num_envs": num_envs,
-                "first": first,
-                "validate": validate,
-            }
-        )
-
-    def send(self, message: Any) -> None:
-        """Send a message; that the worker is gone shows when its answer is read."""
-        data = pack(message)
-        with contextlib.suppress(OSError):
-            self.connection.send_bytes(data)
-
-    def receive(self) -> Any:
-        """The result of the last message, or the error to raise."""
-        try:
-            answer = unpack(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            return self._died()
-        if answer[0] == "ok":
-            return answer[1]
-        _, kind, env_index, step, text = answer
-        if kind == "InvalidObservation":
-            error = InvalidObservation(text)
-            error.env_index, error.step = env_index, step
-            return error
-        return WorkerError(f"worker of {self._envs()} failed:\n{text}")
-
-    def close(self) -> None:
-        self.send(["close", []])
-        self.connection.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _died(self) -> WorkerError:
-        try:
-            code: int | None = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = None
-        return WorkerError(f"worker of {self._envs()} died with exit code {code}")
-
-    def _envs(self) -> str:
-        return f"environments {self.first} to {self.first + self.num_envs - 1}"

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from entity_env import (
 from entity_env.examples import ENV_REGISTRY
 from entity_env.parallel_env_list import split_evenly
 from entity_env.seeding import derive_seed, key_of, mix, mix_ints
+from entity_env.worker_process import RestartQuota
 from tests.entity_env.test_batch import assert_same
 from tests.entity_env.worlds import SPACE, Bidding, Dies, FailsLater, Nan, Sleeps, Walk
 
@@ -190,24 +193,101 @@ def test_validation_counts_ids() -> None:
         play(EnvList(ForgetsAnId, 2, validate=True), 1)
 
 
-def test_a_worker_that_dies_is_an_error_and_no_hang() -> None:
-    workers = ParallelEnvList(Dies, 7, 2)
-    try:
-        with pytest.raises(WorkerError, match="died with exit code 7"):
-            play(workers, 3)
-    finally:
-        workers.close()
+def stepped(workers: VecEnv, obs: VecObs) -> VecObs:
+    return workers.act(random_choices(workers, obs, np.random.default_rng(1)), SPACE)
 
 
-def test_a_worker_that_is_killed_is_an_error_and_no_hang() -> None:
-    workers = ParallelEnvList(Walk, 4, 2)
-    try:
-        play(workers, 1)
+def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with contextlib.closing(ParallelEnvList(Walk, 4, 2)) as workers:
+        workers.seed(1)
+        before = workers.reset(SPACE)
         os.kill(workers._workers[1].process.pid, signal.SIGKILL)
-        with pytest.raises(WorkerError, match="environments 2 to 3 died with exit code -9"):
-            play(workers, 1)
-    finally:
-        workers.close()
+        obs = stepped(workers, before)
+        assert obs.truncated[2:].all()
+        assert not obs.terminated[2:].any()
+        assert (obs.reward[2:] == 0).all()
+        assert obs.final is not None
+        assert "worker of environments 2 to 3 was lost" in caplog.text
+        stepped(workers, obs)
+
+
+def test_what_other_workers_show_does_not_depend_on_a_lost_one() -> None:
+    """200 kills at random moments: no frame elsewhere is lost or doubled."""
+    rng = np.random.default_rng(0)
+    quota = RestartQuota(total=1000, per_minute=1000)
+    with (
+        contextlib.closing(EnvList(Walk, 2)) as alone,
+        contextlib.closing(ParallelEnvList(Walk, 3, 2, restarts=quota)) as workers,
+    ):
+        for envs in (alone, workers):
+            envs.seed(5)
+        expected, obs = alone.reset(SPACE), workers.reset(SPACE)
+        for _ in range(200):
+            choices = random_choices(workers, obs, rng)
+            kill = workers._workers[1].process.kill
+            timer = threading.Timer(rng.uniform(0, 0.004), kill)
+            timer.start()
+            obs = workers.act(choices, SPACE)
+            timer.join()
+            first_two = {name: chosen.take(np.arange(2)) for name, chosen in choices.items()}
+            expected = alone.act(first_two, SPACE)
+            assert np.array_equal(obs.reward[:2], expected.reward)
+            assert np.array_equal(obs.done[:2], expected.done)
+            for name, rows in expected.features.items():
+                shown = obs.features[name].take(np.arange(2))
+                assert np.array_equal(shown.values, rows.values)
+                assert np.array_equal(shown.lengths, rows.lengths)
+
+
+def test_a_worker_that_exits_is_replaced_until_the_quota_is_used_up() -> None:
+    with (
+        contextlib.closing(ParallelEnvList(Dies, 7, 2)) as workers,
+        pytest.raises(WorkerError, match="1 restarts a minute are allowed"),
+    ):
+        play(workers, 20)
+
+
+def test_a_worker_that_hangs_is_replaced() -> None:
+    with contextlib.closing(ParallelEnvList(Sleeps, 1, 1, timeout_s=1.0)) as workers:
+        obs = workers.reset(SPACE)
+        process = workers._workers[0].process
+        assert stepped(workers, obs).truncated.all()
+        assert process.returncode == -signal.SIGKILL
+
+
+def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
+    now = [0.0]
+    quota = RestartQuota(total=3, per_minute=2, clock=lambda: now[0])
+    assert quota.take() is None
+    assert quota.take() is None
+    assert quota.take() == "2 restarts a minute are allowed"
+    now[0] = 60.0
+    assert quota.take() is None
+    now[0] = 1000.0
+    assert quota.take() == "no restarts are left"
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    program = (
+        "import sys, time\n"
+        "from entity_env import ParallelEnvList\n"
+        "from entity_env.examples import Xor\n"
+        "envs = ParallelEnvList(Xor, 2, 2)\n"
+        "print(*[worker.process.pid for worker in envs._workers], flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
