@@ -23,6 +23,7 @@ from entity_env.errors import (
 from entity_env.match import Match
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.parallel_env_list import ParallelEnvList
+from entity_env.plain_state import PlainState
 from entity_env.ragged import Ragged
 from entity_env.spaces import (
     ActionName,
@@ -49,6 +50,7 @@ from entity_env.vec_env import (
 __all__ = [
     "Environment",
     "Match",
+    "PlainState",
     # Observation
     "ObsSpace",
     "Entity",

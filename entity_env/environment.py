@@ -154,8 +154,8 @@ class Environment(SeededRandom, ABC):
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """Take a step: the chosen actions by name, for every action the last frame offered."""
 
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """A picture of the world now, (height, width, 3) uint8 for `mode="rgb_array"`."""
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
+        """A picture of the world now: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Match(SeededRandom, ABC):
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """A picture of the game now, (height, width, 3) uint8 for `mode="rgb_array"`."""
+        """A picture of the game now: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 
 from entity_env.actions import Action, BoolMatrix, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, BROWN, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 
 _OBS_SPACE = ObsSpace(entities={"Player": Entity([]), "Bean": Entity([])})
@@ -14,7 +16,7 @@ _PLAYER_ID = ["Player"]
 _BEAN_IDS = [f"Bean{i}" for i in range(1, 10)]
 
 
-class Count(Environment):
+class Count(PlainState, Drawn, Environment):
     """The player is rewarded with 1 for saying how many beans there are, else with 0.
 
     Some of the wrong answers are ruled out by the mask. An episode is one answer.
@@ -53,6 +55,11 @@ class Count(Environment):
         answer = actions["count"]
         assert isinstance(answer, CategoricalAction)
         return self._observe(done=True, reward=float(answer.indices[0] == self.count))
+
+    def scene(self) -> Scene:
+        """The player, and the beans in a row."""
+        beans = [Mark(i, 0, "o", BROWN) for i in range(1, self.count + 1)]
+        return Scene((-0.5, -0.5), (9.5, 0.5), [Mark(0, 0, "P", BLUE), *beans])
 
     def _observe(
         self, mask: BoolMatrix | None = None, done: bool = False, reward: float = 0.0

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from entity_env.actions import Action, SelectEntityAction, SelectEntityActionMask
 from entity_env.environment import Observation
+from entity_env.examples.draw import BLUE, PALE, RED, Drawn, Mark, Scene
 from entity_env.match import Match
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
 
 _SQUAD = 4
@@ -18,7 +20,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {"attack": SelectEntityActionSpace()}
 _ATTACK = {"attack": SelectEntityActionMask(actor_types=["Ally"], actee_types=["Enemy"])}
 
 
-class Duel(Match):
+class Duel(PlainState, Drawn, Match):
     """Each side commands four units with random hit points and damage, the same for both.
 
     In a turn every living unit picks a living enemy, all shots land together, and units without
@@ -54,6 +56,21 @@ class Duel(Match):
             for shooter, target in zip(attack.actors, attack.actees, strict=True):
                 self.hp[target] -= self.damage[shooter]  # type: ignore[call-overload]
         return self._observe()
+
+    def scene(self) -> Scene:
+        """The first side above the second; size shows damage, the bar hit points."""
+        marks = []
+        for i, (hp, damage) in enumerate(zip(self.hp, self.damage, strict=True)):
+            x, y = i % _SQUAD, -1.2 * (i // _SQUAD)
+            left, bar = x - 0.35, y - 0.5
+            marks.append(Mark(left, bar, "", PALE, 0.05, to=(left + 0.7, bar)))
+            if hp > 0:
+                end = (left + 0.7 * hp / _HP[1], bar)
+                colour = RED if i >= _SQUAD else BLUE
+                marks.append(Mark(left, bar, "", colour, 0.05, to=end))
+                marks.append(Mark(x, y, str(damage), colour, 0.1 + 0.08 * damage))
+        caption = f"hit points {self.hp[:_SQUAD]} {self.hp[_SQUAD:]}; damage:"
+        return Scene((-0.6, -2), (3.6, 0.6), marks, cell=0.6, caption=caption)
 
     def _observe(self) -> list[Observation]:
         units = list(zip(self.hp, self.damage, strict=True))

@@ -7,6 +7,8 @@ import numpy as np
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, GOLD, GREEN, PALE, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 
 _EPISODE_STEPS = 32
@@ -27,7 +29,7 @@ _IDS = {"Spaceship": [0]}
 _EVERYONE_ACTS = {name: CategoricalActionMask() for name in _ACTION_SPACE}
 
 
-class MoveToOrigin(Environment):
+class MoveToOrigin(PlainState, Drawn, Environment):
     """One spaceship starts at rest at distance 1 from the origin, in a random direction.
 
     Two thrusters change its velocity along x and y; then it moves by its velocity. The reward of
@@ -64,6 +66,24 @@ class MoveToOrigin(Environment):
         self.step += 1
         before, self.distance = self.distance, math.hypot(self.x_pos, self.y_pos)
         return self._observe(before - self.distance)
+
+    def scene(self) -> Scene:
+        """The origin, and the spaceship with a line to where it will be in five steps."""
+        x, y = self.x_pos, self.y_pos
+        ahead = (x + 5 * self.x_velocity, y + 5 * self.y_velocity)
+        return Scene(
+            (-1.5, -1.5),
+            (1.5, 1.5),
+            [
+                Mark(-1.5, 0, "", PALE, 0.005, to=(1.5, 0)),
+                Mark(0, -1.5, "", PALE, 0.005, to=(0, 1.5)),
+                Mark(0, 0, "+", GREEN, 0.05),
+                Mark(x, y, "S", GOLD, 0.02, to=ahead),
+                Mark(x, y, "S", BLUE, 0.06),
+            ],
+            cell=0.2,
+            caption=f"step {self.step}, distance {self.distance:.3f}",
+        )
 
     def _observe(self, reward: float) -> Observation:
         spaceship = [self.x_pos, self.y_pos, self.x_velocity, self.y_velocity, self.step]

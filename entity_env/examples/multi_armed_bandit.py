@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import GOLD, PALE, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, GlobalCategoricalActionSpace, ObsSpace
 
 _EPISODE_STEPS = 32
@@ -15,7 +17,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {
 _PULL = {"pull": GlobalCategoricalActionMask()}
 
 
-class MultiArmedBandit(Environment):
+class MultiArmedBandit(PlainState, Drawn, Environment):
     """Arm A pays 1/32, the other four pay nothing; an episode is 32 pulls."""
 
     def obs_space(self) -> ObsSpace:
@@ -37,6 +39,14 @@ class MultiArmedBandit(Environment):
         assert isinstance(pull, GlobalCategoricalAction)
         self.step += 1
         return self._observe(1 / _EPISODE_STEPS if pull.label == "A" else 0.0)
+
+    def scene(self) -> Scene:
+        """The pulls so far, one disc each."""
+        marks = [
+            Mark(i % 8, -(i // 8), ".o"[i < self.step], GOLD if i < self.step else PALE)
+            for i in range(_EPISODE_STEPS)
+        ]
+        return Scene((-0.5, -3.5), (7.5, 0.5), marks, caption=f"step {self.step}")
 
     def _observe(self, reward: float) -> Observation:
         return Observation(

@@ -6,6 +6,8 @@ import numpy as np
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, BROWN, RED, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 
 _OBS_SPACE = ObsSpace(
@@ -27,7 +29,7 @@ _PLAYER_ACTS = {
 _ONE_HOTDOG = np.zeros((1, 0), dtype=np.float32)
 
 
-class NotHotdog(Environment):
+class NotHotdog(PlainState, Drawn, Environment):
     """Beside the player there is one thing, a hotdog or not, with equal chances.
 
     In half of the episodes a hotdog is of the type Hotdog, which has no features; otherwise
@@ -57,6 +59,13 @@ class NotHotdog(Environment):
         assert isinstance(choice, CategoricalAction)
         self.step += 1
         return self._observe(done=True, reward=float(choice.indices[0] == self.is_hotdog))
+
+    def scene(self) -> Scene:
+        """The player, and the thing: round if it is a hotdog, red if that is its type."""
+        colour = RED if self.has_own_type else BROWN
+        end = (2.4, 0.0) if self.is_hotdog else None
+        thing = Mark(1.6, 0, "#H"[self.is_hotdog], colour, 0.3, end, square=not self.is_hotdog)
+        return Scene((-0.5, -0.5), (3, 0.5), [Mark(0, 0, "P", BLUE), thing], cell=0.5)
 
     def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
         player = np.array([[self.step]], dtype=np.float32)

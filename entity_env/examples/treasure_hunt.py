@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, GOLD, RED, Drawn, Mark, Scene, board
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
 
 _LIMIT = 10  # how far from the centre the player can walk
@@ -18,7 +20,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {"move": GlobalCategoricalActionSpace(li
 _MOVE = {"move": GlobalCategoricalActionMask()}
 
 
-class TreasureHunt(Environment):
+class TreasureHunt(PlainState, Drawn, Environment):
     """The player walks on a grid, from the centre, with five traps and five treasures around it.
 
     Each treasure is worth 1 to whoever steps on it, and is then gone. The episode ends on a trap,
@@ -52,6 +54,16 @@ class TreasureHunt(Environment):
         if found:
             self.treasures.remove(here)
         return self._observe(done=here in self.traps or not self.treasures, reward=float(found))
+
+    def scene(self) -> Scene:
+        """All cells that the player can reach."""
+        things = [
+            *((place, "x", RED) for place in self.traps),
+            *((place, "$", GOLD) for place in self.treasures),
+            ((self.x_pos, self.y_pos), "P", BLUE),
+        ]
+        marks = [Mark(x + _LIMIT, y + _LIMIT, char, colour) for (x, y), char, colour in things]
+        return board(2 * _LIMIT + 1, 2 * _LIMIT + 1, marks)
 
     def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
         return Observation(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
 from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, GOLD, PALE, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
 
 _OBS_SPACE = ObsSpace(global_features=["negate"], entities={"Input": Entity(["is_set"])})
@@ -11,7 +13,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {"output": GlobalCategoricalActionSpace(
 _OUTPUT = {"output": GlobalCategoricalActionMask()}
 
 
-class Xor(Environment):
+class Xor(PlainState, Drawn, Environment):
     """There are two inputs and a global feature, each randomly 0 or 1.
 
     The reward is 1 for answering with the exclusive or of the two inputs, negated if the global
@@ -37,6 +39,18 @@ class Xor(Environment):
         assert isinstance(output, GlobalCategoricalAction)
         right = output.index == self.bit1 ^ self.bit2 ^ self.negate
         return self._observe(done=True, reward=float(right))
+
+    def scene(self) -> Scene:
+        """The two inputs, and `negate` below; what is 1 is not pale."""
+        marks = [
+            Mark(x, y, str(bit), colour if bit else PALE)
+            for x, y, bit, colour in (
+                (0, 1, self.bit1, BLUE),
+                (1, 1, self.bit2, BLUE),
+                (0.5, 0, self.negate, GOLD),
+            )
+        ]
+        return Scene((-0.5, -0.5), (1.5, 1.5), marks, caption="two inputs, negate")
 
     def _observe(self, done: bool = False, reward: float = 0.0) -> Observation:
         return Observation(

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from entity_env import (
     Action,
@@ -14,23 +16,35 @@ from entity_env import (
     Environment,
     EnvList,
     GlobalCategoricalAction,
+    GlobalCategoricalActionSpace,
     Match,
     Observation,
+    PlainState,
     SelectEntityAction,
+    SelectEntityActionMask,
     ValidatingEnv,
     action_index_to_actions,
     batch_obs,
 )
 from entity_env.examples import (
     ENV_REGISTRY,
+    CherryPick,
     Count,
     Duel,
+    FloorIsLava,
+    Minefield,
+    MineSweeper,
     MoveToOrigin,
     MultiArmedBandit,
+    MultiSnake,
     NotHotdog,
+    PickMatchingBalls,
+    RockPaperScissors,
     TreasureHunt,
     Xor,
 )
+from entity_env.match import Solo
+from entity_env.messages import pack, unpack
 from entity_env.validate import validate_observation
 from tests.entity_env.test_batch import assert_same
 from tests.entity_env.test_vec_envs import play, random_choices
@@ -63,7 +77,88 @@ def test_episodes_are_a_function_of_the_seed(name: str) -> None:
     first, second = (play(EnvList(ENV_REGISTRY[name], 4, validate=True), 40) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert_same(one, other)
-    assert any(obs.done.any() for obs in first) or name == "TreasureHunt"
+    assert any(obs.done.any() for obs in first) or name in ("Minefield", "TreasureHunt")
+
+
+def playable(name: str) -> Match:
+    world = ENV_REGISTRY[name]()
+    return world if isinstance(world, Match) else Solo(world)
+
+
+def play_on(match: Match, views: list[Observation], steps: int, seed: int) -> list[Observation]:
+    """The views of all sides over some steps at random, episode after episode."""
+    obs_space, action_space = match.obs_space(), match.action_space()
+    rng, seen = np.random.default_rng(seed), [*views]
+    for _ in range(steps):
+        if views[0].done:
+            views = match.reset()
+        else:
+            chosen = []
+            for view in views:
+                batch = batch_obs([view], obs_space, action_space)
+                choices = random_choices(match, batch, rng)
+                chosen.append(action_index_to_actions(obs_space, action_space, choices, view))
+            views = match.act(chosen)
+        seen += views
+    return seen
+
+
+@pytest.mark.parametrize("name", ENV_REGISTRY)
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**32), before=st.integers(0, 20), after=st.integers(1, 20))
+def test_a_restored_world_has_the_same_future(
+    name: str, seed: int, before: int, after: int
+) -> None:
+    """A resumed run goes on in the middle of its episodes as if it had not been interrupted."""
+    match = playable(name)
+    match.seed(seed)
+    sides = match.num_sides
+    views = play_on(match, match.reset(), before, seed)[-sides:]
+    state = world_of(match).get_state()
+    straight = play_on(match, views, after, seed + 1)
+    resumed = playable(name)
+    world_of(resumed).set_state(unpack(pack(state)))
+    for one, other in zip(play_on(resumed, views, after, seed + 1), straight, strict=True):
+        spaces = match.obs_space(), match.action_space()
+        assert_same(batch_obs([one], *spaces), batch_obs([other], *spaces))
+
+
+def world_of(match: Match) -> Any:
+    return match.env if isinstance(match, Solo) else match
+
+
+class Odd(PlainState):
+    def __init__(self) -> None:
+        self.value: Any = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [(1, 2.5), {"b"}], 3: None},
+        {(0, 1): True},
+        np.arange(6, dtype=np.float32).reshape(3, 2),
+        np.zeros((0, 7), dtype=np.int16),
+        np.float32(0.1),
+        [],
+    ],
+)
+def test_plain_state_restores_types(value: Any) -> None:
+    world, restored = Odd(), Odd()
+    world.value = value
+    restored.set_state(unpack(pack(world.get_state())))
+    assert type(restored.value) is type(value)
+    np.testing.assert_equal(restored.value, value)
+    assert getattr(restored.value, "dtype", None) == getattr(value, "dtype", None)
+    assert restored.rng.random() == world.rng.random()
+
+
+def test_plain_state_refuses_what_it_could_not_restore() -> None:
+    world = Odd()
+    world.value = [object()]
+    with pytest.raises(TypeError, match="value: expected plain data, got object"):
+        world.get_state()
+    assert not hasattr(Environment, "get_state"), "who offers it can be told from who does not"
 
 
 def by_label(env: Environment, **labels: str) -> dict[str, Action]:
@@ -72,7 +167,7 @@ def by_label(env: Environment, **labels: str) -> dict[str, Action]:
     for name, label in labels.items():
         known = env.action_space()[name].index_to_label  # type: ignore[union-attr]
         index = known.index(label)
-        if name in ("pull", "move", "output"):
+        if isinstance(env.action_space()[name], GlobalCategoricalActionSpace):
             actions[name] = GlobalCategoricalAction(index, label)
         else:
             actions[name] = CategoricalAction([0], np.array([index]), known)
@@ -291,3 +386,316 @@ def test_all_shots_of_a_duel_land_together() -> None:
     first, second = game.act([attack(first, [5]), attack(second, [0])])
     assert (first.done, first.reward, first.metrics) == (True, 0.0, {"win": 0.0, "draw": 1.0})
     assert (second.done, second.reward, second.metrics) == (True, 0.0, {"win": 0.0, "draw": 1.0})
+
+
+def pick(env: Environment, actee: Any) -> dict[str, Action]:
+    (name,) = env.action_space()
+    return {name: SelectEntityAction([("Player", 0)], [actee])}
+
+
+@pytest.mark.parametrize("num_cherries", [2, 5, 32])
+def test_the_better_half_of_the_cherries_is_worth_1(num_cherries: int) -> None:
+    env = CherryPick(num_cherries)
+    env.seed(2)
+    obs, total = env.reset(), 0.0
+    for left in range(num_cherries, num_cherries - num_cherries // 2, -1):
+        qualities = np.ravel(obs.features["Cherry"])
+        assert (len(qualities), obs.done) == (left, False)
+        obs = env.act(pick(env, int(qualities.argmax())))
+        assert obs.reward == pytest.approx(qualities.max())
+        total += obs.reward
+    assert obs.done
+    assert total == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="num_cherries: expected at least 2, got 1"):
+        CherryPick(1)
+
+
+def balls(colours: list[int], **kwargs: Any) -> PickMatchingBalls:
+    """Balls of these colours, in this order."""
+    env = PickMatchingBalls(max_balls=len(colours), **kwargs)
+    env.rng.choices = lambda *_args, **_kwargs: colours  # type: ignore[method-assign]
+    env.reset()
+    return env
+
+
+def test_balls_of_one_colour_count() -> None:
+    env = balls([4, 1, 4, 1, 1], one_hot=True)
+    obs = env.act(pick(env, 1))
+    assert (obs.reward, obs.done) == (0.0, False)
+    mask = obs.actions["Pick Ball"]
+    assert isinstance(mask, SelectEntityActionMask)
+    assert mask.actee_ids == [0, 2, 3, 4]
+    expected = [[0] * 6 + [0] for _ in range(5)]
+    for ball, colour in enumerate([4, 1, 4, 1, 1]):
+        expected[ball][colour] = 1
+    expected[1][6] = 1
+    np.testing.assert_array_equal(obs.features["Ball"], expected)
+    env.act(pick(env, 3))
+    last = env.act(pick(env, 0))
+    assert (last.reward, last.done) == (pytest.approx(2 / 3), True)
+    np.testing.assert_array_equal(obs.features["Ball"], expected)  # what was shown stays
+
+
+def test_all_balls_of_the_most_frequent_colour_are_worth_1() -> None:
+    env = balls([2, 2, 0, 2])
+    np.testing.assert_array_equal(
+        env.act(pick(env, 0)).features["Ball"],
+        [[2] * 6 + [1], [2] * 6 + [0], [0] * 7, [2] * 6 + [0]],
+    )
+    env.act(pick(env, 1))
+    env.act(pick(env, 3))
+    obs = env.act(pick(env, 2))
+    assert (obs.reward, obs.done) == (1.0, True)
+    env = balls([5, 5])
+    env.act(pick(env, 1))
+    obs = env.act(pick(env, 0))
+    assert (obs.reward, obs.done) == (1.0, True), "nothing is left"
+
+
+def test_number_of_balls_is_drawn_on_demand() -> None:
+    env = PickMatchingBalls(max_balls=5, randomize=True)
+    env.seed(0)
+    assert {env.reset().num_entities("Ball") for _ in range(50)} == {3, 4, 5}
+    with pytest.raises(ValueError, match="max_balls: expected at least 3, got 2"):
+        PickMatchingBalls(max_balls=2, randomize=True)
+
+
+def minefield(**kwargs: Any) -> Minefield:
+    """A vehicle at the origin that looks along x, a target and two mines."""
+    env = Minefield(max_mines=0, **kwargs)
+    env.reset()
+    env.x_pos = env.y_pos = env.direction = 0.0
+    env.target, env.mines = (10.5, 0.0), [(0.0, 9.5), (0.0, -50.0)]
+    env.target_features = np.array([env.target], dtype=np.float32)
+    env.mine_features = np.array(env.mines, dtype=np.float32)
+    return env
+
+
+def test_vehicle_arrives() -> None:
+    env = minefield()
+    forward = by_label(env, move="move forward")
+    obs = env.act(forward)
+    assert (obs.reward, obs.done) == (0.0, False)
+    np.testing.assert_array_equal(obs.features["Vehicle"], [[3, 0, 0, 1]])
+    np.testing.assert_array_equal(obs.features["Target"], [[10.5, 0]])
+    obs = env.act(forward)  # at 6, which is 4.5 away
+    assert (obs.reward, obs.done) == (1.0, True)
+
+
+def test_vehicle_turns_and_a_mine_ends_its_way() -> None:
+    env = minefield(translate=True)
+    for turns in range(1, 5):
+        obs = env.act(by_label(env, move="turn right"))
+        np.testing.assert_allclose(
+            obs.features["Vehicle"], [[0, 0, turns * math.pi / 8, turns]], rtol=1e-6
+        )
+    obs = env.act(by_label(env, move="move forward"))
+    np.testing.assert_allclose(
+        obs.features["Mine"], [[0, 6.5], [0, -53]], atol=1e-6, err_msg="relative to the vehicle"
+    )
+    np.testing.assert_allclose(obs.features["Target"], [[10.5, -3]], atol=1e-6)
+    assert not obs.done
+    obs = env.act(by_label(env, move="move forward"))  # at (0, 6), 3.5 from the mine
+    assert (obs.reward, obs.done) == (0.0, True)
+    env = minefield()
+    obs = env.act(by_label(env, move="turn left"))
+    assert obs.features["Vehicle"][0][2] == pytest.approx(2 * math.pi - math.pi / 8)
+
+
+def test_a_minefield_begins_with_room_and_ends_in_time() -> None:
+    env = Minefield(max_mines=30, max_steps=3, width=60.0)
+    env.seed(0)
+    for _ in range(30):
+        obs = env.reset()
+        assert not obs.done
+        places = [(env.x_pos, env.y_pos), env.target, *env.mines]
+        for i, mine in enumerate(env.mines, start=2):
+            assert all(math.dist(mine, other) >= 15 for other in places[:i])
+        assert np.abs(places).max() <= 30
+    assert 0 < obs.num_entities("Mine") < 30
+    turn = by_label(env, move="turn left")
+    assert [env.act(turn).done for _ in range(3)] == [False, False, True]
+
+
+def snakes(
+    bodies: list[list[tuple[int, int]]], food: list[tuple[int, int]], **kwargs: Any
+) -> MultiSnake:
+    """Snakes from tail to head, and a piece of food for each."""
+    env = MultiSnake(num_snakes=len(bodies), **kwargs)
+    env.reset()
+    env.snakes = [[(x, y, color) for x, y in body] for color, body in enumerate(bodies)]
+    env.food = [(x, y, color) for color, (x, y) in enumerate(food)]
+    return env
+
+
+def crawl(env: MultiSnake, *labels: str) -> Observation:
+    known = ["up", "down", "left", "right"]
+    indices = np.array([known.index(label) for label in labels])
+    return env.act({"move": CategoricalAction(env.ids, indices, known)})
+
+
+def test_snakes_move_and_grow_on_food_of_their_colour() -> None:
+    env = snakes([[(1, 1), (1, 2)], [(5, 5)]], food=[(1, 3), (9, 9)])
+    obs = crawl(env, "up", "left")
+    assert obs.features["SnakeHead"] == [(1, 3, 0), (4, 5, 1)]
+    assert obs.features["SnakeBody"] == [(1, 1, 0), (1, 2, 0)]
+    # One of ten segments to grow, by one of two snakes.
+    assert (obs.reward, obs.done) == (pytest.approx(1 / 20), False)
+    assert sorted(color for *_, color in obs.features["Food"]) == [0, 1], "there is new food"
+    env.food = [(0, 0, 0), (9, 9, 1)]
+    obs = crawl(env, "right", "down")
+    assert obs.features["SnakeHead"] == [(2, 3, 0), (4, 4, 1)]
+    assert obs.features["SnakeBody"] == [(1, 2, 0), (1, 3, 0)]
+    assert (obs.reward, obs.global_features) == (0.0, [2])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "done"),
+    [
+        ("left", "up", True),  # off the board
+        ("down", "up", True),  # into itself
+        ("right", "left", True),  # the second into the first, which has moved before it
+        ("right", "up", True),  # the second eats the food of the first
+        ("right", "right", False),
+        ("up", "left", False),
+    ],
+)
+def test_snakes_die_of_walls_segments_and_the_wrong_food(
+    first: str, second: str, done: bool
+) -> None:
+    env = snakes([[(0, 0), (0, 1)], [(2, 1)]], food=[(2, 2), (9, 9)])
+    obs = crawl(env, first, second)
+    assert (obs.done, obs.reward) == (done, 0.0)
+
+
+def test_snakes_stop_growing_and_win_at_full_length() -> None:
+    env = snakes([[(0, 0), (0, 1)], [(5, 0), (5, 1), (5, 2)]], [(0, 2), (5, 3)], max_snake_length=3)
+    obs = crawl(env, "right", "up")
+    assert (obs.reward, obs.done, len(env.snakes[1])) == (0.0, False, 3)
+    assert env.snakes[1][-1] == (5, 3, 1)
+    env.food = [(2, 1, 0), (9, 9, 1)]
+    obs = crawl(env, "right", "up")
+    assert (obs.reward, obs.done) == (pytest.approx(1 / 2 / 2), True)
+
+
+def test_snakes_of_players_and_of_time() -> None:
+    env = snakes([[(0, 0)], [(5, 5)]], [(9, 8), (5, 6)], num_players=2, max_snake_length=2)
+    obs = crawl(env, "up", "up")
+    assert (obs.reward, obs.done) == (0.0, True), "the second player has won"
+    env = snakes([[(0, 0)]], [(9, 9)], max_steps=2)
+    assert [crawl(env, move).done for move in ("up", "right")] == [False, True]
+    for wrong in ({"num_snakes": 10}, {"num_players": 3}, {"max_snake_length": 1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            MultiSnake(**wrong)
+
+
+def test_food_finds_the_last_free_cell_and_needs_one() -> None:
+    env = MultiSnake(board_size=2, num_snakes=1, max_snake_length=5)
+    for cells, expected in [([(0, 0), (0, 1)], (1, 0)), ([(0, 0), (0, 1), (1, 0)], None)]:
+        env.reset()
+        env.snakes, env.food = [[(x, y, 0) for x, y in cells]], [(1, 1, 0)]
+        env._place_food(0)
+        assert env.food[1:] == ([(*expected, 0)] if expected else [])
+
+
+def test_only_the_way_to_the_high_ground_is_safe() -> None:
+    env = FloorIsLava()
+    ways = {(0, 1): "n", (1, 1): "ne", (1, 0): "e", (1, -1): "se"}
+    ways |= {(0, -1): "s", (-1, -1): "sw", (-1, 0): "w", (-1, 1): "nw"}
+    numbers = set()
+    for seed in range(60):
+        env.seed(seed)
+        obs = env.reset()
+        [(x, y)], [(high_x, high_y)] = obs.features["Player"], obs.features["HighGround"]
+        lava = obs.features["Lava"]
+        around = [(tx - x, ty - y) for tx, ty in [*lava, (high_x, high_y)]]
+        assert len(set(around)) == len(around)
+        assert set(around) <= ways.keys()
+        numbers.add(len(lava))
+        safe = ways[(high_x - x, high_y - y)]
+        for way in ways.values():
+            env.player = (x, y)
+            obs = env.act(by_label(env, move=way))
+            assert (obs.reward, obs.done) == (float(way == safe), True)
+    assert numbers == set(range(8))
+
+
+def sweeper(mines: list[Any], robots: list[Any], **kwargs: Any) -> MineSweeper:
+    env = MineSweeper(**kwargs)
+    env.reset()
+    env.mines, env.robots = mines, robots
+    return env
+
+
+def sweep(env: MineSweeper, *labels: str, fire: tuple[str, int] | None = None) -> Observation:
+    known = ["Up", "Down", "Left", "Right", "Defuse Mines"]
+    move = CategoricalAction(
+        [("Robot", i) for i in range(len(labels))], np.array(list(map(known.index, labels))), known
+    )
+    cannon = [("Orbital Cannon", 0)] if fire else []
+    return env.act(
+        {"Move": move, "Fire Orbital Cannon": SelectEntityAction(cannon, [fire] if fire else [])}
+    )
+
+
+def test_robots_defuse_what_is_adjacent() -> None:
+    env = sweeper([(2, 2), (3, 3), (2, 4), (1, 3)], [(2, 3), (5, 5)])
+    obs = sweep(env, "Defuse Mines", "Left")
+    assert (obs.features["Mine"], obs.reward, obs.done) == ([], 1.0, True)
+    env = sweeper([(1, 1), (0, 2), (2, 0)], [(1, 0), (5, 5)])
+    obs = sweep(env, "Defuse Mines", "Down")
+    assert obs.features["Mine"] == [(0, 2)]
+    assert obs.features["Robot"] == [(1, 0), (5, 4)]
+    assert (obs.reward, obs.done) == (0.0, False)
+
+
+def test_mines_take_robots_and_robots_stay_on_the_board() -> None:
+    env = sweeper([(0, 1), (5, 4)], [(0, 0), (5, 5)])
+    mask: Any = env._observe().actions["Move"].mask
+    np.testing.assert_array_equal(
+        mask, [[True, False, False, True, True], [False, True, True, False, True]]
+    )
+    obs = sweep(env, "Up", "Left")
+    assert (obs.features["Robot"], obs.done) == ([(4, 5)], False)
+    obs = sweep(env, "Down")
+    assert (obs.features["Robot"], obs.done) == ([(4, 4)], False)
+    obs = sweep(env, "Right")
+    assert (obs.features["Robot"], obs.reward, obs.done) == ([], 0.0, True)
+    # A mine that another robot defuses in the same step does no harm.
+    env = sweeper([(0, 1), (5, 5)], [(0, 0), (1, 1)])
+    assert sweep(env, "Up", "Defuse Mines").features["Robot"] == [(0, 1), (1, 1)]
+
+
+def test_orbital_cannon_fires_when_it_has_cooled_down() -> None:
+    env = sweeper([(5, 5), (0, 5)], [(0, 0), (3, 3)], orbital_cannon=True, cooldown_period=2)
+    cooldowns, gunners = [], []
+    for fire in (None, None, ("Mine", 0), None, None, ("Robot", 0)):
+        obs = sweep(env, "Right", "Defuse Mines", fire=fire)
+        cooldowns.append(obs.features["Orbital Cannon"])
+        mask: Any = obs.actions["Fire Orbital Cannon"]
+        gunners.append(mask.actor_types)
+    assert cooldowns == [[[n]] for n in (1, 0, 2, 1, 0, 2)]
+    assert gunners == [["Orbital Cannon"] if n == 0 else [] for n in (1, 0, 2, 1, 0, 2)]
+    assert (obs.features["Mine"], obs.features["Robot"]) == ([(0, 5)], [(3, 3)])
+    with pytest.raises(ValueError, match=r"nmines, nrobots: .* 2 \* 2, got 5 and 2"):
+        MineSweeper(width=2, height=2)
+
+
+@pytest.mark.parametrize("cheat", [False, True])
+def test_rock_paper_scissors_hides_the_opponent_unless_one_cheats(cheat: bool) -> None:
+    env = RockPaperScissors(cheat=cheat)
+    env.seed(0)
+    throws = ["rock", "paper", "scissors"]
+    beats = {"rock": "scissors", "paper": "rock", "scissors": "paper"}
+    seen = dict.fromkeys(throws, 0)
+    for _ in range(1000):
+        obs = env.reset()
+        assert obs.visible == {"Opponent": [cheat]}
+        (one_hot,) = obs.features["Opponent"]
+        theirs = throws[list(one_hot).index(1.0)]
+        seen[theirs] += 1
+        for ours in throws:
+            last = env.act(by_label(env, throw=ours))
+            assert (last.reward, last.done) == (2.0 * (beats[ours] == theirs), True)
+    # Standard deviation at most 0.5 * sqrt(1000) = 16.
+    np.testing.assert_allclose(list(seen.values()), [500, 300, 200], atol=64)

@@ -207,7 +207,7 @@ def test_b56_environments_need_not_divide_by_processes_and_none_is_made_in_the_p
 
     workers = ParallelEnvList(create, 5, 3)
     try:
-        assert [worker.num_envs for worker in workers._workers] == [2, 2, 1]
+        assert [worker.setup.num_envs for worker in workers._workers] == [2, 2, 1]
         assert len(workers.reset(SPACE)) == 5
     finally:
         workers.close()

@@ -1,0 +1,156 @@
+"""What a frame costs beyond `Environment.act`: batching, checking, and the way back.
+
+    python benchmarks/env_overhead.py [--peer PEER/bin/python] [--results FILE.md]
+
+A null environment with 4 entity types, 3 actions and so many entities returns the same observation
+in every step. The cost of a frame is the time of a step of 256 environments divided by 256, less
+that of calling `act` alone. PEER is a Python with entity-gym 0.1.10, measured in turn in the same
+run. Each figure is the median of several repeats, with the smallest and largest.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NUM_ENVS = 256
+STEPS = 40
+
+
+def measure(num_entities: int, processes: int) -> float:
+    """Microseconds a frame, on the library that this Python has (this project's, or entity-gym)."""
+    import numpy as np
+
+    try:
+        import entity_env as library
+        from entity_env import Ragged
+
+        def chosen(rows: int, per_env: int) -> object:
+            return Ragged(np.zeros(rows, np.int64), np.full(NUM_ENVS, per_env))
+
+    except ImportError:
+        import entity_gym.env as library  # type: ignore[no-redef]
+        from ragged_buffer import RaggedBufferI64
+
+        def chosen(rows: int, per_env: int) -> object:
+            return RaggedBufferI64.from_flattened(
+                np.zeros((rows, 1), np.int64), np.full(NUM_ENVS, per_env)
+            )
+
+    per_type = num_entities // 4
+    types = {name: library.Entity(["a", "b", "c", "d"]) for name in "wxyz"}
+
+    class Null(library.Environment):  # type: ignore[misc,name-defined]
+        def obs_space(self) -> object:
+            return library.ObsSpace(global_features=["t"], entities=types)
+
+        def action_space(self) -> object:
+            return {
+                "move": library.CategoricalActionSpace(["a", "b", "c"]),
+                "aim": library.SelectEntityActionSpace(),
+                "call": library.GlobalCategoricalActionSpace(["x", "y"]),
+            }
+
+        def reset(self) -> object:
+            rows = np.zeros((per_type, 4), np.float32)
+            self.shown = library.Observation(
+                features=dict.fromkeys(types, rows),
+                ids={name: [f"{name}{i}" for i in range(per_type)] for name in types},
+                global_features=[0.0],
+                actions={
+                    "move": library.CategoricalActionMask(actor_types=["w"]),
+                    "aim": library.SelectEntityActionMask(actor_types=["w"], actee_types=["x"]),
+                    "call": library.GlobalCategoricalActionMask(),
+                },
+                reward=0.0,
+                done=False,
+            )
+            return self.shown
+
+        def act(self, actions: object) -> object:
+            return self.shown
+
+        def act_filter(self, actions: object, obs_filter: object) -> object:
+            return self.shown
+
+    if processes == 1:
+        envs = library.EnvList(Null, NUM_ENVS)
+    else:
+        envs = library.ParallelEnvList(Null, NUM_ENVS, processes)
+    space = envs.obs_space()
+    envs.reset(space)
+    actors = NUM_ENVS * per_type
+    actions = {
+        "move": chosen(actors, per_type),
+        "aim": chosen(actors, per_type),
+        "call": chosen(NUM_ENVS, 1),
+    }
+    for _ in range(3):
+        envs.act(actions, space)
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        envs.act(actions, space)
+    seconds = time.perf_counter() - start
+    envs.close()
+    null = Null()
+    null.reset()
+    start = time.perf_counter()
+    for _ in range(10_000):
+        null.act_filter(None, None)
+    act_seconds = (time.perf_counter() - start) / 10_000
+    return (seconds / STEPS / NUM_ENVS - act_seconds) * 1e6
+
+
+def run_in(python: str, num_entities: int, processes: int) -> float:
+    """Measure in a process of its own."""
+    command = [python, __file__, "--one", str(num_entities), str(processes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return float(json.loads(done.stdout))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", help="a Python with entity-gym 0.1.10")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one)))
+        return
+    sides = {"ours": sys.executable} | ({"peer": options.peer} if options.peer else {})
+    lines = [
+        "# The cost of a frame beyond the environment's own code",
+        "",
+        f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}. Microseconds a frame, median (smallest to largest) of "
+        f"{options.repeats}; {NUM_ENVS} environments, 4 types, 3 actions.",
+        "",
+        "| entities | processes | " + " | ".join(sides) + " | peer / ours |",
+        "| --- | --- | " + " | ".join("---" for _ in sides) + " | --- |",
+    ]
+    for num_entities, processes in [(4, 1), (32, 1), (500, 1), (32, 2)]:
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(options.repeats):
+            for name, python in sides.items():
+                times[name].append(run_in(python, num_entities, processes))
+        cells = [f"{statistics.median(t):.1f} ({min(t):.1f}-{max(t):.1f})" for t in times.values()]
+        ratio = "-"
+        if options.peer:
+            ratio = f"{statistics.median(times['peer']) / statistics.median(times['ours']):.2f}"
+        lines.append(f"| {num_entities} | {processes} | {' | '.join(cells)} | {ratio} |")
+        print(lines[-1], flush=True)
+    text = "\n".join(lines) + "\n"
+    if options.results:
+        options.results.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Pictures of worlds: marks on a plane, as pixels or as characters."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Picture: TypeAlias = npt.NDArray[np.uint8]
+Point: TypeAlias = tuple[float, float]
+Colour: TypeAlias = tuple[int, int, int]
+
+PAPER: Colour = (250, 248, 243)
+PALE: Colour = (226, 222, 212)
+DARK: Colour = (62, 66, 75)
+BLUE: Colour = (66, 120, 196)
+RED: Colour = (212, 80, 72)
+GREEN: Colour = (84, 160, 98)
+GOLD: Colour = (232, 178, 56)
+PURPLE: Colour = (142, 100, 176)
+TEAL: Colour = (74, 172, 178)
+BROWN: Colour = (158, 112, 72)
+PINK: Colour = (228, 140, 172)
+COLOURS = (BLUE, RED, GREEN, GOLD, PURPLE, TEAL, BROWN, PINK, DARK)
+
+_SIDE = 320  # pixels of the longer side
+
+
+class Mark(NamedTuple):
+    """Something at a place: a disc, a square, or a line with round ends.
+
+    Attributes:
+        x: where it is, to the right.
+        y: where it is, upwards.
+        char: what stands for it in text, if anything.
+        colour: its colour.
+        size: half its width.
+        to: where the line ends that begins here.
+        square: it is a square.
+    """
+
+    x: float
+    y: float
+    char: str
+    colour: Colour
+    size: float = 0.35
+    to: Point | None = None
+    square: bool = False
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What there is to see in a world; of marks at one place the last is on top.
+
+    Attributes:
+        low: the lower left corner.
+        high: the upper right corner.
+        marks: what there is.
+        floor: what stands in text where there is nothing.
+        cell: width and height of what one character of text shows.
+        caption: a line that is shown with the text.
+    """
+
+    low: Point
+    high: Point
+    marks: Sequence[Mark]
+    floor: str = " "
+    cell: float = 1.0
+    caption: str = ""
+
+
+class Drawn(ABC):
+    """Pictures of a world that tells what there is to see."""
+
+    @abstractmethod
+    def scene(self) -> Scene:
+        """What there is to see now, always between the same corners."""
+
+    def render(self, **kwargs: Any) -> Picture | str:
+        """A picture: (height, width, 3) uint8 for `mode="rgb_array"`, or a str for `mode="text"`.
+
+        Raises:
+            ValueError: another mode.
+        """
+        return draw(self.scene(), **kwargs)
+
+
+def board(width: int, height: int, marks: Sequence[Mark], caption: str = "") -> Scene:
+    """A scene of cells whose centres are the integers from 0, with lines between them."""
+    right, top = width - 0.5, height - 0.5
+    lines = [
+        *(Mark(x - 0.5, -0.5, "", PALE, 0.02, to=(x - 0.5, top)) for x in range(width + 1)),
+        *(Mark(-0.5, y - 0.5, "", PALE, 0.02, to=(right, y - 0.5)) for y in range(height + 1)),
+    ]
+    return Scene((-0.7, -0.7), (right + 0.2, top + 0.2), [*lines, *marks], ".", caption=caption)
+
+
+def draw(scene: Scene, mode: str = "rgb_array") -> Picture | str:
+    """A scene as (height, width, 3) uint8 for "rgb_array", or as a str for "text".
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode == "rgb_array":
+        return _as_pixels(scene)
+    if mode == "text":
+        return _as_text(scene)
+    raise ValueError(f"mode: expected 'rgb_array' or 'text', got {mode!r}")
+
+
+def canvas(width: int, height: int) -> Picture:
+    """An empty picture."""
+    return np.full((height, width, 3), PAPER, dtype=np.uint8)
+
+
+def circle(picture: Picture, centre: Point, radius: float, colour: Colour) -> None:
+    """Paint a disc, in pixels from the upper left corner."""
+    line(picture, centre, centre, radius, colour)
+
+
+def line(picture: Picture, start: Point, end: Point, radius: float, colour: Colour) -> None:
+    """Paint what is within `radius` of a line, in pixels from the upper left corner."""
+    rows, columns = _window(picture, start, end, radius)
+    x, y = columns[None, :] + 0.5 - start[0], rows[:, None] + 0.5 - start[1]
+    along_x, along_y = end[0] - start[0], end[1] - start[1]
+    length_squared = (along_x**2 + along_y**2) or 1.0
+    along = np.clip((x * along_x + y * along_y) / length_squared, 0, 1)
+    distance = np.hypot(x - along * along_x, y - along * along_y)
+    _blend(picture, rows, columns, radius - distance, colour)
+
+
+def rectangle(picture: Picture, start: Point, end: Point, colour: Colour) -> None:
+    """Paint what is between two corners, the upper left one first, in pixels."""
+    rows, columns = _window(picture, start, end, 0)
+    x = np.minimum(columns + 0.5 - start[0], end[0] - columns - 0.5)
+    y = np.minimum(rows + 0.5 - start[1], end[1] - rows - 0.5)
+    _blend(picture, rows, columns, np.minimum(x[None, :], y[:, None]), colour)
+
+
+def _window(
+    picture: Picture, start: Point, end: Point, margin: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows and columns of the picture that something between two points can touch."""
+    rows, columns = (
+        np.arange(
+            max(int(min(start[i], end[i]) - margin - 1), 0),
+            min(int(max(start[i], end[i]) + margin + 2), picture.shape[1 - i]),
+        )
+        for i in (1, 0)
+    )
+    return rows, columns
+
+
+def _blend(
+    picture: Picture,
+    rows: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    depth: npt.NDArray[np.float64],
+    colour: Colour,
+) -> None:
+    """Paint where `depth`, the distance to the edge in pixels, is positive; edges are smooth."""
+    opacity = np.clip(depth + 0.5, 0, 1)[..., None]
+    where = np.ix_(rows, columns)
+    picture[where] = np.rint(picture[where] * (1 - opacity) + np.array(colour) * opacity)
+
+
+def _as_pixels(scene: Scene) -> Picture:
+    (left, bottom), (right, top) = scene.low, scene.high
+    scale = _SIDE / max(right - left, top - bottom)
+    # Even sizes: what most video formats ask for.
+    picture = canvas(*(2 * round(size * scale / 2) for size in (right - left, top - bottom)))
+
+    def at(x: float, y: float) -> Point:
+        return (x - left) * scale, (top - y) * scale
+
+    for x, y, _, colour, size, to, square in scene.marks:
+        if square:
+            rectangle(picture, at(x - size, y + size), at(x + size, y - size), colour)
+        elif to is None:
+            circle(picture, at(x, y), size * scale, colour)
+        else:
+            line(picture, at(x, y), at(*to), size * scale, colour)
+    return picture
+
+
+def _as_text(scene: Scene) -> str:
+    (left, bottom), (right, top) = scene.low, scene.high
+    width, height = round((right - left) / scene.cell), round((top - bottom) / scene.cell)
+    rows = [[scene.floor] * width for _ in range(height)]
+    for mark in scene.marks:
+        row, column = int((top - mark.y) // scene.cell), int((mark.x - left) // scene.cell)
+        if mark.char and 0 <= row < height and 0 <= column < width:
+            rows[row][column] = mark.char
+    return "\n".join(
+        [scene.caption] * bool(scene.caption) + ["".join(row).rstrip() for row in rows]
+    )

@@ -1,0 +1,157 @@
+"""A vehicle steers to a target, around mines."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
+from entity_env.environment import Environment, Observation
+from entity_env.examples.draw import BLUE, DARK, GREEN, PALE, RED, Drawn, Mark, Scene
+from entity_env.plain_state import PlainState
+from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+
+_TURN_RAD = math.pi / 8
+_SPEED = 3
+_REACH = 5  # of the target and of a mine
+_CLEARANCE = 15  # between a mine and everything else, at the start
+
+_OBS_SPACE = ObsSpace(
+    entities={
+        "Vehicle": Entity(["x_pos", "y_pos", "direction", "step"]),
+        "Mine": Entity(["x_pos", "y_pos"]),
+        "Target": Entity(["x_pos", "y_pos"]),
+    }
+)
+_ACTION_SPACE: dict[str, ActionSpace] = {
+    "move": CategoricalActionSpace(["turn left", "move forward", "turn right"])
+}
+_MOVE = {"move": CategoricalActionMask(actor_types=["Vehicle"])}
+
+
+class Minefield(PlainState, Drawn, Environment):
+    """The reward is 1 for coming closer than 5 to the target, which ends the episode, as mines do.
+
+    Vehicle, target and mines are somewhere in a square. The vehicle has a direction; in a step it
+    turns by an eighth of pi, to the left or to the right, or goes forward by 3. It is blown up by a
+    mine that is closer than 5. After `max_steps` the episode is over as well. A mine that would be
+    closer than 15 to anything else is left out.
+
+    Args:
+        max_mines: how many mines there are at most.
+        max_steps: how long an episode is at most.
+        translate: show mines and target relative to the vehicle, but for its direction.
+        width: width of the square, whose centre is the origin; at least 10.
+
+    Raises:
+        ValueError: `width` is below 10, which may leave no room for the target.
+    """
+
+    def __init__(
+        self,
+        max_mines: int = 10,
+        max_steps: int = 200,
+        translate: bool = False,
+        width: float = 200.0,
+    ) -> None:
+        if width < 2 * _REACH:
+            raise ValueError(f"width: expected at least {2 * _REACH}, got {width}")
+        self.max_mines = max_mines
+        self.max_steps = max_steps
+        self.translate = translate
+        self.width = width
+
+    def obs_space(self) -> ObsSpace:
+        """The vehicle, the mines and the target."""
+        return _OBS_SPACE
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """The vehicle turns or goes forward."""
+        return _ACTION_SPACE
+
+    def reset(self) -> Observation:
+        """Put everything somewhere."""
+        self.x_pos, self.y_pos = self._random_place()
+        target = self._random_place()
+        while _any_within(_REACH, self.x_pos, self.y_pos, [target]):  # there would be nothing to do
+            target = self._random_place()
+        places = [(self.x_pos, self.y_pos), target]
+        for _ in range(self.max_mines):
+            x, y = self._random_place()
+            if not _any_within(_CLEARANCE, x, y, places):
+                places.append((x, y))
+        self.target, self.mines = target, places[2:]
+        self.target_features = np.array([target], dtype=np.float32)
+        self.mine_features = np.array(self.mines, dtype=np.float32).reshape(-1, 2)
+        self.direction = self.rng.uniform(0, 2 * math.pi)
+        self.step = 0
+        return self._observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Turn, or go forward."""
+        move = actions["move"]
+        assert isinstance(move, CategoricalAction)
+        choice = move.indices[0]
+        if choice == 1:
+            self.x_pos += _SPEED * math.cos(self.direction)
+            self.y_pos += _SPEED * math.sin(self.direction)
+        else:
+            turn = _TURN_RAD if choice == 2 else -_TURN_RAD
+            self.direction = (self.direction + turn) % (2 * math.pi)
+        self.step += 1
+        return self._observe()
+
+    def scene(self) -> Scene:
+        """The field, with a margin for vehicles that leave it."""
+        half, edge = self.width / 2, self.width * 0.55
+        nose = (
+            self.x_pos + 2 * _REACH * math.cos(self.direction),
+            self.y_pos + 2 * _REACH * math.sin(self.direction),
+        )
+        return Scene(
+            (-edge, -edge),
+            (edge, edge),
+            [
+                Mark(0, 0, "", PALE, half, square=True),
+                Mark(*self.target, "T", GREEN, _REACH),
+                *(Mark(x, y, "o", RED, _REACH) for x, y in self.mines),
+                Mark(self.x_pos, self.y_pos, "V", DARK, _REACH / 4, to=nose),
+                Mark(self.x_pos, self.y_pos, "V", BLUE, _REACH * 0.7),
+            ],
+            cell=edge / 11,
+            caption=f"step {self.step}, direction {math.degrees(self.direction):.0f}",
+        )
+
+    def _random_place(self) -> tuple[float, float]:
+        half = self.width / 2
+        return self.rng.uniform(-half, half), self.rng.uniform(-half, half)
+
+    def _observe(self) -> Observation:
+        x, y = self.x_pos, self.y_pos
+        arrived = _any_within(_REACH, x, y, [self.target])
+        return Observation(
+            features={
+                "Vehicle": np.array([[x, y, self.direction, self.step]], dtype=np.float32),
+                "Mine": self._shown(self.mines, self.mine_features),
+                "Target": self._shown([self.target], self.target_features),
+            },
+            actions=_MOVE,
+            reward=float(arrived),
+            done=arrived or self.step >= self.max_steps or _any_within(_REACH, x, y, self.mines),
+        )
+
+    def _shown(
+        self, places: list[tuple[float, float]], features: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        if not self.translate:
+            return features
+        relative = [(x - self.x_pos, y - self.y_pos) for x, y in places]
+        return np.array(relative, dtype=np.float32).reshape(-1, 2)
+
+
+def _any_within(distance: float, x: float, y: float, places: list[tuple[float, float]]) -> bool:
+    for other_x, other_y in places:
+        if (x - other_x) ** 2 + (y - other_y) ** 2 < distance**2:
+            return True
+    return False
