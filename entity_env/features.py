@@ -58,16 +58,20 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
         raise invalid_in(
             i, f"{what}: expected rows of {width} numbers, got {blocks[i]!r}"
         ) from None
-    arrays = [
-        block
-        if isinstance(block, np.ndarray) and block.shape == (n, width) and block.dtype == np.float32
-        else _as_block(block, int(n), width, what, i)
-        for i, (block, n) in enumerate(zip(blocks, lengths, strict=True))
-        if n > 0
-    ]
-    if not arrays:
-        return Ragged(np.zeros((0, width), dtype=np.float32), lengths)
-    return Ragged(np.concatenate(arrays), lengths)
+    empty = np.zeros((0, width), dtype=np.float32)
+    shown = [block if n else empty for block, n in zip(blocks, lengths.tolist(), strict=True)]
+    try:
+        rows = np.concatenate([empty, *shown])
+    except (TypeError, ValueError):
+        rows = empty[:, :0]
+    if rows.shape != (lengths.sum(), width) or rows.dtype.kind not in "biuf":
+        # Not all are arrays or sequences of this width: look at each one, to say which.
+        arrays = [
+            _as_block(block, int(n), width, what, i)
+            for i, (block, n) in enumerate(zip(shown, lengths, strict=True))
+        ]
+        rows = np.concatenate([empty, *arrays])
+    return Ragged(rows.astype(np.float32, copy=False), lengths)
 
 
 def _as_block(block: Any, n: int, width: int, what: str, env_index: int) -> npt.NDArray[np.float32]:

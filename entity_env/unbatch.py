@@ -1,6 +1,6 @@
 """The way back: from the choices for a batch to the actions of each environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,11 @@ import numpy.typing as npt
 from entity_env.actions import (
     Action,
     CategoricalAction,
+    CategoricalActionMask,
     GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
     SelectEntityAction,
+    SelectEntityActionMask,
 )
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
@@ -67,22 +70,19 @@ def unbatch_actions(
                 f"environment, got {chosen.lengths.tolist()}"
             )
         ends = np.cumsum(chosen.lengths).tolist()
-        values = chosen.values.reshape(-1)
+        values, actors = chosen.values.reshape(-1), mask.actors.values
         _refuse_illegal(values, mask, space, name)
+        convert = _CONVERTERS[type(space)]
+        labels = getattr(space, "index_to_label", [])
         start = 0
         for i, (o, end) in enumerate(zip(obs, ends, strict=True)):
-            if name in o.actions and (
-                start < end or not isinstance(space, GlobalCategoricalActionSpace)
-            ):
-                actions[i][name] = _to_action(
-                    space,
-                    o.actions[name],
-                    o,
-                    obs_space,
-                    mask.actors.values[start:end],
-                    values[start:end],
-                    None if probs is None else probs[name][i],
-                )
+            offered = o.actions.get(name)
+            if offered is not None:
+                rows = slice(start, end)
+                p = None if probs is None else probs[name][i]
+                action = convert(o, obs_space, offered, actors[rows], values[rows], labels, p)
+                if action is not None:
+                    actions[i][name] = action
             start = end
     return actions
 
@@ -107,30 +107,69 @@ def _refuse_illegal(
         )
 
 
-def _to_action(
-    space: ActionSpace,
-    mask: Any,
+def _to_global(
     obs: Observation,
     obs_space: ObsSpace,
+    mask: GlobalCategoricalActionMask,
     actors: Indices,
     chosen: Indices,
+    labels: list[str],
     probs: npt.NDArray[np.float32] | None,
-) -> Action:
-    if isinstance(space, GlobalCategoricalActionSpace):
-        index = int(chosen[0])
-        return GlobalCategoricalAction(
-            index, space.index_to_label[index], None if probs is None else probs.reshape(-1)
-        )
-    named = _named_ids(obs, obs_space, mask.actor_ids, mask.actor_types)
-    if len(named) != len(actors):  # some had nothing legal and were left out
-        all_ids = obs.index_to_id(obs_space)
-        named = [all_ids[i] for i in actors]
-    if isinstance(space, CategoricalActionSpace):
-        return CategoricalAction(named, chosen, space.index_to_label, probs)
-    if len(named) == 0:
+) -> Action | None:
+    if len(chosen) == 0:  # nothing is legal
+        return None
+    index = int(chosen[0])
+    return GlobalCategoricalAction(
+        index, labels[index], None if probs is None else probs.reshape(-1)
+    )
+
+
+def _to_categorical(
+    obs: Observation,
+    obs_space: ObsSpace,
+    mask: CategoricalActionMask,
+    actors: Indices,
+    chosen: Indices,
+    labels: list[str],
+    probs: npt.NDArray[np.float32] | None,
+) -> Action | None:
+    return CategoricalAction(_actor_ids(obs, obs_space, mask, actors), chosen, labels, probs)
+
+
+def _to_select_entity(
+    obs: Observation,
+    obs_space: ObsSpace,
+    mask: SelectEntityActionMask,
+    actors: Indices,
+    chosen: Indices,
+    labels: list[str],
+    probs: npt.NDArray[np.float32] | None,
+) -> Action | None:
+    if len(chosen) == 0:
         return SelectEntityAction([], [], probs)
     actees = _named_ids(obs, obs_space, mask.actee_ids, mask.actee_types)
-    return SelectEntityAction(named, [actees[k] for k in chosen], probs)
+    selected = list(map(actees.__getitem__, chosen.tolist()))
+    return SelectEntityAction(_actor_ids(obs, obs_space, mask, actors), selected, probs)
+
+
+_CONVERTERS: dict[type, Callable[..., Action | None]] = {
+    CategoricalActionSpace: _to_categorical,
+    GlobalCategoricalActionSpace: _to_global,
+    SelectEntityActionSpace: _to_select_entity,
+}
+
+
+def _actor_ids(
+    obs: Observation,
+    obs_space: ObsSpace,
+    mask: CategoricalActionMask | SelectEntityActionMask,
+    actors: Indices,
+) -> Sequence[EntityID]:
+    named = _named_ids(obs, obs_space, mask.actor_ids, mask.actor_types)
+    if len(named) == len(actors):
+        return named
+    all_ids = obs.index_to_id(obs_space)  # some had nothing legal and were left out
+    return [all_ids[i] for i in actors]
 
 
 def _named_ids(obs: Observation, obs_space: ObsSpace, ids: Any, types: Any) -> Sequence[EntityID]:
