@@ -1,0 +1,247 @@
+"""Reads recordings: step by step, episode by episode, or split into two parts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.recording_format import (
+    Decisions,
+    Record,
+    RecordingError,
+    Step,
+    read_payload,
+    read_step,
+    records,
+    take_obs,
+)
+from entity_env.seeding import key_of, mix, uniforms
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import VecObs
+
+Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
+"""By itself, cut off, still running when the recording ended or was reset, or not in the file."""
+
+_Piece: TypeAlias = tuple[Decisions, npt.NDArray[np.int64]]
+_CHUNK = 64  # steps whose frames are sorted by episode at once, rather than one by one
+
+
+@dataclass
+class Episode:
+    """What is recorded of one episode.
+
+    Attributes:
+        number: no two episodes of a file have the same.
+        env: the environment it ran in; None where the file does not say.
+        rewards: (steps,) float32, of all its steps; not a number where the file does not say.
+        ending: how it ended.
+        decisions: the K frames that were kept and what was done in them, in order.
+        steps: (K,) int64, which of its steps these are.
+        final: its last observation, if it was truncated.
+    """
+
+    number: int
+    env: int | None
+    rewards: npt.NDArray[np.float32]
+    ending: Ending
+    decisions: Decisions
+    steps: npt.NDArray[np.int64]
+    final: VecObs | None = None
+
+    @property
+    def episodic_reward(self) -> float:
+        """The sum of all its rewards."""
+        return float(self.rewards.sum(dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording that can be read any number of times. It holds no file open.
+
+    Attributes:
+        obs_space: the types and features that its frames show.
+        action_space: what could be done.
+        num_envs: how many environments each step has; None where the file neither says that nor
+            which environment a frame is of, nor all rewards and ends.
+        subsample: one of so many frames was kept.
+        complete: whether the file ends with a whole record; else its torn end is left out.
+    """
+
+    obs_space: ObsSpace
+    action_space: dict[ActionName, ActionSpace]
+    num_envs: int | None
+    subsample: int
+    complete: bool
+    _read: Callable[[], Iterator[Step]] = field(repr=False)
+    _parts: tuple["_Part", ...] = ()
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Recording":
+        """What has been recorded so far; what is appended later does not belong to it.
+
+        Raises:
+            RecordingError: the file is no recording or is damaged; the message says where.
+        """
+        path = Path(path)
+        with path.open("rb") as file:
+            header, *steps = records(file, path)
+            last = steps[-1] if steps else header
+            contents = read_payload(file, path, header)
+            complete = file.seek(0, 2) == last.end
+        try:
+            return cls(
+                contents["obs_space"],
+                contents["action_space"],
+                contents["num_envs"],
+                contents["subsample"],
+                complete,
+                partial(_read_steps, path, contents["num_envs"], last),
+            )
+        except KeyError as error:
+            raise RecordingError(f"{path}: expected {error} in the header") from None
+
+    def steps(self) -> Iterator[Step]:
+        """All steps, with the frames that belong to this part.
+
+        Raises:
+            RecordingError: the file is damaged; the message says where.
+        """
+        for step in self._read():
+            chosen = np.flatnonzero(self._holds(step.episode[step.kept]))
+            whole = len(chosen) == len(step.kept)
+            yield (
+                step
+                if whole
+                else replace(step, decisions=step.decisions.take(chosen), kept=step.kept[chosen])
+            )
+
+    def episodes(self) -> Iterator[Episode]:
+        """The episodes of this part: each when it ends, at last those that did not.
+
+        Holds the running episodes and a few steps in memory.
+
+        Raises:
+            RecordingError: the file is damaged; the message says where.
+        """
+        running: dict[int, _Running] = {}
+        left: Ending = "unfinished" if self.num_envs is not None else "unknown"
+        steps = self.steps()
+        while chunk := list(islice(steps, _CHUNK)):
+            pieces = _by_episode(chunk)
+            for step in chunk:
+                if self.num_envs is not None:  # else a step does not show all that are running
+                    for number in running.keys() - set(step.episode.tolist()):
+                        yield running.pop(number).ended(left)
+                for row in np.flatnonzero(self._holds(step.episode)).tolist():
+                    number = int(step.episode[row])
+                    env = row if self.num_envs is not None else None
+                    episode = running.setdefault(number, _Running(number, env))
+                    episode.rewards.append(step.reward[row])
+                    if number in pieces:  # its first step in this chunk
+                        episode.pieces.append(pieces.pop(number))
+                    if step.truncated[row]:
+                        yield running.pop(number).ended("truncated", _final(step, row))
+                    elif step.terminated[row]:
+                        yield running.pop(number).ended("terminated")
+        for episode in running.values():
+            yield episode.ended(left)
+
+    def split(self, test_fraction: float, seed: int) -> tuple["Recording", "Recording"]:
+        """Divide the episodes at random.
+
+        Each episode falls to the second part with the given probability, as a function of `seed`
+        and its number alone: it stays there when the recording grows.
+
+        Returns:
+            The part to train on, and the part to test on.
+
+        Raises:
+            ValueError: the fraction is not between 0 and 1.
+        """
+        if not 0 <= test_fraction <= 1:
+            raise ValueError(f"test_fraction: expected a number from 0 to 1, got {test_fraction}")
+        train, test = _Part(seed, test_fraction, 1.0), _Part(seed, 0.0, test_fraction)
+        return (
+            replace(self, _parts=(*self._parts, train)),
+            replace(self, _parts=(*self._parts, test)),
+        )
+
+    def _holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        held = np.ones(len(episodes), dtype=np.bool_)
+        for part in self._parts:
+            held &= part.holds(episodes)
+        return held
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The episodes whose draw in [0, 1) is at least `low` and less than `high`."""
+
+    seed: int
+    low: float
+    high: float
+
+    def holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """(n,) numbers of episodes -> (n,) bool."""
+        drawn = uniforms(mix(self.seed, key_of("split"), episodes))
+        held: npt.NDArray[np.bool_] = (drawn >= self.low) & (drawn < self.high)
+        return held
+
+
+@dataclass
+class _Running:
+    """An episode so far: its rewards, and its frames in pieces with the steps they are of."""
+
+    number: int
+    env: int | None
+    rewards: list[np.float32] = field(default_factory=list)
+    pieces: list["_Piece"] = field(default_factory=list)
+
+    def ended(self, ending: Ending, final: VecObs | None = None) -> Episode:
+        return Episode(
+            self.number,
+            self.env,
+            np.array(self.rewards, dtype=np.float32),
+            ending,
+            Decisions.cat([decisions for decisions, _ in self.pieces]),
+            np.concatenate([steps for _, steps in self.pieces]),
+            final,
+        )
+
+
+def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
+    """The frames of each episode that has steps in the chunk, and which steps they are of."""
+    decisions = Decisions.cat([step.decisions for step in chunk])
+    steps = np.concatenate([step.step[step.kept] for step in chunk])
+    numbers = np.concatenate([step.episode[step.kept] for step in chunk])
+    order = np.argsort(numbers, kind="stable")
+    present = np.unique(np.concatenate([step.episode for step in chunk]))
+    frames = np.split(order, np.searchsorted(numbers[order], present)[1:])
+    return {
+        number: (decisions.take(own), steps[own])
+        for number, own in zip(present.tolist(), frames, strict=True)
+    }
+
+
+def _final(step: Step, row: int) -> VecObs | None:
+    before = np.array([step.truncated[:row].sum()])
+    return None if step.final is None else take_obs(step.final, before)
+
+
+def _read_steps(path: Path, num_envs: int, last: Record) -> Iterator[Step]:
+    with path.open("rb") as file:
+        for record in islice(records(file, path), 1, None):
+            if record.end > last.end:
+                return
+            step = read_step(file, path, record)
+            if len(step.reward) != num_envs:
+                raise RecordingError(
+                    f"{path}: record at byte {record.start}: expected a step of {num_envs} "
+                    f"environments, got {len(step.reward)}"
+                )
+            yield step

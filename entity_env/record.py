@@ -1,0 +1,212 @@
+"""Writes recordings, in the format that `recording_format.py` describes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.messages import pack
+from entity_env.ragged import Ragged
+from entity_env.recording_format import (
+    PREFIX,
+    Decisions,
+    RecordingError,
+    framed,
+    read_payload,
+    read_step,
+    records,
+)
+from entity_env.seeding import key_of, mix
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import VecEnv, VecObs
+
+
+class EpisodeClock:
+    """Numbers the episodes of B environments and counts the steps in them.
+
+    Attributes:
+        episode: (B,) int64, a number for each running episode.
+        step: (B,) int64, how many steps it has taken.
+
+    Args:
+        num_envs: B.
+        first: the number of the first episode.
+    """
+
+    def __init__(self, num_envs: int, first: int = 0) -> None:
+        self.episode = np.full(num_envs, -1, dtype=np.int64)
+        self.step = np.zeros(num_envs, dtype=np.int64)
+        self._next = first
+
+    def restart(self) -> None:
+        """Every environment begins an episode."""
+        self._begin(np.ones(len(self.episode), dtype=np.bool_))
+
+    def advance(self, done: npt.NDArray[np.bool_]) -> None:
+        """A step was taken; those that are (B,) `done` begin another episode."""
+        self.step = self.step + 1
+        self._begin(done)
+
+    def _begin(self, new: npt.NDArray[np.bool_]) -> None:
+        self.episode = np.where(new, self._next + np.cumsum(new) - 1, self.episode)
+        self.step = np.where(new, 0, self.step)
+        self._next += int(new.sum())
+
+
+class RecordingVecEnv(VecEnv):
+    """Writes what environments show and what is done to a file.
+
+    A file that exists is continued, with new episodes, if it is a recording of the same.
+
+    Args:
+        env: the environments.
+        path: the file.
+        subsample: keep one frame in so many, chosen at random by environment, episode and step.
+            Rewards and ends of all steps are kept, and all last observations of truncated episodes.
+        seed: of that choice.
+
+    Raises:
+        ValueError: `subsample` is not positive.
+    """
+
+    def __init__(self, env: VecEnv, path: str | Path, subsample: int = 1, seed: int = 0) -> None:
+        if subsample < 1:
+            raise ValueError(f"subsample: expected at least 1, got {subsample}")
+        self.env = env
+        self.path = Path(path)
+        self.subsample = subsample
+        self.sampling_seed = seed
+        self._file: BinaryIO | None = None
+        self._clock = EpisodeClock(len(env))
+        self._last: VecObs | None = None
+        self._shown = b""
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        return self.env.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        return self.env.action_space()
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        self.env.seed(seed)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere. The first time this opens the file.
+
+        Raises:
+            RecordingError: the file is damaged, or a recording of something else.
+        """
+        if self._file is None:
+            self._open(obs_config)
+        self._refuse_other_space("obs_config", obs_config)
+        self._last = self.env.reset(obs_config)
+        self._clock.restart()
+        return self._last
+
+    def act(
+        self,
+        actions: Mapping[ActionName, Ragged],
+        obs_filter: ObsSpace,
+        probs: Mapping[ActionName, Ragged] | None = None,
+        logits: Mapping[ActionName, Ragged] | None = None,
+    ) -> VecObs:
+        """Take a step everywhere and record it.
+
+        Args:
+            actions: as in `VecEnv.act`.
+            obs_filter: as at the reset.
+            probs: (actors,) per frame, how probable each choice was.
+            logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
+                log-probabilities of all choices.
+
+        Raises:
+            RecordingError: there was no reset, or `obs_filter` differs from it.
+        """
+        if self._last is None:
+            raise RecordingError("act: call reset first")
+        self._refuse_other_space("obs_filter", obs_filter)
+        clock = self._clock
+        keys = np.arange(len(self)), clock.episode, clock.step
+        drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
+        kept = np.flatnonzero(drawn == 0)
+        decisions = Decisions(self._last, dict(actions), dict(probs or {}), dict(logits or {}))
+        decisions = decisions.take(kept)  # a copy: environments may reuse what they return
+        obs = self._last = self.env.act(actions, obs_filter)
+        self._write(
+            {
+                **vars(decisions),
+                "kept": kept,
+                "episode": clock.episode,
+                "step": clock.step,
+                "reward": obs.reward,
+                "terminated": obs.terminated,
+                "truncated": obs.truncated,
+                "final": obs.final,
+            }
+        )
+        clock.advance(obs.done)
+        return obs
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of the environments."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the file and the environments. Safe to call twice."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._last = None
+        self.env.close()
+
+    def _open(self, shown: ObsSpace) -> None:
+        header = {
+            "obs_space": shown,
+            "action_space": self.action_space(),
+            "num_envs": len(self),
+            "subsample": self.subsample,
+            "seed": self.sampling_seed,
+        }
+        end, first_episode = _where_to_continue(self.path, header)
+        self._clock = EpisodeClock(len(self), first_episode)
+        self._shown = pack(shown)
+        self._file = self.path.open("ab")
+        self._file.truncate(end)
+        if end == 0:
+            self._file.write(PREFIX)
+            self._write(header)
+
+    def _write(self, payload: dict[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(framed(payload))
+        self._file.flush()
+
+    def _refuse_other_space(self, name: str, shown: ObsSpace) -> None:
+        if pack(shown) != self._shown:  # bytes: the order of names counts
+            raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
+
+
+def _where_to_continue(path: Path, header: dict[str, Any]) -> tuple[int, int]:
+    """Where the complete records of a file end, and the number of the next episode."""
+    begin = PREFIX + framed(header)
+    if not path.exists():
+        return 0, 0
+    with path.open("rb") as file:
+        found = file.read(len(begin))
+        if len(found) < len(begin) and begin.startswith(found):
+            return 0, 0  # killed while it wrote the header
+        first, *steps = records(file, path)
+        theirs = read_payload(file, path, first)
+        other = [name for name in header if pack(theirs.get(name)) != pack(header[name])]
+        if other:
+            raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
+        if not steps:
+            return first.end, 0
+        return steps[-1].end, int(read_step(file, path, steps[-1]).episode.max()) + 1
