@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ def command(
         ... def main(state_manager: StateManager) -> None:
         ...     train(state_manager=state_manager, env=TreasureHunt)
     """
+    if not inspect.isclass(config_cls):
+        raise TypeError("command: write @command(), with parentheses")
 
     def decorate(function: Callable[[StateManager], T]) -> Callable[[], T]:
         @functools.wraps(function)

@@ -1,10 +1,13 @@
 """Stopping a run from outside without losing it."""
 
+import contextlib
+import os
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, final
+
+_UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
 
 
 @final
@@ -12,14 +15,10 @@ class Interrupts:
     """While the context is open, the first SIGINT or SIGTERM only asks the run to stop.
 
     A second one raises KeyboardInterrupt. Outside the main thread signals are left alone.
-
-    Args:
-        say: tells a person what was understood.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         self.requested = False
-        self._say = say
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -40,4 +39,6 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self._say("stopping after this update (once more to stop at once)")
+        # Not by print: a signal may come in the middle of one, which must not be entered again.
+        with contextlib.suppress(OSError):
+            os.write(2, _UNDERSTOOD)

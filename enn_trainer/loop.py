@@ -225,7 +225,7 @@ class _Run:
             state.run_name = new_run_name(runs, base)
         self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
         self.progress = stack.enter_context(Progress(self.total_steps, state.step))
-        self.interrupts = stack.enter_context(Interrupts(self.progress.say))
+        self.interrupts = stack.enter_context(Interrupts())
         manager.say = self.progress.say
         state.agent.eval()
         if manager.resumed_from is not None:

@@ -1,0 +1,40 @@
+"""Signals ask a run to stop; they never break it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from enn_trainer.interrupt import Interrupts
+
+PRINTING = """
+import os, signal, threading
+from enn_trainer.interrupt import Interrupts
+
+with Interrupts() as interrupts:
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    while not interrupts.requested:
+        print("x" * 1000)
+"""
+
+
+def test_first_signal_asks_and_second_one_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        assert not interrupts.is_requested()
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.is_requested()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signal_in_the_middle_of_printing_does_no_harm() -> None:
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", PRINTING], capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"stopping after this update" in done.stderr
