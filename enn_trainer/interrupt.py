@@ -40,5 +40,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self.requested = True
         # Not by print: a signal may come in the middle of one, which must not be entered again.
+        # Not onto a terminal: the panel there would be torn.
         with contextlib.suppress(OSError):
-            os.write(2, _UNDERSTOOD)
+            if not os.isatty(2):
+                os.write(2, _UNDERSTOOD)
