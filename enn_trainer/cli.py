@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.check_command import check_command
 from enn_trainer.command import run_command
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import env_factory
@@ -19,6 +20,7 @@ USAGE = """usage: enn COMMAND ...
 
 commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
+  check    say what is wrong with an environment: enn check my_file.py:MyEnv
   envs     list the worlds that env.id can name
 
 enn COMMAND --help tells more."""
@@ -37,11 +39,13 @@ def run(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name == "train":
         return train_command(rest, "enn train")
+    if name == "check":
+        return check_command(rest)
     if name == "envs":
         return envs_command()
-    nearest = difflib.get_close_matches(name, ["train", "envs"], n=1)
+    nearest = difflib.get_close_matches(name, ["train", "check", "envs"], n=1)
     hint = f", did you mean {nearest[0]}?" if nearest else ""
-    print(f"error: command: expected train or envs, got {name!r}{hint}", file=sys.stderr)
+    print(f"error: command: expected train, check or envs, got {name!r}{hint}", file=sys.stderr)
     return 2
 
 

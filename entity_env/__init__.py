@@ -11,6 +11,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.batch import batch_obs
+from entity_env.check_env import check_env
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment, Features, Observation
 from entity_env.errors import (
@@ -84,8 +85,9 @@ __all__ = [
     "Ragged",
     "batch_obs",
     "action_index_to_actions",
-    # Wrappers
+    # Checks and wrappers
     "ValidatingEnv",
+    "check_env",
     "AddMetricsWrapper",
     # Errors
     "EntityEnvError",

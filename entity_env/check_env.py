@@ -1,0 +1,265 @@
+"""Everything that is wrong with an environment, at once and in words."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from entity_env.environment import Environment
+from entity_env.masks import MASK_OF_SPACE
+from entity_env.match import Match, Solo
+from entity_env.random_play import Player, Spaces, Stop, Trace, answer, differences, shown_by
+from entity_env.report import Report
+from entity_env.seeding import derive_seed
+from entity_env.spaces import GLOBAL, Entity, ObsSpace, SelectEntityActionSpace
+
+_STATE_STEPS = 20
+
+
+def check_env(
+    env: Environment | Match | Callable[[], Environment | Match],
+    episodes: int = 3,
+    max_steps: int = 1000,
+    seed: int = 0,
+) -> Report:
+    """Play random legal actions and report everything that is wrong. Never raises for it.
+
+    The episodes are played a second time, and a third time by a new instance where `env` makes
+    one, to see whether they are a function of their seeds. The global generators of `random` and
+    `numpy` are as before afterwards.
+
+    Args:
+        env: an environment or match, or better what makes one: its class, or a function.
+        episodes: how many to play.
+        max_steps: where to break off an episode.
+        seed: of the actions and episodes.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others draw from it)
+    try:
+        with np.errstate(over="ignore"):  # too large for float32: reported as infinite
+            return _Check(env, seed, episodes, max_steps).run()
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+@dataclass
+class _Check:
+    """One run of `check_env`."""
+
+    env: Environment | Match | Callable[[], Environment | Match]
+    seed: int
+    episodes: int
+    max_steps: int
+
+    def run(self) -> Report:
+        self.report = Report(getattr(self.env, "__name__", type(self.env).__name__))
+        self.made: list[Match] = []
+        with contextlib.suppress(Stop):
+            self._judge()
+        for match in self.made:
+            with contextlib.suppress(Stop):
+                answer(self.report, "close", "", match.close)
+        return self.report
+
+    def _judge(self) -> None:
+        self._seed_global_generators("first")
+        states = self._global_states()
+        match = self._create()
+        self.report.name = type(_world(match)).__name__
+        spaces = self._spaces(match)
+        player = Player(match, spaces, self.report, self.seed, self.max_steps)
+        trace = player.play(self.episodes)
+        drawn_from = self._changed(states)
+        self._refuse_other_spaces(match, spaces, "after the episodes")
+        differs = self._differs(trace, match, spaces, "when seeded again")
+        fresh = match
+        if self.made:
+            fresh = self._create()
+            self._refuse_other_spaces(fresh, spaces, "in a new instance")
+            differs = differs or self._differs(trace, fresh, spaces, "in a new instance")
+        self._judge_seeding(differs, drawn_from)
+        if self.report.ok:
+            self._check_state(match, fresh, spaces)
+
+    def _create(self) -> Match:
+        env = self.env
+        if not isinstance(env, Environment | Match):
+            env = answer(self.report, "create_env", "", env)
+        if isinstance(env, Environment | Match):
+            match = env if isinstance(env, Match) else Solo(env)
+            self.made += [match] if env is not self.env else []
+            return match
+        self.report.problem(
+            "create_env",
+            f"expected an Environment or a Match, got {type(env).__name__}",
+            "derive its class from entity_env.Environment",
+        )
+        raise Stop
+
+    def _spaces(self, match: Match) -> Spaces:
+        obs_space = answer(self.report, "obs_space", "", match.obs_space)
+        action_space = answer(self.report, "action_space", "", match.action_space)
+        wrong = [
+            *(("obs_space", *text_and_fix) for text_and_fix in _wrong_obs_space(obs_space)),
+            *(
+                ("action_space", *text_and_fix)
+                for text_and_fix in _wrong_action_space(action_space)
+            ),
+        ]
+        for field, text, fix in wrong:
+            self.report.problem(field, text, fix)
+        if wrong:
+            raise Stop
+        return obs_space, action_space
+
+    def _refuse_other_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
+        try:
+            now = self._spaces(match)
+        except Stop:
+            return
+        for field, before, after in zip(("obs_space", "action_space"), spaces, now, strict=True):
+            if repr(before) != repr(after):  # unlike ==, the order of the types counts
+                self.report.problem(
+                    field,
+                    f"expected the same space every time, got another one {when}: "
+                    f"{before} became {after}",
+                    "let it depend on nothing but the arguments of the constructor",
+                )
+
+    def _differs(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
+        """Play the same seeds again; which part came out differently, or nothing."""
+        self._seed_global_generators(how)
+        again = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
+        for (where, a), (_, b) in zip(trace, again, strict=False):
+            if changed := differences(a, b):
+                return f"other {', '.join(changed)} in {where} {how}"
+        return "" if len(trace) == len(again) else f"{len(again)} frames for {len(trace)} {how}"
+
+    def _judge_seeding(self, differs: str, drawn_from: str) -> None:
+        if differs:
+            cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
+            self.report.problem(
+                "seed",
+                f"expected episodes that are a function of the seed, got {differs}{cause}",
+                "draw from self.rng, seed other generators in seed(), and set up everything in "
+                "reset(); otherwise runs are reproducible for a fixed number of processes only",
+            )
+        elif drawn_from:
+            self.report.problem(
+                drawn_from,
+                "expected the global generator to be left alone, got one that was seeded or drawn "
+                "from",
+                "draw from self.rng or a generator of your own",
+            )
+
+    def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
+        """Whether an episode goes on from a state as it went on before."""
+        world: Any = _world(match)
+        other: Any = _world(fresh)
+        if not (hasattr(world, "get_state") and hasattr(other, "set_state")):
+            return
+        player = Player(match, spaces, Report(""), self.seed, _STATE_STEPS)
+        for steps_before in (0, 1, 4):
+            state: Any = None
+
+            def save(step: int, at: int = steps_before) -> None:
+                nonlocal state
+                if step == at:
+                    state = answer(self.report, "get_state", f"step {step}", world.get_state)
+
+            begun = player.play(1, before_act=save)
+            if state is None:
+                continue
+            if impure := _impure(state, "state"):
+                self.report.problem(
+                    "get_state", f"expected plain data, got {impure}", "return lists and numbers"
+                )
+                return
+            future = player.actions[steps_before:]
+            answer(self.report, "set_state", "", other.set_state, state)
+            for (where, expected), actions in zip(begun[steps_before + 1 :], future, strict=False):
+                frames = answer(self.report, "act", "after set_state", fresh.act, actions)
+                if changed := differences(expected, shown_by(frames, spaces)):
+                    self.report.problem(
+                        "set_state",
+                        f"expected the same future, got other {', '.join(changed)}",
+                        "save all that the future depends on, the generator too, as copies",
+                        f"{where}, saved at step {steps_before}",
+                    )
+                    return
+
+    def _seed_global_generators(self, purpose: str) -> None:
+        random.seed(derive_seed(self.seed, purpose))
+        np.random.seed(derive_seed(self.seed, purpose) % 2**32)  # noqa: NPY002
+
+    def _global_states(self) -> tuple[str, str]:
+        numpy: Any = np.random.get_state()  # noqa: NPY002
+        return repr(random.getstate()), repr((numpy[1].tolist(), numpy[2:]))
+
+    def _changed(self, before: tuple[str, str]) -> str:
+        names = ("random", "numpy.random")
+        pairs = zip(names, before, self._global_states(), strict=True)
+        return " and ".join(name for name, a, b in pairs if a != b)
+
+
+def _world(match: Match) -> Environment | Match:
+    return match.env if isinstance(match, Solo) else match
+
+
+def _wrong_obs_space(space: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(space, ObsSpace) or not isinstance(space.entities, Mapping):
+        yield f"expected an ObsSpace with a dictionary of entities, got {space!r}", "return one"
+        return
+    blocks = [("ObsSpace.global_features", space.global_features)]
+    for name, entity in space.entities.items():
+        if not isinstance(name, str) or not isinstance(entity, Entity):
+            yield (
+                f"entities: expected names with an Entity each, got {name!r}: {entity!r}",
+                "use Entity",
+            )
+        else:
+            blocks.append((f"entities[{name!r}].features", entity.features))
+    for what, names in blocks:
+        yield from _wrong_names(what, names)
+    if GLOBAL in space.entities:
+        yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
+
+
+def _wrong_action_space(space: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(space, Mapping):
+        yield f"expected a dictionary from names to spaces, got {space!r}", "return one"
+        return
+    for name, action in space.items():
+        if type(action) not in MASK_OF_SPACE or not isinstance(name, str):
+            classes = [cls.__name__ for cls in MASK_OF_SPACE]
+            yield (
+                f"expected names with one of {classes} each, got {name!r}: {action!r}",
+                "use these",
+            )
+        elif not isinstance(action, SelectEntityActionSpace):
+            what = f"[{name!r}].index_to_label"
+            yield from _wrong_names(what, action.index_to_label)
+            if len(action.index_to_label) == 0:
+                yield f"{what}: expected at least one choice, got none", "name the choices"
+
+
+def _wrong_names(what: str, names: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        yield f"{what}: expected a list of names, got {names!r}", "give a list of strings"
+    elif len(set(names)) < len(names):
+        yield f"{what}: expected every name once, got {names!r}", "rename one of them"
+
+
+def _impure(value: Any, what: str) -> str:
+    """Which part of a state is not plain data, or nothing."""
+    if value is None or type(value) in (bool, int, float, str):
+        return ""
+    if type(value) is list:
+        return next(filter(None, (_impure(v, f"{what}[{i}]") for i, v in enumerate(value))), "")
+    if type(value) is dict and all(type(key) is str for key in value):
+        return next(filter(None, (_impure(v, f"{what}[{k!r}]") for k, v in value.items())), "")
+    return f"{type(value).__name__} at {what}"

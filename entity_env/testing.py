@@ -1,0 +1,353 @@
+"""A four-line test for an environment, and probe environments for a trainer.
+
+    from entity_env.testing import conformance
+
+    def test_my_env():
+        conformance(MyEnv)
+
+A probe asks for one ability. A trainer that has it learns the probe in seconds.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from entity_env.actions import (
+    Action,
+    ActionMask,
+    CategoricalAction,
+    CategoricalActionMask,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
+from entity_env.batch import batch_obs
+from entity_env.check_env import check_env
+from entity_env.env_list import EnvList
+from entity_env.environment import Environment, Observation
+from entity_env.match import Match, Solo
+from entity_env.plain_state import PlainState
+from entity_env.ragged import Ragged
+from entity_env.random_play import differences, fields_of, random_choices
+from entity_env.seeding import derive_seed
+from entity_env.spaces import (
+    ActionName,
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_env.vec_env import VecObs
+
+
+def conformance(
+    create_env: Callable[[], Environment | Match], steps: int = 50, seed: int = 0
+) -> None:
+    """Assert that nothing is wrong with an environment, alone and in an `EnvList`.
+
+    Args:
+        create_env: makes one: its class, or a function.
+        steps: how many steps three of them are compared with.
+        seed: of the actions and episodes.
+
+    Raises:
+        AssertionError: with the report of `check_env`, or the step and the fields in which
+            `EnvList` differs from stepping each environment by itself.
+    """
+    report = check_env(create_env, seed=seed)
+    if not report.ok:
+        raise AssertionError(str(report))
+    slow = _OneByOne(create_env, 3, seed)
+    fast = EnvList(create_env, 3 * slow.sides)
+    fast.seed(seed)
+    obs_space, action_space = fast.obs_space(), fast.action_space()
+    batch, expected = fast.reset(obs_space), slow.reset()
+    rng = np.random.default_rng(seed)
+    with contextlib.closing(slow), contextlib.closing(fast):
+        for step in range(steps + 1):
+            if changed := differences(fields_of(expected), fields_of(batch)):
+                raise AssertionError(
+                    f"step {step}: EnvList differs from its environments in {', '.join(changed)}"
+                )
+            choices = random_choices(batch, action_space, rng)
+            batch, expected = fast.act(choices, obs_space), slow.act(choices)
+
+
+class _OneByOne:
+    """Environments stepped one by one, actors looked up one by one."""
+
+    def __init__(
+        self, create_env: Callable[[], Environment | Match], num_matches: int, seed: int
+    ) -> None:
+        created = [create_env() for _ in range(num_matches)]
+        self.matches = [env if isinstance(env, Match) else Solo(env) for env in created]
+        self.sides = self.matches[0].num_sides
+        self.spaces = self.matches[0].obs_space(), self.matches[0].action_space()
+        self.episodes = [0] * num_matches
+        self.seed = seed
+
+    def reset(self) -> VecObs:
+        self.frames = [self._begin(i) for i in range(len(self.matches))]
+        return self._show(self.frames)
+
+    def act(self, choices: Mapping[ActionName, Ragged]) -> VecObs:
+        outcomes = []
+        for i, match in enumerate(self.matches):
+            actions = [
+                self._actions(obs, {n: c[i * self.sides + k] for n, c in choices.items()})
+                for k, obs in enumerate(self.frames[i])
+            ]
+            outcomes.append(match.act(actions))
+            self.frames[i] = self._begin(i) if outcomes[i][0].done else outcomes[i]
+        return self._show(outcomes)
+
+    def close(self) -> None:
+        for match in self.matches:
+            match.close()
+
+    def _begin(self, i: int) -> list[Observation]:
+        self.matches[i].seed(derive_seed(self.seed, "episode", i, self.episodes[i]))
+        self.episodes[i] += 1
+        return self.matches[i].reset()
+
+    def _actions(
+        self, obs: Observation, choices: Mapping[ActionName, Ragged]
+    ) -> dict[ActionName, Action]:
+        ids = obs.index_to_id(self.spaces[0])
+        masks = batch_obs([obs], *self.spaces).action_masks
+        actions: dict[ActionName, Action] = {}
+        for name in obs.actions:
+            space, chosen = self.spaces[1][name], choices[name].values
+            actors = masks[name].actors.values
+            if isinstance(space, GlobalCategoricalActionSpace):
+                if len(chosen):
+                    label = space.index_to_label[chosen[0]]
+                    actions[name] = GlobalCategoricalAction(int(chosen[0]), label)
+            elif isinstance(space, CategoricalActionSpace):
+                labels = space.index_to_label
+                actions[name] = CategoricalAction([ids[a] for a in actors], chosen, labels)
+            else:
+                actees = masks[name].actees.values  # type: ignore[union-attr]
+                selected = [ids[actees[k]] for k in chosen]
+                actions[name] = SelectEntityAction([ids[a] for a in actors], selected)
+        return actions
+
+    def _show(self, outcomes: list[list[Observation]]) -> VecObs:
+        return VecObs.cat(
+            [
+                batch_obs([frame], *self.spaces, [outcome])
+                for frames, ended in zip(self.frames, outcomes, strict=True)
+                for frame, outcome in zip(frames, ended, strict=True)
+            ]
+        )
+
+
+class Identity(PlainState, Environment):
+    """Say which of two marks you see, in episodes of one step.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """One mark, which is -1 or 1."""
+        return ObsSpace(entities={"Mark": Entity(["kind"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Say -1 or 1."""
+        return {"say": CategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """A new mark."""
+        self.mark = self.rng.randrange(2)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """1 for the right word."""
+        say = actions["say"]
+        assert isinstance(say, CategoricalAction)
+        return self._observe(reward=float(say.indices[0] == self.mark), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        return Observation(
+            features={"Mark": [[2.0 * self.mark - 1]]},
+            actions={"say": CategoricalActionMask()},
+            reward=reward,
+            done=done,
+        )
+
+
+class DelayedIdentity(PlainState, Environment):
+    """Say which of two marks you see; the reward comes later.
+
+    The mark is seen and named in the first step alone. What was said stays visible as right or
+    wrong, so that a value can be learnt that carries the reward back.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+
+    Args:
+        delay: how many steps without a choice lie between the choice and the reward.
+    """
+
+    def __init__(self, delay: int = 3) -> None:
+        self.delay = delay
+
+    def obs_space(self) -> ObsSpace:
+        """The time left; first a mark, then whether the answer was right."""
+        return ObsSpace(["left"], {"Mark": Entity(["kind"]), "Answer": Entity(["right"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Say minus or plus."""
+        return {"say": GlobalCategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """A new mark."""
+        self.mark, self.left = self.rng.randrange(2), self.delay + 1
+        return Observation(
+            features={"Mark": [[2.0 * self.mark - 1]]},
+            global_features=[1.0],
+            actions={"say": GlobalCategoricalActionMask()},
+        )
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """1 at the end if the first word was right."""
+        say = actions.get("say")
+        if isinstance(say, GlobalCategoricalAction):
+            self.right = float(say.index == self.mark)
+        self.left -= 1
+        return Observation(
+            features={"Answer": [[self.right]]},
+            global_features=[self.left / (self.delay + 1)],
+            reward=self.right if self.left == 0 else 0.0,
+            done=self.left == 0,
+        )
+
+
+class PickTheMarked(PlainState, Environment):
+    """Select the one marked entity among several, in episodes of one step.
+
+    A random policy earns 1 / `num_items` on average, a perfect one 1.
+
+    Args:
+        num_items: how many there are.
+    """
+
+    def __init__(self, num_items: int = 4) -> None:
+        self.num_items = num_items
+
+    def obs_space(self) -> ObsSpace:
+        """A picker, and items of which one is marked."""
+        return ObsSpace(entities={"Picker": Entity([]), "Item": Entity(["marked"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Pick an item."""
+        return {"pick": SelectEntityActionSpace()}
+
+    def reset(self) -> Observation:
+        """Another item is marked."""
+        self.marked = self.rng.randrange(self.num_items)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """1 for the marked item."""
+        pick = actions["pick"]
+        assert isinstance(pick, SelectEntityAction)
+        return self._observe(reward=float(pick.actees[0] == self.marked), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        items = [[float(i == self.marked)] for i in range(self.num_items)]
+        return Observation(
+            entities={"Picker": [[]], "Item": (items, range(self.num_items))},
+            actions={"pick": SelectEntityActionMask(actor_types=["Picker"], actee_types=["Item"])},
+            reward=reward,
+            done=done,
+        )
+
+
+class CreditOneOfMany(PlainState, Environment):
+    """Many actors choose, and the choice of one of them counts, in episodes of one step.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+
+    Args:
+        num_actors: how many choose.
+    """
+
+    def __init__(self, num_actors: int = 8) -> None:
+        self.num_actors = num_actors
+
+    def obs_space(self) -> ObsSpace:
+        """Actors with the choice each is asked for, and whether it counts."""
+        return ObsSpace(entities={"Actor": Entity(["wanted", "counts"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Every actor chooses."""
+        return {"choose": CategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """Other wishes, and another one that counts."""
+        self.wanted = [self.rng.randrange(2) for _ in range(self.num_actors)]
+        self.counts = self.rng.randrange(self.num_actors)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """1 if the actor that counts chose as asked."""
+        choose = actions["choose"]
+        assert isinstance(choose, CategoricalAction)
+        right = choose.indices[self.counts] == self.wanted[self.counts]
+        return self._observe(reward=float(right), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        actors = [[2.0 * w - 1, float(i == self.counts)] for i, w in enumerate(self.wanted)]
+        return Observation(
+            features={"Actor": actors},
+            actions={"choose": CategoricalActionMask()},
+            reward=reward,
+            done=done,
+        )
+
+
+class Timing(PlainState, Environment):
+    """Takes a given time for every step, in episodes of 10 steps: shows what overlaps with what.
+
+    Args:
+        step_s: seconds a step takes.
+        spin: keep the processor busy meanwhile, as a computation does; else sleep, as waiting for
+            a server does.
+    """
+
+    def __init__(self, step_s: float = 0.001, spin: bool = False) -> None:
+        self.step_s = step_s
+        self.spin = spin
+
+    def obs_space(self) -> ObsSpace:
+        """One entity without features."""
+        return ObsSpace(entities={"Clock": Entity([])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """A choice without consequences."""
+        return {"wait": CategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> Observation:
+        """Takes no time."""
+        self.steps = 0
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Takes `step_s` seconds."""
+        if self.spin:
+            end = time.perf_counter() + self.step_s
+            while time.perf_counter() < end:
+                pass
+        else:
+            time.sleep(self.step_s)
+        self.steps += 1
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        wait: dict[ActionName, ActionMask] = {"wait": CategoricalActionMask()}
+        return Observation(features={"Clock": [[]]}, actions=wait, done=self.steps == 10)
