@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from enn_trainer.command import USAGE_ERROR
+from enn_trainer.command import USAGE_ERROR, OneLineParser
 from enn_trainer.errors import ConfigError
 from entity_env.check_env import check_env
 from entity_env.environment import Environment
@@ -100,15 +100,8 @@ def _with_kwargs(env: Any, name: str, text: str) -> Callable[[], Environment | M
     return lambda: env(**kwargs)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="enn check",
         description="Play random actions and say everything that is wrong with an environment.",
     )

@@ -104,7 +104,7 @@ def _fail(error: Exception, verbose: bool, status: int) -> int:
     return status
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=program, description="Train an agent in a world made of entities.")
+    parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
     parser.add_argument(
         "overrides", nargs="*", metavar="FIELD=VALUE", help="settings, such as optim.lr=0.003"
     )
