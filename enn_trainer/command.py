@@ -108,6 +108,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """End with the message and the status of a mistake."""
         self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
 
 
