@@ -14,7 +14,7 @@ from enn_trainer.envs import EnvFactory, global_randomness_kept
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
-from entity_env.vec_env import Metric, VecEnv
+from entity_env.vec_env import Metric, VecEnv, add_metrics
 from rogue_net.ragged import EntityBatch
 
 
@@ -90,8 +90,7 @@ def play(
             break
         batch = EntityBatch.of(obs, device)
         obs = envs.act(_choose(seats, batch, seed, t), obs_space)
-        for name, metric in obs.metrics.items():
-            metrics[name] = metrics[name] + metric if name in metrics else metric
+        add_metrics(metrics, obs.metrics)
     return metrics
 
 

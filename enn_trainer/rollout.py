@@ -11,7 +11,7 @@ from torch import Tensor
 
 from enn_trainer.agent import PPOAgent, chosen_on_host, draw_uniforms
 from entity_env.spaces import ObsSpace
-from entity_env.vec_env import Metric, VecEnv, VecObs
+from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor
 
 
@@ -93,8 +93,7 @@ def collect(
         truncated.append(obs.truncated.copy())
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
-        for name, metric in obs.metrics.items():
-            metrics[name] = metrics[name] + metric if name in metrics else metric
+        add_metrics(metrics, obs.metrics)
     batch = EntityBatch.cat(batches)
     lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
     return Rollout(

@@ -1,17 +1,16 @@
 """Episode statistics of any vectorised environment."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.ragged import Ragged
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import Metric, VecEnv, VecObs
+from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
 
 
-class AddMetricsWrapper(VecEnv):
+class AddMetricsWrapper(VecEnvWrapper):
     """Adds the return and length of finished episodes and the numbers of entities to the metrics.
 
     The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
@@ -25,25 +24,10 @@ class AddMetricsWrapper(VecEnv):
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
-        self.env = env
+        super().__init__(env)
         self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else np.asarray(filter)
         self.total_reward = np.zeros(len(env), dtype=np.float64)
         self.total_steps = np.zeros(len(env), dtype=np.int64)
-
-    def obs_space(self) -> ObsSpace:
-        """What can be observed."""
-        return self.env.obs_space()
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
-        return self.env.action_space()
-
-    def __len__(self) -> int:
-        return len(self.env)
-
-    def seed(self, seed: int) -> None:
-        """Seed the environments."""
-        self.env.seed(seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
@@ -54,14 +38,6 @@ class AddMetricsWrapper(VecEnv):
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
         return self._add_metrics(self.env.act(actions, obs_filter))
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of the environments."""
-        return self.env.render(**kwargs)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.env.close()
 
     def _add_metrics(self, obs: VecObs) -> VecObs:
         self.total_reward += obs.reward

@@ -19,8 +19,8 @@ from entity_env.recording_format import (
     records,
 )
 from entity_env.seeding import key_of, mix
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv, VecObs
+from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
 class EpisodeClock:
@@ -55,7 +55,7 @@ class EpisodeClock:
         self._next += int(new.sum())
 
 
-class RecordingVecEnv(VecEnv):
+class RecordingVecEnv(VecEnvWrapper):
     """Writes what environments show and what is done to a file.
 
     A file that exists is continued, with new episodes, if it is a recording of the same.
@@ -74,7 +74,7 @@ class RecordingVecEnv(VecEnv):
     def __init__(self, env: VecEnv, path: str | Path, subsample: int = 1, seed: int = 0) -> None:
         if subsample < 1:
             raise ValueError(f"subsample: expected at least 1, got {subsample}")
-        self.env = env
+        super().__init__(env)
         self.path = Path(path)
         self.subsample = subsample
         self.sampling_seed = seed
@@ -82,21 +82,6 @@ class RecordingVecEnv(VecEnv):
         self._clock = EpisodeClock(len(env))
         self._last: VecObs | None = None
         self._shown = b""
-
-    def obs_space(self) -> ObsSpace:
-        """What can be observed."""
-        return self.env.obs_space()
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
-        return self.env.action_space()
-
-    def __len__(self) -> int:
-        return len(self.env)
-
-    def seed(self, seed: int) -> None:
-        """Seed the environments."""
-        self.env.seed(seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere. The first time this opens the file.
@@ -154,10 +139,6 @@ class RecordingVecEnv(VecEnv):
         )
         clock.advance(obs.done)
         return obs
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of the environments."""
-        return self.env.render(**kwargs)
 
     def close(self) -> None:
         """Close the file and the environments. Safe to call twice."""

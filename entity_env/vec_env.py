@@ -88,6 +88,12 @@ class Metric:
         return self.sum / self.count if self.count else 0.0
 
 
+def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
+    """Count the metrics of one more step in those of all steps so far."""
+    for name, metric in more.items():
+        total[name] = total[name] + metric if name in total else metric
+
+
 @dataclass
 class VecObs:
     """One frame of each of B environments.
@@ -248,3 +254,37 @@ class VecEnv(ABC):
     def has_global_entity(self) -> bool:
         """Whether frames carry a row of global features."""
         return has_global_entity(self.obs_space(), self.action_space())
+
+
+class VecEnvWrapper(VecEnv):
+    """Environments around which something else happens; what is not overridden is theirs.
+
+    Args:
+        env: the environments.
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        return self.env.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        return self.env.action_space()
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        self.env.seed(seed)
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of the environments."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
