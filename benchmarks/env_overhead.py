@@ -75,9 +75,6 @@ def measure(num_entities: int, processes: int) -> float:
         def act(self, actions: object) -> object:
             return self.shown
 
-        def act_filter(self, actions: object, obs_filter: object) -> object:
-            return self.shown
-
     if processes == 1:
         envs = library.EnvList(Null, NUM_ENVS)
     else:
@@ -101,7 +98,7 @@ def measure(num_entities: int, processes: int) -> float:
     null.reset()
     start = time.perf_counter()
     for _ in range(10_000):
-        null.act_filter(None, None)
+        null.act(None)
     act_seconds = (time.perf_counter() - start) / 10_000
     return (seconds / STEPS / NUM_ENVS - act_seconds) * 1e6
 

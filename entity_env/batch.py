@@ -6,13 +6,14 @@ action names its entities by id.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.environment import Observation
-from entity_env.errors import InvalidObservation, invalid_in
-from entity_env.features import as_numbers, batch_entities
+from entity_env.errors import InvalidObservation
+from entity_env.features import as_numbers, batch_entities, given_names
 from entity_env.frames import Frames
 from entity_env.masks import batch_mask
 from entity_env.ragged import Ragged
@@ -43,13 +44,11 @@ def batch_obs(
         obs, obs_space, with_globals=has_global_entity(obs_space, action_space)
     )
     frames = Frames(obs, list(obs_space.entities), features, visible)
-    for i, o in enumerate(obs):
-        if not o.actions.keys() <= action_space.keys():
-            unknown = [name for name in o.actions if name not in action_space]
-            raise invalid_in(i, f"actions: expected some of {list(action_space)}, got {unknown}")
+    given_names([o.actions for o in obs], action_space, "actions: expected some of")
     env_metrics = _env_metrics(outcomes)
     reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
     truncated = np.array([o.truncated for o in outcomes], dtype=np.bool_)
+    terminated = np.array([o.terminated for o in outcomes], dtype=np.bool_)
     return VecObs(
         features=features,
         visible=visible,
@@ -57,7 +56,7 @@ def batch_obs(
             name: batch_mask(frames, name, space) for name, space in action_space.items()
         },
         reward=reward.astype(np.float32),
-        done=np.array([o.done for o in outcomes], dtype=np.bool_),
+        done=terminated | truncated,
         metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},
         truncated=truncated,
         final=_batch_final(outcomes, truncated, obs_space, GLOBAL in features),
@@ -85,7 +84,7 @@ def _batch_final(
 
 def _env_metrics(outcomes: Sequence[Observation]) -> dict[str, Ragged]:
     env_metrics = {}
-    for name in dict.fromkeys(name for o in outcomes for name in o.metrics):
+    for name in dict.fromkeys(chain.from_iterable(o.metrics for o in outcomes)):
         given = [name in o.metrics for o in outcomes]
         values = as_numbers(
             [o.metrics[name] for o in outcomes if name in o.metrics],

@@ -82,6 +82,7 @@ class EnvList(VecEnv):
             seed: of the run.
             episodes: for each of the environments, how many episodes it had begun before.
         """
+        self.refuse_begun_step("seed")
         self._seed = seed
         begun = [0] * len(self) if episodes is None else list(episodes)
         self._episodes = begun[:: self.sides]
@@ -91,6 +92,7 @@ class EnvList(VecEnv):
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
+        self.refuse_begun_step("reset")
         frames = [o for i in range(len(self.matches)) for o in self._reset_match(i, obs_config)]
         self._steps[:] = 0
         return self._show(frames, frames, obs_config)
@@ -103,16 +105,26 @@ class EnvList(VecEnv):
             actions, self._batch, self._frames, self._shown, self._action_space
         )
         self._steps += 1
-        frames: list[Observation] = []
+        sides, everything = self.sides, obs_filter == self._obs_space
         outcomes: list[Observation] = []
         for i, match in enumerate(self.matches):
+            acting = chosen[i * sides : (i + 1) * sides]
             try:
-                ended = match.act_filter(chosen[i * self.sides : (i + 1) * self.sides], obs_filter)
+                if everything and not match.filters_itself:
+                    outcomes += match.act(acting)
+                else:
+                    outcomes += match.act_filter(acting, obs_filter)
+                if len(outcomes) != (i + 1) * sides:
+                    raise InvalidObservation(
+                        f"act: expected {sides} observations, one for each side, got "
+                        f"{len(outcomes) - i * sides}"
+                    )
             except Exception as error:
-                self._locate(error, i * self.sides)
+                self._locate(error, i * sides)
                 raise
-            outcomes += ended
-            frames += self._reset_match(i, obs_filter) if self._is_over(ended, i) else ended
+        frames = list(outcomes)
+        for i in self._matches_over(outcomes):
+            frames[i * sides : (i + 1) * sides] = self._reset_match(i, obs_filter)
         batch = self._show(frames, outcomes, obs_filter)
         self._steps[batch.done] = 0
         return batch
@@ -134,6 +146,9 @@ class EnvList(VecEnv):
         self._episodes[i] += 1
         try:
             frames = match.reset_filter(obs_filter)
+            for o in frames:
+                if not isinstance(o, Observation):
+                    raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
             over = [o.done for o in frames]
             if over != [False] * self.sides:
                 raise InvalidObservation(
@@ -144,15 +159,25 @@ class EnvList(VecEnv):
             raise
         return frames
 
-    def _is_over(self, ended: Sequence[Observation], i: int) -> bool:
-        over = [o.done for o in ended]
-        if len(ended) != self.sides or any(over) != all(over):
+    def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
+        """The numbers of the matches that ended in this step."""
+        if not all(issubclass(kind, Observation) for kind in set(map(type, outcomes))):
+            i = next(i for i, o in enumerate(outcomes) if not isinstance(o, Observation))
+            error = InvalidObservation(f"act: expected an Observation, got {outcomes[i]!r}")
+            self._locate(error, i)
+            raise error
+        done = [o.terminated or o.truncated for o in outcomes]
+        over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
+        together = over.all(axis=1) == over.any(axis=1)
+        if not together.all():
+            i = int(np.flatnonzero(~together)[0])
             error = InvalidObservation(
-                f"done: expected {self.sides} sides that end together, got {over}"
+                f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
             )
             self._locate(error, i * self.sides)
             raise error
-        return over[0]
+        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
+        return ended
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace

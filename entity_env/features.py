@@ -1,6 +1,7 @@
 """From the features and visibility of many observations to one flat array per entity type."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, EntityName, ObsSpace
 
 Indices = npt.NDArray[np.int64]
+_FLOAT32 = np.dtype(np.float32)
 
 
 def batch_entities(
@@ -29,24 +31,39 @@ def batch_entities(
         )
         for name, entity in obs_space.entities.items()
     }
-    for i, o in enumerate(obs):
-        if not o.features.keys() <= features.keys():
-            unknown = [name for name in o.features if name not in features]
-            raise invalid_in(i, f"entities: expected types among {list(features)}, got {unknown}")
+    given_names([o.features for o in obs], features, "entities: expected types among")
+    hiding = given_names([o.visible for o in obs], features, "visible: expected types among")
     visible = {
         name: _cat_visible([o.visible.get(name) for o in obs], features[name].lengths, name)
         for name in features
-        if any(name in o.visible for o in obs)
+        if name in hiding
     }
-    for i, o in enumerate(obs):
-        if not o.visible.keys() <= visible.keys():
-            unknown = [name for name in o.visible if name not in features]
-            raise invalid_in(i, f"visible: expected types among {list(features)}, got {unknown}")
     if with_globals:
         features[GLOBAL] = _cat_features(
             [(o.global_features,) for o in obs], len(obs_space.global_features), "global_features"
         )
     return features, visible
+
+
+def given_names(
+    given: Sequence[Collection[str]], known: Collection[str], expected: str
+) -> set[str]:
+    """The names that any frame gives.
+
+    Raises:
+        InvalidObservation: one is not among those known; `expected` begins the message.
+    """
+    names: set[str] = set().union(*given)
+    if names <= set(known):
+        return names
+    i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
+    unknown = [name for name in given[i] if name not in known]
+    raise invalid_in(i, f"{expected} {list(known)}, got {unknown}")
+
+
+def all_none(values: Sequence[Any]) -> bool:
+    """Whether no frame gives a value; comparing with None would ask arrays for their truth."""
+    return set(map(type, values)) <= {type(None)}
 
 
 def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
@@ -58,20 +75,39 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
         raise invalid_in(
             i, f"{what}: expected rows of {width} numbers, got {blocks[i]!r}"
         ) from None
-    empty = np.zeros((0, width), dtype=np.float32)
-    shown = [block if n else empty for block, n in zip(blocks, lengths.tolist(), strict=True)]
-    try:
-        rows = np.concatenate([empty, *shown])
-    except (TypeError, ValueError):
-        rows = empty[:, :0]
-    if rows.shape != (lengths.sum(), width) or rows.dtype.kind not in "biuf":
-        # Not all are arrays or sequences of this width: look at each one, to say which.
+    rows = _cat_alike(blocks, width)
+    if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
         arrays = [
-            _as_block(block, int(n), width, what, i)
-            for i, (block, n) in enumerate(zip(shown, lengths, strict=True))
+            _as_block(block if n else np.zeros((0, width)), n, width, what, i)
+            for i, (block, n) in enumerate(zip(blocks, lengths.tolist(), strict=True))
         ]
-        rows = np.concatenate([empty, *arrays])
-    return Ragged(rows.astype(np.float32, copy=False), lengths)
+        rows = np.concatenate([np.zeros((0, width), dtype=np.float32), *arrays])
+    return Ragged(rows, lengths)
+
+
+def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | None:
+    """All rows, where all blocks are float32 arrays or all are nested lists; else None.
+
+    Joining the bytes of many small arrays takes a third of the time of `np.concatenate`, and
+    reading the numbers of all lists in one go a quarter of that of converting each.
+    """
+    given = list(filter(len, blocks))
+    kinds = set(map(type, given))
+    try:
+        if kinds == {np.ndarray}:
+            shapes = {b.shape for b in given}
+            if {s[1:] for s in shapes} != {(width,)} or {b.dtype for b in given} != {_FLOAT32}:
+                return None
+            return np.frombuffer(bytearray().join(given), _FLOAT32).reshape(-1, width)
+        if kinds <= {list, tuple}:
+            rows = list(chain.from_iterable(given))
+            if set(map(type, rows)) <= {list, tuple} and set(map(len, rows)) <= {width}:
+                numbers = chain.from_iterable(rows)
+                count = len(rows) * width
+                return np.fromiter(numbers, _FLOAT32, count).reshape(len(rows), width)
+    except (BufferError, TypeError, ValueError):
+        pass
+    return None
 
 
 def _as_block(block: Any, n: int, width: int, what: str, env_index: int) -> npt.NDArray[np.float32]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from entity_env.environment import Observation
 from entity_env.errors import invalid_in
+from entity_env.features import all_none
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import EntityID, EntityName
 
@@ -53,27 +54,28 @@ class Frames:
                 flags[rows] = self.visible[name].values
         return flags
 
-    def locate(self, who: Sequence[tuple[Any, Any] | None], what: str) -> Ragged:
+    def locate(self, ids: Sequence[Any], types: Sequence[Any], what: str) -> Ragged:
         """Positions of the named entities.
 
         Args:
-            who: per frame None (nobody), or (ids, types), where (None, None) names everybody.
+            ids: per frame the ids that are named, or None.
+            types: per frame the types of which every entity is named, or None; where there are
+                neither ids nor types, every entity of the frame is named.
             what: the field, for messages.
 
         Returns:
             int64 (named,) per frame, in the order named.
         """
-        namings = {w if w is None or w[0] is None else "ids" for w in map(_hashable, who)}
-        if len(namings) == 1 and isinstance(naming := namings.pop(), tuple):
-            return self._locate_types(naming[1], what)  # the same naming everywhere
+        if all_none(ids) and is_same_everywhere(types):
+            return self._locate_types(types[0], what)
         positions = [
-            _NOBODY if w is None else self._locate_in_frame(i, w[0], w[1], what)
-            for i, w in enumerate(who)
+            self._locate_in_frame(i, *naming, what)
+            for i, naming in enumerate(zip(ids, types, strict=True))
         ]
         lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
         return Ragged(np.concatenate(positions), lengths)
 
-    def _locate_types(self, types: tuple[EntityName, ...] | None, what: str) -> Ragged:
+    def _locate_types(self, types: Sequence[EntityName] | None, what: str) -> Ragged:
         if types is None:
             return Ragged(row_indices(np.zeros_like(self.totals), self.totals), self.totals)
         ks = [self._type_index(name, what, 0) for name in types]
@@ -82,13 +84,12 @@ class Frames:
 
     def _locate_in_frame(self, i: int, ids: Any, types: Any, what: str) -> Indices:
         if ids is not None:
-            position = self._positions_by_id[i]
             try:
+                position = self._positions_by_id[i] if len(ids) else {}
                 return np.fromiter(map(position.__getitem__, ids), np.int64, count=len(ids))
             except (KeyError, TypeError):
-                raise invalid_in(
-                    i, f"{what}: expected ids among {list(position)}, got {ids!r}"
-                ) from None
+                known = list(self._positions_by_id[i])
+                raise invalid_in(i, f"{what}: expected ids among {known}, got {ids!r}") from None
         if types is None:
             return np.arange(self.totals[i])
         ks = [self._type_index(name, what, i) for name in types]
@@ -147,8 +148,9 @@ class _LazyPositions(dict[int, dict[EntityID, int]]):
         return positions
 
 
-_NOBODY: Indices = np.zeros(0, dtype=np.int64)
-
-
-def _hashable(who: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
-    return (None, tuple(who[1])) if who is not None and who[1] is not None else who
+def is_same_everywhere(types: Sequence[Any]) -> bool:
+    """Whether all frames name the same types, all in a list, all in a tuple, or none at all."""
+    kinds = set(map(type, types))
+    return kinds <= {type(types[0])} <= {list, tuple, type(None)} and types.count(types[0]) == len(
+        types
+    )

@@ -13,7 +13,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.errors import invalid_in
-from entity_env.features import as_flags
+from entity_env.features import all_none, as_flags
 from entity_env.frames import Frames
 from entity_env.ragged import Ragged
 from entity_env.spaces import (
@@ -37,6 +37,11 @@ MASK_OF_SPACE: dict[type, type] = {
 }
 
 
+# What a frame that does not offer an action stands for.
+NOBODY_CHOOSES = CategoricalActionMask(actor_ids=())
+NOBODY_SELECTS = SelectEntityActionMask(actor_ids=(), actee_ids=())
+
+
 def batch_mask(frames: Frames, name: ActionName, space: ActionSpace) -> VecActionMask:
     """Who takes an action in each frame and what is allowed, without those who cannot do anything.
 
@@ -54,51 +59,44 @@ def batch_mask(frames: Frames, name: ActionName, space: ActionSpace) -> VecActio
 def _batch_categorical(
     frames: Frames, name: ActionName, space: CategoricalActionSpace
 ) -> VecCategoricalActionMask:
-    masks = _masks_of(frames, name, space)
-    actors = frames.locate(
-        [None if m is None else (m.actor_ids, m.actor_types) for m in masks],
-        f"actions[{name!r}] actors",
-    )
-    frames.refuse_invisible(actors, f"actions[{name!r}] actors")
-    given = [None if m is None else m.mask for m in masks]
-    return _with_legal_actors(actors, given, len(space), name)
+    masks = _masks_of(frames, name, space, NOBODY_CHOOSES)
+    where = f"actions[{name!r}] actors"
+    actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
+    frames.refuse_invisible(actors, where)
+    return _with_legal_actors(actors, [m.mask for m in masks], len(space), name)
 
 
 def _batch_global(
     frames: Frames, name: ActionName, space: GlobalCategoricalActionSpace
 ) -> VecCategoricalActionMask:
-    masks = _masks_of(frames, name, space)
+    masks = _masks_of(frames, name, space, None)
     offered = np.array([m is not None for m in masks], dtype=np.bool_)
     actors = Ragged(frames.totals[offered], offered.astype(np.int64))
-    given = [
-        None
-        if m is None or m.mask is None
-        else np.atleast_2d(as_flags(m.mask, f"actions[{name!r}].mask", i))
-        for i, m in enumerate(masks)
-    ]
+    given = [None if m is None else m.mask for m in masks]
+    if not all_none(given):
+        where = f"actions[{name!r}].mask"
+        given = [
+            None if mask is None else np.atleast_2d(as_flags(mask, where, i))
+            for i, mask in enumerate(given)
+        ]
     return _with_legal_actors(actors, given, len(space), name)
 
 
 def _batch_select_entity(
     frames: Frames, name: ActionName, space: SelectEntityActionSpace
 ) -> VecSelectEntityActionMask:
-    masks = _masks_of(frames, name, space)
+    masks = _masks_of(frames, name, space, NOBODY_SELECTS)
     where = f"actions[{name!r}]"
     actors = frames.locate(
-        [None if m is None else (m.actor_ids, m.actor_types) for m in masks], f"{where} actors"
+        [m.actor_ids for m in masks], [m.actor_types for m in masks], f"{where} actors"
     )
-    actees = frames.locate(
-        [
-            None if m is None or n == 0 else (m.actee_ids, m.actee_types)
-            for m, n in zip(masks, actors.lengths, strict=True)
-        ],
-        f"{where} actees",
-    )
+    actee_ids, actee_types = [m.actee_ids for m in masks], [m.actee_types for m in masks]
+    for i in np.flatnonzero(actors.lengths == 0).tolist():  # nobody selects, so nobody is selected
+        actee_ids[i], actee_types[i] = (), None
+    actees = frames.locate(actee_ids, actee_types, f"{where} actees")
     frames.refuse_invisible(actors, f"{where} actors")
     frames.refuse_invisible(actees, f"{where} actees")
-    allowed = _cat_masks(
-        [None if m is None else m.mask for m in masks], actors.lengths, actees.lengths, name
-    )
+    allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
     frame_of_actor = np.repeat(np.arange(len(actors)), actors.lengths)
     row_lengths = actees.lengths[frame_of_actor]
     if allowed is None:
@@ -110,17 +108,21 @@ def _batch_select_entity(
     return VecSelectEntityActionMask(kept, actees, pairs)
 
 
-def _masks_of(frames: Frames, name: ActionName, space: ActionSpace) -> list[Any]:
-    """The mask each frame gives for an action, None where the action is not offered."""
-    masks: list[ActionMask | None] = [o.actions.get(name) for o in frames.obs]
+def _masks_of(
+    frames: Frames, name: ActionName, space: ActionSpace, absent: ActionMask | None
+) -> list[Any]:
+    """The mask each frame gives for an action, `absent` where the action is not offered."""
+    masks = [o.actions.get(name) for o in frames.obs]
     expected = MASK_OF_SPACE[type(space)]
+    if set(map(type, masks)) == {expected}:
+        return masks
     for i, mask in enumerate(masks):
         if mask is not None and not isinstance(mask, expected):
             raise invalid_in(
                 i,
                 f"actions[{name!r}]: expected a {expected.__name__}, got {type(mask).__name__}",
             )
-    return masks
+    return [absent if mask is None else mask for mask in masks]
 
 
 def _with_legal_actors(
@@ -142,7 +144,7 @@ def _cat_masks(
     given: Sequence[Any], rows: Indices, columns: Indices, name: ActionName
 ) -> npt.NDArray[np.bool_] | None:
     """The masks of all frames, flat and row by row; None if no frame gives one."""
-    if all(mask is None for mask in given):
+    if all_none(given):
         return None
     blocks = []
     for i, (mask, m, n) in enumerate(zip(given, rows, columns, strict=True)):

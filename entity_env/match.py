@@ -19,6 +19,8 @@ class Match(SeededRandom, ABC):
     """
 
     num_sides: int = 2
+    filters_itself: bool = False
+    """Whether `reset_filter` and `act_filter` are to be called also where nothing is left out."""
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
@@ -62,6 +64,10 @@ class Solo(Match):
 
     def __init__(self, env: Environment) -> None:
         self.env = env
+        self.filters_itself = (type(env).reset_filter, type(env).act_filter) != (
+            Environment.reset_filter,
+            Environment.act_filter,
+        )
 
     def obs_space(self) -> ObsSpace:
         """The environment's."""

@@ -1,12 +1,9 @@
 """Episode statistics of any vectorised environment."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.ragged import Ragged
-from entity_env.spaces import ActionName, ObsSpace
+from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
 
 
@@ -35,11 +32,9 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.total_steps[:] = 0
         return self.env.reset(obs_config)
 
-    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere."""
-        return self._add_metrics(self.env.act(actions, obs_filter))
-
-    def _add_metrics(self, obs: VecObs) -> VecObs:
+    def wait(self) -> VecObs:
+        """What is shown after a step, and the metrics."""
+        obs = self.env.wait()
         self.total_reward += obs.reward
         self.total_steps += 1
         counted = self.filter

@@ -1,5 +1,6 @@
 """Environments that step in worker processes."""
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.environment import Environment
-from entity_env.errors import WorkerError
+from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import Match
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -67,7 +68,9 @@ class ParallelEnvList(VecEnv):
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
         self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
-        self._shown: list[VecObs | None] = [None] * len(setups)
+        self._batch: VecObs | None = None
+        self._shown: ObsSpace | None = None
+        self._acting = False
         self._workers: list[WorkerProcess] = []
         try:
             self._workers = [WorkerProcess(setup) for setup in setups]
@@ -103,32 +106,42 @@ class ParallelEnvList(VecEnv):
         pieces = self._receive_all(lambda i, _: self._restart(i, obs_config))
         for episodes in self._episodes:
             episodes += 1
-        self._shown = list(pieces)
-        return VecObs.cat(pieces)
+        self._shown = copy.deepcopy(obs_config)
+        self._batch = VecObs.cat(pieces)
+        return self._batch
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
+        self.act_async(actions, obs_filter)
+        return self.wait()
+
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Let the workers begin a step."""
+        if self._batch is None or self._acting:
+            raise EntityEnvError(f"act_async: call {'wait' if self._acting else 'reset'} first")
         counts = [worker.setup.num_envs for worker in self._workers]
         pieces = {name: chosen.split(counts) for name, chosen in actions.items()}
+        changed = obs_filter if obs_filter != self._shown else None
+        self._shown = self._shown if changed is None else copy.deepcopy(changed)
         self._send_all(
             "act",
             [
-                [{name: piece[i] for name, piece in pieces.items()}, obs_filter]
+                [{name: piece[i] for name, piece in pieces.items()}, changed]
                 for i in range(len(self._workers))
             ],
         )
+        self._acting = True
 
-        def begin_again(i: int, lost: WorkerLostError) -> VecObs:
-            before = self._shown[i]
-            if before is None:
-                raise lost
-            return _all_truncated(before, self._restart(i, obs_filter))
-
-        shown: list[VecObs] = self._receive_all(begin_again)
-        for episodes, piece in zip(self._episodes, shown, strict=True):
+    def wait(self) -> VecObs:
+        """What all workers show after the step that they began."""
+        if not self._acting:
+            raise EntityEnvError("wait: call act_async first")
+        self._acting = False
+        pieces: list[VecObs] = self._receive_all(self._begin_again)
+        for episodes, piece in zip(self._episodes, pieces, strict=True):
             episodes += piece.done
-        self._shown = list(shown)
-        return VecObs.cat(shown)
+        self._batch = VecObs.cat(pieces)
+        return self._batch
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all environments."""
@@ -143,6 +156,8 @@ class ParallelEnvList(VecEnv):
     def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
         if not self._workers:
             raise WorkerError(f"{name}: the workers are closed")
+        if self._acting:
+            raise EntityEnvError(f"{name}: call wait first")
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args])
 
@@ -186,6 +201,14 @@ class ParallelEnvList(VecEnv):
             self._ask(i, "seed", [self._seed, self._episodes[i].tolist()])
         return started
 
+    def _begin_again(self, i: int, lost: WorkerLostError) -> VecObs:
+        """The step in which the episodes of a lost worker were cut off and others began."""
+        assert self._batch is not None
+        assert self._shown is not None
+        first = sum(worker.setup.num_envs for worker in self._workers[:i])
+        before = slice(first, first + self._workers[i].setup.num_envs)
+        return _all_truncated(self._batch, before, self._restart(i, self._shown))
+
     def _restart(self, i: int, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""
         self._replace(i)
@@ -200,14 +223,14 @@ class ParallelEnvList(VecEnv):
         return answer
 
 
-def _all_truncated(before: VecObs, begun: VecObs) -> VecObs:
-    """The step in which episodes last seen in `before` were cut off, and those of `begun` began."""
-    cut_off = np.ones(len(before), dtype=np.bool_)
+def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
+    """The step that cut off episodes last seen in some frames of a batch, and began others."""
+    cut_off = np.ones(len(begun), dtype=np.bool_)
     final = VecObs(
-        before.features,
-        before.visible,
+        {name: rows[before] for name, rows in batch.features.items()},
+        {name: flags[before] for name, flags in batch.visible.items()},
         {},
-        np.zeros(len(before), dtype=np.float32),
+        np.zeros(len(begun), dtype=np.float32),
         cut_off,
         {},
         truncated=cut_off,

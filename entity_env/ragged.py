@@ -61,11 +61,13 @@ class Ragged:
 
     def split(self, frame_counts: Sequence[int]) -> list["Ragged"]:
         """Consecutive pieces of so many frames each. The rows are views, not copies."""
-        lengths = np.split(self.lengths, np.cumsum(frame_counts)[:-1])
-        rows = np.cumsum([int(piece.sum()) for piece in lengths])[:-1]
-        return [
-            Ragged(v, piece) for v, piece in zip(np.split(self.values, rows), lengths, strict=True)
-        ]
+        pieces, frame, row = [], 0, 0
+        for count in frame_counts:
+            lengths = self.lengths[frame : frame + count]
+            rows = int(lengths.sum())
+            pieces.append(Ragged(self.values[row : row + rows], lengths))
+            frame, row = frame + count, row + rows
+        return pieces
 
     @staticmethod
     def cat(pieces: Sequence["Ragged"]) -> "Ragged":

@@ -81,6 +81,7 @@ class RecordingVecEnv(VecEnvWrapper):
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(len(env))
         self._last: VecObs | None = None
+        self._deciding: dict[str, Any] = {}
         self._shown = b""
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -103,7 +104,18 @@ class RecordingVecEnv(VecEnvWrapper):
         probs: Mapping[ActionName, Ragged] | None = None,
         logits: Mapping[ActionName, Ragged] | None = None,
     ) -> VecObs:
-        """Take a step everywhere and record it.
+        """Take a step everywhere and record it; the arguments are those of `act_async`."""
+        self.act_async(actions, obs_filter, probs, logits)
+        return self.wait()
+
+    def act_async(
+        self,
+        actions: Mapping[ActionName, Ragged],
+        obs_filter: ObsSpace,
+        probs: Mapping[ActionName, Ragged] | None = None,
+        logits: Mapping[ActionName, Ragged] | None = None,
+    ) -> None:
+        """Begin a step everywhere, which `wait` records.
 
         Args:
             actions: as in `VecEnv.act`.
@@ -123,12 +135,17 @@ class RecordingVecEnv(VecEnvWrapper):
         drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
         kept = np.flatnonzero(drawn == 0)
         decisions = Decisions(self._last, dict(actions), dict(probs or {}), dict(logits or {}))
-        decisions = decisions.take(kept)  # a copy: environments may reuse what they return
-        obs = self._last = self.env.act(actions, obs_filter)
+        # a copy: environments may reuse what they return
+        self._deciding = {**vars(decisions.take(kept)), "kept": kept}
+        self.env.act_async(actions, obs_filter)
+
+    def wait(self) -> VecObs:
+        """What is shown after a step, which is recorded."""
+        obs = self._last = self.env.wait()
+        clock = self._clock
         self._write(
             {
-                **vars(decisions),
-                "kept": kept,
+                **self._deciding,
                 "episode": clock.episode,
                 "step": clock.step,
                 "reward": obs.reward,

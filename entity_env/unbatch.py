@@ -1,6 +1,7 @@
 """The way back: from the choices for a batch to the actions of each environment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,15 @@ import numpy.typing as npt
 from entity_env.actions import (
     Action,
     CategoricalAction,
-    CategoricalActionMask,
     GlobalCategoricalAction,
-    GlobalCategoricalActionMask,
     SelectEntityAction,
-    SelectEntityActionMask,
 )
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.errors import InvalidAction
+from entity_env.features import all_none
+from entity_env.frames import is_same_everywhere
+from entity_env.masks import NOBODY_CHOOSES, NOBODY_SELECTS
 from entity_env.ragged import Ragged, exclusive_cumsum, from_ragged_buffer
 from entity_env.spaces import (
     ActionName,
@@ -69,21 +70,12 @@ def unbatch_actions(
                 f"actions[{name!r}]: expected {mask.actors.lengths.tolist()} choices per "
                 f"environment, got {chosen.lengths.tolist()}"
             )
-        ends = np.cumsum(chosen.lengths).tolist()
-        values, actors = chosen.values.reshape(-1), mask.actors.values
-        _refuse_illegal(values, mask, space, name)
+        chosen = Ragged(chosen.values.reshape(-1), chosen.lengths)
+        _refuse_illegal(chosen.values, mask, space, name)
+        given = [None] * len(obs) if probs is None else probs[name]
         convert = _CONVERTERS[type(space)]
-        labels = getattr(space, "index_to_label", [])
-        start = 0
-        for i, (o, end) in enumerate(zip(obs, ends, strict=True)):
-            offered = o.actions.get(name)
-            if offered is not None:
-                rows = slice(start, end)
-                p = None if probs is None else probs[name][i]
-                action = convert(o, obs_space, offered, actors[rows], values[rows], labels, p)
-                if action is not None:
-                    actions[i][name] = action
-            start = end
+        for i, action in convert(obs, obs_space, name, space, mask.actors, chosen, given):
+            actions[i][name] = action
     return actions
 
 
@@ -108,78 +100,110 @@ def _refuse_illegal(
 
 
 def _to_global(
-    obs: Observation,
+    obs: Sequence[Observation],
     obs_space: ObsSpace,
-    mask: GlobalCategoricalActionMask,
-    actors: Indices,
-    chosen: Indices,
-    labels: list[str],
-    probs: npt.NDArray[np.float32] | None,
-) -> Action | None:
-    if len(chosen) == 0:  # nothing is legal
-        return None
-    index = int(chosen[0])
-    return GlobalCategoricalAction(
-        index, labels[index], None if probs is None else probs.reshape(-1)
-    )
+    name: ActionName,
+    space: GlobalCategoricalActionSpace,
+    actors: Ragged,
+    chosen: Ragged,
+    probs: Sequence[Any],
+) -> Iterator[tuple[int, Action]]:
+    """The actions of the frames in which anything was legal."""
+    indices, labels = chosen.values.tolist(), space.index_to_label
+    can_act = actors.lengths.tolist()
+    frames = compress(zip(range(len(obs)), probs, strict=True), can_act)
+    for (i, p), index in zip(frames, indices, strict=True):
+        p = None if p is None else p.reshape(-1)
+        yield i, GlobalCategoricalAction(index, labels[index], p)
 
 
 def _to_categorical(
-    obs: Observation,
+    obs: Sequence[Observation],
     obs_space: ObsSpace,
-    mask: CategoricalActionMask,
-    actors: Indices,
-    chosen: Indices,
-    labels: list[str],
-    probs: npt.NDArray[np.float32] | None,
-) -> Action | None:
-    return CategoricalAction(_actor_ids(obs, obs_space, mask, actors), chosen, labels, probs)
+    name: ActionName,
+    space: CategoricalActionSpace,
+    actors: Ragged,
+    chosen: Ragged,
+    probs: Sequence[Any],
+) -> Iterator[tuple[int, Action]]:
+    masks = [o.actions.get(name, NOBODY_CHOOSES) for o in obs]
+    ids = _actor_ids(obs, obs_space, masks, actors)
+    labels = space.index_to_label
+    for i, (mask, who, choices, p) in enumerate(
+        zip(masks, ids, _arrays_of(chosen), probs, strict=True)
+    ):
+        if mask is not NOBODY_CHOOSES:
+            yield i, CategoricalAction(who, choices, labels, p)
 
 
 def _to_select_entity(
-    obs: Observation,
+    obs: Sequence[Observation],
     obs_space: ObsSpace,
-    mask: SelectEntityActionMask,
-    actors: Indices,
-    chosen: Indices,
-    labels: list[str],
-    probs: npt.NDArray[np.float32] | None,
-) -> Action | None:
-    if len(chosen) == 0:
-        return SelectEntityAction([], [], probs)
-    actees = _named_ids(obs, obs_space, mask.actee_ids, mask.actee_types)
-    selected = list(map(actees.__getitem__, chosen.tolist()))
-    return SelectEntityAction(_actor_ids(obs, obs_space, mask, actors), selected, probs)
+    name: ActionName,
+    space: SelectEntityActionSpace,
+    actors: Ragged,
+    chosen: Ragged,
+    probs: Sequence[Any],
+) -> Iterator[tuple[int, Action]]:
+    masks: list[Any] = [o.actions.get(name, NOBODY_SELECTS) for o in obs]
+    ids = _actor_ids(obs, obs_space, masks, actors)
+    actees = _named_ids(
+        obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks]
+    )
+    for i, (mask, who, whom, choices, p) in enumerate(
+        zip(masks, ids, actees, _arrays_of(chosen), probs, strict=True)
+    ):
+        if mask is not NOBODY_SELECTS:
+            yield i, SelectEntityAction(who, list(map(whom.__getitem__, choices.tolist())), p)
 
 
-_CONVERTERS: dict[type, Callable[..., Action | None]] = {
+_CONVERTERS: dict[type, Callable[..., Iterator[tuple[int, Action]]]] = {
     CategoricalActionSpace: _to_categorical,
     GlobalCategoricalActionSpace: _to_global,
     SelectEntityActionSpace: _to_select_entity,
 }
 
 
+def _arrays_of(rows: Ragged) -> Sequence[Indices]:
+    """The values of each frame, views of all of them."""
+    n = rows.lengths[0]
+    if (rows.lengths == n).all():
+        return list(rows.values.reshape(-1, n)) if n else [rows.values] * len(rows)
+    ends = np.cumsum(rows.lengths).tolist()
+    return [rows.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def _actor_ids(
-    obs: Observation,
-    obs_space: ObsSpace,
-    mask: CategoricalActionMask | SelectEntityActionMask,
-    actors: Indices,
+    obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actors: Ragged
+) -> list[Sequence[EntityID]]:
+    """Per frame the ids of the actors, without those who had nothing legal and were left out."""
+    named = _named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
+    counts = np.fromiter(map(len, named), dtype=np.int64, count=len(named))
+    for i in np.flatnonzero(counts != actors.lengths).tolist():
+        all_ids = obs[i].index_to_id(obs_space)
+        named[i] = [all_ids[k] for k in actors[i].values]
+    return named
+
+
+def _named_ids(
+    obs: Sequence[Observation], obs_space: ObsSpace, ids: Sequence[Any], types: Sequence[Any]
+) -> list[Sequence[EntityID]]:
+    """Per frame the ids of the entities that a mask names by id, by type or not at all."""
+    if all_none(ids) and is_same_everywhere(types) and types[0] is not None and len(types[0]) == 1:
+        name = types[0][0]
+        given = [o.ids.get(name) for o in obs]
+        return [o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)]
+    return [_named_in_frame(o, obs_space, i, t) for o, i, t in zip(obs, ids, types, strict=True)]
+
+
+def _named_in_frame(
+    obs: Observation, obs_space: ObsSpace, ids: Any, types: Any
 ) -> Sequence[EntityID]:
-    named = _named_ids(obs, obs_space, mask.actor_ids, mask.actor_types)
-    if len(named) == len(actors):
-        return named
-    all_ids = obs.index_to_id(obs_space)  # some had nothing legal and were left out
-    return [all_ids[i] for i in actors]
-
-
-def _named_ids(obs: Observation, obs_space: ObsSpace, ids: Any, types: Any) -> Sequence[EntityID]:
     if ids is not None:
         named: Sequence[EntityID] = ids
         return named
     if types is None:
         return obs.index_to_id(obs_space)
-    if len(types) == 1:
-        return obs.ids_of_type(types[0])
     return [entity_id for name in types for entity_id in obs.ids_of_type(name)]
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import (
     ActionName,
@@ -236,6 +237,44 @@ class VecEnv(ABC):
             obs_filter: the types and features to show.
         """
 
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Begin a step everywhere; `wait` returns what it shows.
+
+        In between, the caller can do something else: two halves of the environments can take
+        turns with a policy. Where environments cannot step on their own, they do in `wait`.
+
+        Args:
+            actions: as in `act`.
+            obs_filter: as in `act`.
+
+        Raises:
+            EntityEnvError: another step was begun, but not waited for.
+        """
+        self.refuse_begun_step("act_async")
+        self._begun = actions, obs_filter
+
+    def wait(self) -> VecObs:
+        """What is shown after the step that `act_async` began.
+
+        Raises:
+            EntityEnvError: none was begun.
+        """
+        if self._begun is None:
+            raise EntityEnvError("wait: call act_async first")
+        (actions, obs_filter), self._begun = self._begun, None
+        return self.act(actions, obs_filter)
+
+    def refuse_begun_step(self, name: str) -> None:
+        """Raise if a step was begun that nobody waited for, before `name` would forget it.
+
+        Raises:
+            EntityEnvError: it was.
+        """
+        if self._begun is not None:
+            raise EntityEnvError(f"{name}: call wait first")
+
+    _begun: tuple[Mapping[ActionName, Ragged], ObsSpace] | None = None
+
     @abstractmethod
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all environments, (B, height, width, 3) uint8."""
@@ -259,6 +298,8 @@ class VecEnv(ABC):
 class VecEnvWrapper(VecEnv):
     """Environments around which something else happens; what is not overridden is theirs.
 
+    What happens before a step goes into `act_async`, what happens after it into `wait`.
+
     Args:
         env: the environments.
     """
@@ -276,6 +317,19 @@ class VecEnvWrapper(VecEnv):
 
     def __len__(self) -> int:
         return len(self.env)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere."""
+        self.act_async(actions, obs_filter)
+        return self.wait()
+
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Begin a step everywhere."""
+        self.env.act_async(actions, obs_filter)
+
+    def wait(self) -> VecObs:
+        """What is shown after that step."""
+        return self.env.wait()
 
     def seed(self, seed: int) -> None:
         """Seed the environments."""

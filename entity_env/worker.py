@@ -6,52 +6,86 @@ environment does.
 """
 
 import contextlib
+import os
 import runpy
+import select
 import signal
 import sys
+import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
+from entity_env.channel import Channel
 from entity_env.env_list import EnvList
 from entity_env.errors import InvalidObservation
-from entity_env.messages import pack, unpack
+from entity_env.ragged import Ragged
+from entity_env.shared_memory import SharedMemory
+from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec_env import VecObs
 
 
 def main() -> None:
-    """Serve the connection whose file descriptor is the last argument, until it closes."""
+    """Serve the parent; the last arguments are the files of the connection and of the memory."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles what its group is sent
         signal.signal(number, signal.SIG_IGN)
-    parent_gone = (EOFError, BrokenPipeError, ConnectionResetError)
-    with Connection(int(sys.argv[-1])) as connection, contextlib.suppress(*parent_gone):
-        serve(connection)
+    connection, ours, theirs = map(int, sys.argv[-3:])
+    threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
+    channel = Channel(Connection(connection), SharedMemory(ours), SharedMemory(theirs))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+        serve(channel)
 
 
-def serve(connection: Connection) -> None:
+def _end_with_parent(connection: int) -> None:
+    """End this process when the other end of the connection closes, whatever it is doing."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)  # no event but that one
+    hung_up.poll()
+    os._exit(1)
+
+
+def serve(channel: Channel) -> None:
     """Make the environments that the first message describes, then answer one message at a time.
 
     Every answer is ["ok", result] or ["error", kind, env_index, step, text].
     """
-    setup = unpack(connection.recv_bytes())
+    setup = channel.receive()
     sys.path[:], sys.argv[:] = setup["sys_path"], setup["argv"]
-    envs: list[EnvList] = []
+    envs: list[_WorkerEnvs] = []
 
     def start() -> Any:
         create_env = _load(setup["create_env"], setup["main"])
-        envs.append(EnvList(create_env, setup["num_envs"], setup["first"], setup["validate"]))
+        envs.append(_WorkerEnvs(create_env, setup["num_envs"], setup["first"], setup["validate"]))
         return [envs[0].obs_space(), envs[0].action_space(), envs[0].sides]
 
-    connection.send_bytes(_answer(start))
+    _answer(channel, start)
     while envs:
-        name, arguments = unpack(connection.recv_bytes())
-        answer = _answer(lambda: getattr(envs[0], name)(*arguments))  # noqa: B023 (called at once)
+        name, arguments = channel.receive()
         if name == "close":
+            envs[0].close()
             return
-        connection.send_bytes(answer)
+        _answer(channel, lambda: getattr(envs[0], name)(*arguments))  # noqa: B023 (called at once)
+
+
+class _WorkerEnvs(EnvList):
+    """Environments that are told what to show when that changes, and keep what they are sent."""
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        self._sent = obs_config
+        return super().reset(obs_config)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace | None) -> VecObs:
+        if obs_filter is not None:
+            self._sent = obs_filter
+        kept = {  # an environment may keep them, the memory is written again in the next step
+            name: Ragged(chosen.values.copy(), chosen.lengths.copy())
+            for name, chosen in actions.items()
+        }
+        return super().act(kept, self._sent)
 
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
@@ -71,11 +105,14 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
     return factory
 
 
-def _answer(call: Callable[[], Any]) -> bytes:
+def _answer(channel: Channel, call: Callable[[], Any]) -> None:
     try:
-        return pack(["ok", call()])
+        return channel.send(["ok", call()])
+    except (BrokenPipeError, ConnectionResetError):
+        raise
     except InvalidObservation as error:
         text = Exception.__str__(error)
-        return pack(["error", "InvalidObservation", error.env_index, error.step, text])
+        problem = ["InvalidObservation", error.env_index, error.step, text]
     except Exception:
-        return pack(["error", "Exception", None, None, traceback.format_exc()])
+        problem = ["Exception", None, None, traceback.format_exc()]
+    channel.send(["error", *problem])

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from entity_env.channel import Channel
 from entity_env.errors import InvalidObservation, WorkerError
-from entity_env.messages import pack, unpack
+from entity_env.shared_memory import SharedMemory
 
 _MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
 
@@ -74,22 +75,26 @@ class WorkerSetup:
 
 
 class WorkerProcess:
-    """One process and the connection to it.
+    """One process and the channel to it.
 
     It is a fresh interpreter that ends when the connection closes, also if this process crashes.
+    The memory that both share has no name, so that nothing is left of it then.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup
         ours, theirs = socket.socketpair()
+        asking, answering = SharedMemory(), SharedMemory()
+        files = [theirs.fileno(), answering.file, asking.file]
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(package=package), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-c", _MAIN.format(package=package), *map(str, files)],
+            pass_fds=files,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        self.connection = Connection(ours.detach())
+        self.channel = Channel(Connection(ours.detach()), asking, answering)
+        self._asked_at = 0.0
         self.send(
             {
                 "sys_path": list(map(str, sys.path)),
@@ -104,19 +109,25 @@ class WorkerProcess:
 
     def send(self, message: Any) -> None:
         """Send a message; that the worker is gone shows when its answer is read."""
-        data = pack(message)
-        with contextlib.suppress(OSError):
-            self.connection.send_bytes(data)
+        self._asked_at = time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(message)
 
     def receive(self) -> Any:
-        """The result of the last message; or the error to raise, which is returned."""
+        """The result of the last message; or the error to raise, which is returned.
+
+        Its arrays are valid until the next message is sent.
+        """
+        timeout_s = self.setup.timeout_s
+        if timeout_s is not None:  # it has had some time while others were waited for
+            timeout_s = max(0.0, self._asked_at + timeout_s - time.monotonic())
         try:
-            if not self.connection.poll(self.setup.timeout_s):
+            if not self.channel.connection.poll(timeout_s):
                 self.kill()
                 return WorkerLostError(
                     f"{self.setup} did not answer for {self.setup.timeout_s} seconds"
                 )
-            answer = unpack(self.connection.recv_bytes())
+            answer = self.channel.receive()
         except (EOFError, OSError):
             return self._lost()
         if answer[0] == "ok":
@@ -130,18 +141,19 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Ask it to end; after five seconds, kill it."""
-        self.send(["close", []])
-        self.connection.close()
+        with contextlib.suppress(OSError):
+            self.send(["close", []])
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.kill()
+        self.channel.close()
 
     def kill(self) -> None:
         """End it at once."""
-        self.connection.close()
         self.process.kill()
         self.process.wait()
+        self.channel.close()
 
     def _lost(self) -> WorkerLostError:
         try:

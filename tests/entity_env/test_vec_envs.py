@@ -269,25 +269,38 @@ def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
     assert quota.take() == "no restarts are left"
 
 
-def test_workers_end_when_their_parent_is_killed() -> None:
+@pytest.mark.parametrize("doing", ["waiting", "hanging"])
+def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
+    """Neither processes, also in the middle of a step without end, nor named shared memory."""
     program = (
         "import sys, time\n"
+        "import numpy as np\n"
         "from entity_env import ParallelEnvList\n"
-        "from entity_env.examples import Xor\n"
-        "envs = ParallelEnvList(Xor, 2, 2)\n"
+        "from tests.entity_env.test_vec_envs import random_choices\n"
+        "from tests.entity_env.worlds import SPACE, Sleeps\n"
+        "envs = ParallelEnvList(Sleeps, 2, 2)\n"
+        "obs = envs.reset(SPACE)\n"
+        "if sys.argv[1] == 'hanging':\n"
+        "    envs.act_async(random_choices(envs, obs, np.random.default_rng(0)), SPACE)\n"
+        "    time.sleep(0.5)\n"
         "print(*[worker.process.pid for worker in envs._workers], flush=True)\n"
         "time.sleep(600)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    named_before = set(Path("/dev/shm").iterdir())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, doing], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     with parent.stdout:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert set(Path("/dev/shm").iterdir()) <= named_before
 
 
 def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
@@ -346,18 +359,23 @@ def test_acting_before_the_first_reset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "got"),
+    ("outcomes", "message"),
     [
-        ([Observation()], r"\[False\]"),
-        ([Observation(done=True), Observation()], r"\[True, False\]"),
+        (
+            [Observation()],
+            "environment 0, step 1: .*expected 2 observations, one for each side, got 1",
+        ),
+        ([Observation()] * 3, "expected 2 observations, one for each side, got 3"),
+        ([Observation(done=True), Observation()], r"that end together, got \[True, False\]"),
+        ([Observation(), None], "environment 1, step 1: .*expected an Observation, got None"),
     ],
 )
-def test_sides_that_do_not_end_together_are_refused(outcomes: list[Observation], got: str) -> None:
+def test_sides_that_do_not_end_together_are_refused(outcomes: Any, message: str) -> None:
     class Uneven(Bidding):
         def observe(self, rewards: list[float]) -> list[Observation]:
             return super().observe(rewards) if self.turn == 0 else outcomes
 
-    with pytest.raises(InvalidObservation, match=f"2 sides that end together, got {got}"):
+    with pytest.raises(InvalidObservation, match=message):
         play(EnvList(Uneven, 2), 1)
 
 

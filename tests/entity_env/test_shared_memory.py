@@ -1,0 +1,149 @@
+"""Arrays between processes: whole, growing, and gone afterwards."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entity_env import (
+    Action,
+    CategoricalAction,
+    CategoricalActionMask,
+    EnvList,
+    Observation,
+    ParallelEnvList,
+    Ragged,
+)
+from entity_env.messages import MessageError, pack, unpack
+from entity_env.shared_memory import SharedMemory
+from tests.entity_env.test_batch import assert_same
+from tests.entity_env.worlds import SPACE, Walk
+
+
+class Doubles(Walk):
+    """Twice as many things in each step: after 16 steps a frame takes more than a megabyte."""
+
+    def observe(self, reward: float) -> Observation:
+        rows = np.arange(2**self.clock, dtype=np.float32).reshape(-1, 1)
+        return Observation(
+            features={"Thing": rows if self.clock else rows[:0]},
+            global_features=[self.clock],
+            actions={"move": CategoricalActionMask(actor_ids=[])},
+        )
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.clock += 1
+        return self.observe(0.0)
+
+
+class KeepsActions(Walk):
+    """Rewards 1 if what it was sent first still is what it was."""
+
+    def reset(self) -> Observation:
+        self.sent: list[np.ndarray] = []  # type: ignore[type-arg]
+        super().reset()
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        move = actions["move"]
+        assert isinstance(move, CategoricalAction)
+        self.sent.append(move.indices)
+        return self.observe(float(self.sent[0].tolist() == [0, 0]))
+
+    def observe(self, reward: float) -> Observation:
+        return Observation(
+            features={"Thing": [[0.0], [1.0]]},
+            global_features=[0.0],
+            actions={"move": CategoricalActionMask(actor_types=["Thing"])},
+            reward=reward,
+        )
+
+
+def none_chosen(num_envs: int) -> dict[str, Ragged]:
+    nobody = Ragged(np.zeros(0, dtype=np.int64), np.zeros(num_envs, dtype=np.int64))
+    return {"move": nobody, "pick": nobody}
+
+
+def test_frames_may_be_larger_than_ever_before() -> None:
+    with (
+        contextlib.closing(ParallelEnvList(Doubles, 3, 2)) as workers,
+        contextlib.closing(EnvList(Doubles, 3)) as alone,
+    ):
+        assert_same(workers.reset(SPACE), alone.reset(SPACE))
+        for _ in range(16):
+            assert_same(
+                workers.act(none_chosen(3), SPACE),
+                alone.act(none_chosen(3), SPACE),
+            )
+
+
+def test_what_was_shown_does_not_change_afterwards() -> None:
+    with contextlib.closing(ParallelEnvList(Doubles, 1, 1)) as workers:
+        shown = [workers.reset(SPACE)]
+        shown += [workers.act(none_chosen(1), SPACE) for _ in range(5)]
+    sizes = [obs.features["Thing"].items() for obs in shown]
+    assert sizes == [0, 2, 4, 8, 16, 32]
+    assert [obs.features["__global__"].values[0, 0] for obs in shown] == [0, 1, 2, 3, 4, 5]
+
+
+def test_environments_may_keep_the_actions_they_were_sent() -> None:
+    with contextlib.closing(ParallelEnvList(KeepsActions, 1, 1)) as workers:
+        workers.reset(SPACE)
+        pick = none_chosen(1)["pick"]
+        for choice in (0, 1, 2):
+            move = Ragged(np.full(2, choice), np.array([2]))
+            assert workers.act({"move": move, "pick": pick}, SPACE).reward.tolist() == [1.0]
+
+
+def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    workers = ParallelEnvList(Walk, 4, 2)
+    obs = workers.reset(SPACE)
+    workers._workers[0].process.kill()
+    chosen = {
+        name: Ragged(np.zeros(mask.actors.items(), dtype=np.int64), mask.actors.lengths)
+        for name, mask in obs.action_masks.items()
+    }
+    if obs.action_masks["pick"].mask is not None:
+        chosen["pick"] = Ragged(np.ones_like(chosen["pick"].values), chosen["pick"].lengths)
+    with contextlib.suppress(Exception):
+        workers.act(chosen, SPACE)
+    workers.close()
+    assert open_files() == before
+
+
+def test_arrays_are_written_apart_and_read_where_they_lie() -> None:
+    memory = SharedMemory()
+    other = SharedMemory(os.dup(memory.file))
+    value = {
+        "rows": Ragged(np.arange(6.0).reshape(3, 2), np.array([1, 2])),
+        "flags": np.array([True, False]),
+        "none": np.zeros((0, 4), dtype=np.float32),
+        "wide": np.zeros((10**6, 1), dtype=np.int8)[::2],
+    }
+    data = pack(value, memory)
+    assert len(data) < 300
+    assert_same(unpack(data, other)["rows"], value["rows"])
+    for name in ("flags", "none", "wide"):
+        assert np.array_equal(unpack(data, other)[name], value[name])
+    memory.close()
+    other.close()
+
+
+@pytest.mark.parametrize("place", [["<f8", [10**9], 0], ["<f8", [1], -8], ["|O", [1], 0]])
+def test_places_outside_of_the_memory_are_refused(place: list[object]) -> None:
+    import msgpack
+
+    memory = SharedMemory()
+    memory.write(np.zeros(4))
+    with pytest.raises(MessageError):
+        unpack(msgpack.packb(msgpack.ExtType(3, msgpack.packb(place))), memory)
+    with pytest.raises(MessageError):
+        unpack(msgpack.packb(msgpack.ExtType(3, msgpack.packb(place))))
+    memory.close()
