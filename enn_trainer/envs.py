@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,14 +27,16 @@ def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory
     """How to make the environments that a user named.
 
     Args:
-        env: the class of an environment or match; or a factory, also one written for entity-gym.
+        env: the class of an environment or match, or a partial of it; or a factory, also one
+            written for entity-gym.
 
     Raises:
         TypeError: it is neither.
     """
+    env_cls = env.func if isinstance(env, functools.partial) else env
+    if inspect.isclass(env_cls) and issubclass(env_cls, Environment | Match):
+        return functools.partial(_make_list, env_cls, env)
     if inspect.isclass(env):
-        if issubclass(env, Environment | Match):
-            return functools.partial(_make_list, env)
         raise TypeError(
             f"env: expected a subclass of Environment or Match, or a factory "
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
@@ -49,6 +51,7 @@ def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory
 
 def _make_list(
     env_cls: type[Environment] | type[Match],
+    make: Callable[..., Any],
     config: EnvConfig,
     num_envs: int,
     processes: int,
@@ -56,12 +59,12 @@ def _make_list(
 ) -> VecEnv:
     kwargs = json.loads(config.kwargs)
     try:
-        inspect.signature(env_cls).bind(**kwargs)
+        inspect.signature(make).bind(**kwargs)
     except TypeError as error:
         raise ConfigError(
-            f"env.kwargs: {error}; {env_cls.__name__} takes {inspect.signature(env_cls)}"
+            f"env.kwargs: {error}; {env_cls.__name__} takes {inspect.signature(make)}"
         ) from None
-    create_env = functools.partial(env_cls, **kwargs)
+    create_env = functools.partial(make, **kwargs)
     sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
     if num_envs % sides:
         raise ConfigError(

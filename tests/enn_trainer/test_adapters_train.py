@@ -1,0 +1,47 @@
+"""Training in worlds of Gymnasium and PettingZoo."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from enn_trainer import StateManager, train
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
+from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
+from tests.entity_env.adapters.worlds import FORAGING, FORAGING_ID, KAZ, KAZ_TEAMS, make_kaz
+
+SMALL = [
+    "rollout.num_envs=4",
+    "rollout.steps=8",
+    "rollout.processes=1",
+    "optim.bs=16",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "total_timesteps=96",
+]
+
+
+def vectorised(config: Any, num_envs: int, processes: int, first_env_index: int) -> Any:
+    vec_env = gymnasium.make_vec("CartPole-v1", num_envs)
+    return FromGymnasiumVector(vec_env, first_env_index=first_env_index)
+
+
+@pytest.mark.filterwarnings("ignore:.*intersection-v0 is out of date:DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FromGymnasium.of("highway_env:intersection-v0"),
+        lambda: FromGymnasiumAgents.of(FORAGING_ID, FORAGING),
+        lambda: FromPettingZoo.of(make_kaz, KAZ, line_death=True),
+        lambda: FromPettingZoo.of(make_kaz, KAZ, KAZ_TEAMS, line_death=True),
+        lambda: vectorised,
+    ],
+    ids=["intersection", "foragers", "knights", "knights_in_teams", "vectorised"],
+)
+def test_adapted_worlds_train(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
+    train(manager, make())
+    assert manager.state.step == 96

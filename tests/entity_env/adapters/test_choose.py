@@ -1,0 +1,275 @@
+"""Actions and masks of worlds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_env import (
+    CategoricalActionSpace,
+    GlobalCategoricalActionSpace,
+    InvalidObservation,
+    InvalidSpace,
+    Observation,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_env.adapters.declared import Declared
+from entity_env.adapters.mapping import Choice, FieldMap, Rows, Select
+from entity_env.adapters.port import Port, View
+from tests import strategies  # noqa: F401 (loads the profile)
+from tests.entity_env.adapters.worlds import choose
+
+Space = spaces.Space[Any]
+FLAT = spaces.Box(-9, 9, (2,), np.float32)
+ROWS = spaces.Box(-9, 9, (4, 2), np.float32)
+UNITS = {"unit": Rows(columns=["here", "x"], presence="here")}
+
+
+def action_spaces() -> st.SearchStrategy[Space]:
+    leaf = st.one_of(
+        st.builds(lambda n, s: spaces.Discrete(n, start=s), st.integers(1, 4), st.integers(-2, 2)),
+        st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+        st.just(spaces.MultiDiscrete([[2, 3], [3, 2]], start=[[0, 1], [5, 5]])),
+        st.builds(spaces.MultiBinary, st.integers(1, 3)),
+    )
+    return st.recursive(
+        leaf,
+        lambda inner: (
+            st.dictionaries(st.sampled_from("ab"), inner, min_size=1).map(spaces.Dict)
+            | st.lists(inner, min_size=1, max_size=2).map(spaces.Tuple)
+        ),
+        max_leaves=4,
+    )
+
+
+def play(port: Port, view: View, rng: np.random.Generator) -> Any:
+    obs = Observation(
+        features=view.frame.features,
+        global_features=view.frame.global_features,
+        actions=view.actions,
+    )
+    return port.act(view, choose(obs, port.obs_space, port.action_space, rng))
+
+
+@given(action_spaces(), st.integers(0, 2**31 - 1))
+def test_inferred_actions_are_actions_of_the_world_and_reach_all_of_them(
+    space: Space, seed: int
+) -> None:
+    port = Port(FLAT, space)
+    assert all(isinstance(s, GlobalCategoricalActionSpace) for s in port.action_space.values())
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        action = play(port, port.see(np.zeros(2), {}), rng)
+        assert space.contains(action), action
+    assert np.prod([len(s) for s in port.action_space.values()]) == number_of_actions(space)  # type: ignore[arg-type]
+
+
+def number_of_actions(space: Space) -> int:
+    if isinstance(space, spaces.Dict):
+        return int(np.prod([number_of_actions(part) for part in space.spaces.values()]))
+    if isinstance(space, spaces.Tuple):
+        return int(np.prod([number_of_actions(part) for part in space.spaces]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(np.prod(space.nvec))
+    return 2 ** space.shape[0] if isinstance(space, spaces.MultiBinary) else int(space.n)  # type: ignore[attr-defined]
+
+
+def test_names_of_inferred_actions() -> None:
+    nested = spaces.Dict({"go": spaces.Discrete(2), "arm": spaces.MultiDiscrete([2, 2])})
+    assert set(Port(FLAT, nested).action_space) == {"go", "arm.0", "arm.1"}
+    assert set(Port(FLAT, spaces.MultiDiscrete([2, 3])).action_space) == {"action.0", "action.1"}
+    started = Port(FLAT, spaces.Discrete(2, start=3)).action_space
+    assert started == {"action": GlobalCategoricalActionSpace(["3", "4"])}
+    shipped = Port(FLAT, spaces.Discrete(2), declared=Declared(labels=["up", "down"]))
+    assert shipped.action_space == {"action": GlobalCategoricalActionSpace(["up", "down"])}
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "allowed"),
+    [
+        (spaces.Discrete(3), np.array([0, 1, 1], np.int8), [[0, 1, 1]]),
+        (
+            spaces.MultiDiscrete([2, 3]),
+            (np.array([1, 0]), np.array([0, 0, 1])),
+            [[1, 0], [0, 0, 1]],
+        ),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0, 0, 0, 1]), [[1, 0], [0, 0, 1]]),
+        (spaces.MultiDiscrete([2, 2]), np.array([[1, 0], [0, 1]]), [[1, 0], [0, 1]]),
+        (spaces.MultiBinary(2), np.array([[1, 0], [0, 1]]), [[1, 0], [0, 1]]),
+        (spaces.Tuple([spaces.Discrete(2)] * 2), ([True, False], None), [[1, 0], None]),
+        (
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}),
+            {"b": [0, 1]},
+            [None, [0, 1]],
+        ),
+    ],
+)
+def test_masks_of_every_shape_are_found_in_info_and_in_observations(
+    space: Space, mask: Any, allowed: list[Any]
+) -> None:
+    view = Port(FLAT, space).see(np.zeros(2), {"action_mask": mask})
+    given = [None if m.mask is None else list(m.mask) for m in view.actions.values()]  # type: ignore[arg-type]
+    assert given == allowed
+    beside = spaces.Dict({"observation": FLAT, "action_mask": spaces.Discrete(2)})
+    view = Port(beside, space).see({"observation": np.zeros(2), "action_mask": mask}, {})
+    assert [None if m.mask is None else list(m.mask) for m in view.actions.values()] == allowed  # type: ignore[arg-type]
+
+
+def test_action_of_which_nothing_is_allowed_is_left_out() -> None:
+    port = Port(FLAT, spaces.MultiDiscrete([2, 2]))
+    view = port.see(np.zeros(2), {"action_mask": np.array([0, 0, 0, 1])})
+    assert list(view.actions) == ["action.1"]
+    assert play(port, view, np.random.default_rng(0)).tolist() == [0, 1]
+
+
+def test_missing_mask_allows_everything_on_that_step() -> None:
+    port = Port(FLAT, spaces.Discrete(2))
+    assert port.see(np.zeros(2), {}).actions["action"].mask is None
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 5))
+def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int) -> None:
+    """Parts belong to rows of the world's table, of which some stand for nothing."""
+    rng = np.random.default_rng(seed)
+    value = rng.integers(0, 2, (4, 2)).astype(np.float32)
+    mask = rng.integers(0, 2, (parts, 3))
+    choice = Choice(actors="unit", labels=["a", "b", "c"], default=1)
+    port = Port(ROWS, spaces.MultiDiscrete([3] * parts), FieldMap(UNITS, actions={"do": choice}))
+    assert port.action_space == {"do": CategoricalActionSpace(["a", "b", "c"])}
+    action = play(port, port.see(value, {"action_mask": mask}), rng)
+    for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
+        if legal.any():
+            here = row < 4 and value[row, 0] != 0
+            assert legal[chosen]
+            assert here or chosen == (1 if legal[1] else legal.argmax())
+        else:
+            assert chosen == 1
+
+
+def test_each_of_several_parts_of_a_row_is_an_action() -> None:
+    actions = {n: Choice(actors="unit", column=i, of=2) for i, n in enumerate(["go", "aim"])}
+    port = Port(ROWS, spaces.MultiDiscrete([[2, 3]] * 4), FieldMap(UNITS, actions=actions))
+    assert {name: len(s) for name, s in port.action_space.items()} == {"go": 2, "aim": 3}  # type: ignore[arg-type]
+    value = np.ones((4, 2))
+    mask = np.tile([0, 1, 0, 0, 1], 4)
+    action = play(port, port.see(value, {"action_mask": mask}), np.random.default_rng(0))
+    assert action.tolist() == [[1, 2]] * 4
+
+
+@given(st.integers(0, 2**31 - 1), st.booleans(), st.booleans())
+def test_selected_rows_are_numbers_of_the_worlds_rows(
+    seed: int, by_units: bool, masked: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    value = rng.integers(0, 2, (4, 2)).astype(np.float32)
+    space = spaces.MultiDiscrete([5] * 4) if by_units else spaces.Discrete(5)
+    mask = rng.integers(0, 2, (4 if by_units else 1, 5))
+    select = Select("", "unit", actors="unit" if by_units else None, first=1)
+    port = Port(ROWS, space, FieldMap(UNITS, actions={"pick": select}))
+    assert port.action_space == {"pick": SelectEntityActionSpace()}
+    view = port.see(value, {"action_mask": mask} if masked else {})
+    action = np.atleast_1d(play(port, view, rng))
+    here = value[:, 0] != 0
+    for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
+        allowed = np.concatenate([[False], here & (legal[1:] == 1 if masked else True)])
+        acts = here[row] if by_units else True
+        if acts and allowed.any():
+            assert allowed[chosen]
+        else:
+            assert chosen == (legal.argmax() if masked and legal.any() and not legal[0] else 0)
+
+
+def test_choices_without_a_row_cannot_be_selected_beyond_the_actions_end() -> None:
+    port = Port(ROWS, spaces.Discrete(2), FieldMap(UNITS, actions={"pick": Select("", "unit")}))
+    mask = port.see(np.ones((4, 2)), {}).actions["pick"]
+    assert isinstance(mask, SelectEntityActionMask)
+    assert np.asarray(mask.mask).tolist() == [[True, True, False, False]]
+    assert port.obs_space.entities["agent"].features == []
+
+
+def test_box_is_chosen_among_given_values() -> None:
+    space = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2)})
+    choice = Choice("push", labels=["left", "right"], values=[[-1, 0], [1, 0]])
+    port = Port(FLAT, space, FieldMap(actions={"push": choice}))
+    seen = [play(port, port.see(np.zeros(2), {}), np.random.default_rng(i)) for i in range(9)]
+    assert {tuple(action["push"].tolist()) for action in seen} == {(-1, 0), (1, 0)}
+    assert all(space.contains(action) for action in seen)
+
+
+def test_mask_of_one_action_is_found_by_its_path() -> None:
+    space = spaces.Dict({"x": FLAT, "legal": spaces.MultiBinary(2)})
+    mapping = FieldMap(actions={"go": Choice(mask="legal")})
+    port = Port(space, spaces.Discrete(2), mapping)
+    assert port.obs_space.global_features == ["x.0", "x.1"]
+    view = port.see({"x": [0, 0], "legal": [0, 1]}, {})
+    assert list(view.actions["go"].mask) == [False, True]  # type: ignore[arg-type]
+    in_info = Port(FLAT, spaces.Discrete(2), FieldMap(actions={"go": Choice(mask="my.legal")}))
+    view = in_info.see([0, 0], {"my": {"legal": [1, 0]}})
+    assert list(view.actions["go"].mask) == [True, False]  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidObservation, match=r"expected 'my.legal' in the info, got \['your'\]"
+    ):
+        in_info.see([0, 0], {"your": 1})
+    of_all = Port(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
+    with pytest.raises(InvalidObservation, match=r"action_mask: expected 'legal' in the info"):
+        of_all.see([0, 0], {})
+    nowhere = Port(FLAT, spaces.Discrete(2), FieldMap(action_mask=None))
+    assert nowhere.see([0, 0], {"action_mask": "unused"}).actions["action"].mask is None
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "message"),
+    [
+        (spaces.Tuple([BOX, BOX]), {}, "action: expected choices, got '0': Box.*'1': Box"),
+        (spaces.Text(3), {}, "expected Discrete, MultiDiscrete"),
+        (BOX, {"go": Choice()}, "values: expected what the choices stand for"),
+        (spaces.Discrete(2), {"go": Choice("x")}, "path: expected one of"),
+        (spaces.Discrete(2), {"go": Choice(labels=["a"])}, "labels: expected 2 labels"),
+        (spaces.Discrete(2), {"go": Choice(default=2)}, "default: expected 0 to 1, got 2"),
+        (spaces.MultiDiscrete([2, 2]), {"go": Choice()}, "expected one choice, got 2"),
+        (spaces.MultiDiscrete([2, 3]), {"go": Choice(actors="unit")}, "same number of choices"),
+        (spaces.MultiDiscrete([2, 2]), {"go": Choice(actors="unit", of=3)}, "of to divide 2 parts"),
+        (spaces.Discrete(2), {"go": Choice(actors="tree")}, "actors: expected a type among"),
+        (spaces.Discrete(2), {"go": Select("", "tree")}, "actees: expected a type among"),
+        (spaces.Discrete(2), {"go": Select("", "unit", first=2)}, "first: expected 0 to 1"),
+        (spaces.MultiDiscrete([2, 2]), {"go": Select("", "unit")}, "name the type whose entities"),
+        (spaces.MultiDiscrete([2, 3]), {"go": Select("", "unit")}, "same number of choices"),
+        (spaces.Discrete(2), {"a": Choice(), "b": Choice()}, "every part of the action once"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}),
+            {"a": Choice("b")},
+            "other names than those of inferred actions",
+        ),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message: str) -> None:
+    with pytest.raises(InvalidSpace, match=message):
+        Port(ROWS, space, FieldMap(UNITS, actions=actions))
+
+
+def test_type_of_the_one_who_selects_is_not_taken() -> None:
+    mapping = FieldMap({"agent": Rows()}, actions={"pick": Select("", "agent")})
+    with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
+        Port(ROWS, spaces.Discrete(4), mapping)
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "message"),
+    [
+        (spaces.Discrete(3), [1, 0], "expected 3 times 0 or 1"),
+        (spaces.Discrete(2), [1, 7], "expected 2 times 0 or 1"),
+        (spaces.Discrete(2), "no", "expected 2 times 0 or 1"),
+        (spaces.Tuple([spaces.Discrete(2)]), ([1, 1], [1, 1]), "expected 1 masks, got 2"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [1, 1]}, "expected masks by the keys"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(space: Space, mask: Any, message: str) -> None:
+    with pytest.raises(InvalidObservation, match=f"action_mask.*: {message}"):
+        Port(FLAT, space).see(np.zeros(2), {"action_mask": mask})

@@ -1,0 +1,147 @@
+"""Worlds of Gymnasium as environments."""
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from entity_env import (
+    EntityEnvError,
+    EnvList,
+    InvalidObservation,
+    InvalidSpace,
+    ParallelEnvList,
+    check_env,
+)
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.mapping import FieldMap
+from entity_env.random_play import fields_of, random_choices
+from entity_env.testing import conformance
+from tests.entity_env.adapters.worlds import Countdown, Show, Turns, choose, maker
+
+
+@pytest.mark.parametrize("mask_in", ["info", "observation"])
+def test_rewards_ends_masks_and_features_are_those_of_the_world(mask_in: str) -> None:
+    """Forbidden moves raise in this world, so masks are obeyed."""
+    env, raw = FromGymnasium(Countdown, mask_in=mask_in), Countdown(mask_in=mask_in)
+    rng, ends = np.random.default_rng(0), []
+    for seed in range(20):
+        env.seed(seed)
+        obs, (value, _) = env.reset(), raw.reset(seed=seed)
+        while not obs.done:
+            shown = value if mask_in == "info" else value["observation"]
+            assert np.array_equal(obs.features["entity"], shown)
+            assert list(obs.actions["action"].mask) == raw.mask().tolist()  # type: ignore[arg-type]
+            actions = choose(obs, env.obs_space(), env.action_space(), rng)
+            action = 5 + actions["action"].index  # type: ignore[union-attr]
+            obs, (value, reward, terminated, truncated, _) = env.act(actions), raw.step(action)
+            assert (obs.reward, obs.terminated, obs.truncated) == (reward, terminated, truncated)
+        assert obs.actions == {}
+        ends.append(obs.truncated)
+    assert 0 < sum(ends) < 20
+
+
+def test_later_resets_without_a_new_seed_go_on_with_the_worlds_randomness() -> None:
+    env, raw = FromGymnasium(Countdown), Countdown()
+    env.seed(3)
+    shown = [env.reset().features["entity"] for _ in range(3)]
+    expected = [raw.reset(seed=3)[0], raw.reset()[0], raw.reset()[0]]
+    assert np.array_equal(shown, expected)
+
+
+def test_large_seeds_are_cut_to_what_worlds_take() -> None:
+    env, other = FromGymnasium(Countdown), FromGymnasium(Countdown)
+    env.seed(2**40 + 5)
+    other.seed(5)
+    assert np.array_equal(env.reset().features["entity"], other.reset().features["entity"])
+
+
+def test_adapted_world_conforms() -> None:
+    conformance(FromGymnasium.of(Countdown, longest=6))
+
+
+def test_workers_show_what_one_process_shows() -> None:
+    create_env = functools.partial(FromGymnasium, maker(Countdown), None, longest=3)
+    apart, here = ParallelEnvList(create_env, 4, 2), EnvList(create_env, 4)
+    try:
+        space, rng = here.obs_space(), np.random.default_rng(0)
+        apart.seed(1)
+        here.seed(1)
+        expected, shown = here.reset(space), apart.reset(space)
+        for _ in range(12):
+            assert fields_of(shown) == fields_of(expected)
+            choices = random_choices(expected, here.action_space(), rng)
+            expected, shown = here.act(choices, space), apart.act(choices, space)
+    finally:
+        apart.close()
+        here.close()
+
+
+def test_numbers_of_the_info_are_metrics() -> None:
+    env = FromGymnasium(Countdown, FieldMap(metrics=["score.now", "missing"]))
+    assert env.reset().metrics == {"score.now": 0.0}
+    bad = FromGymnasium(maker(Show, spaces.Discrete(2), None, {"a": "x"}), FieldMap(metrics=["a"]))
+    with pytest.raises(InvalidObservation, match="metrics: expected numbers in the info"):
+        bad.reset()
+
+
+def test_pictures_are_those_of_the_world() -> None:
+    picture = FromGymnasium(Countdown, render_mode="rgb_array")
+    picture.reset()
+    assert picture.render(mode="rgb_array").shape == (2, 3, 3)  # type: ignore[union-attr]
+    text = FromGymnasium(Countdown, render_mode="ansi")
+    text.reset()
+    assert text.render(mode="text") == "0"
+    with pytest.raises(EntityEnvError, match="made with render_mode='rgb_array', got 'ansi'"):
+        text.render(mode="rgb_array")
+    with pytest.raises(EntityEnvError, match="render_mode='rgb_array', got None"):
+        FromGymnasium(Countdown).render()
+
+
+def test_world_of_several_agents_is_named_as_such() -> None:
+    env = FromGymnasium(Turns)
+    obs = env.reset()
+    actions = choose(obs, env.obs_space(), env.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match="is for FromGymnasiumAgents"):
+        env.act(actions)
+
+
+def test_other_things_than_worlds_are_refused() -> None:
+    with pytest.raises(EntityEnvError, match=r"expected a gymnasium.Env, got dict"):
+        FromGymnasium(dict)
+    with pytest.raises(EntityEnvError, match=r"or what makes one, got <.*Countdown"):
+        FromGymnasium(Countdown())  # type: ignore[arg-type]
+    with pytest.raises(EntityEnvError, match="call reset first"):
+        FromGymnasium(Countdown).act({})
+    with pytest.raises(InvalidSpace, match="looks like an image"):
+        FromGymnasium(maker(Show, spaces.Box(0, 255, (4, 4, 3), np.uint8)))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake-v1"])
+def test_worlds_that_come_with_gymnasium_need_no_mapping(name: str) -> None:
+    if name not in gymnasium.registry:
+        name = name.replace("v4", "v3")
+    report = check_env(FromGymnasium.of(name), episodes=2, max_steps=40)
+    assert not report.problems, str(report)
+
+
+def test_names_that_worlds_ship_are_used() -> None:
+    class Named(Show):
+        config: Any = {"observation": {"features": ["presence", "x"]}}  # noqa: RUF012
+
+        def get_action_meanings(self) -> list[str]:
+            return ["left", "right"]
+
+    env = FromGymnasium(maker(Named, spaces.Box(0, 1, (3, 2), np.float32)))
+    assert env.obs_space().entities["entity"].features == ["x"]
+    assert env.action_space()["action"].index_to_label == ["left", "right"]  # type: ignore[union-attr]
+
+
+def test_class_of_a_world_takes_more_arguments_by_name() -> None:
+    """As `train` hands them over from the configuration."""
+    cls = FromGymnasium.of(Countdown, longest=2)
+    assert issubclass(cls, FromGymnasium)
+    assert cls(longest=7).env.longest == 7  # type: ignore[call-arg, attr-defined]

@@ -1,0 +1,180 @@
+"""Vectorised environments of Gymnasium against single ones, in all their ways to begin anew."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from entity_env import (
+    EntityEnvError,
+    GlobalCategoricalAction,
+    InvalidObservation,
+    Observation,
+    Ragged,
+    VecObs,
+)
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
+from entity_env.adapters.mapping import FieldMap
+from entity_env.random_play import fields_of, random_choices
+from entity_env.seeding import derive_seed
+from tests.entity_env.adapters.worlds import Countdown, Show, maker
+
+B = 3
+METRICS = FieldMap(metrics=["score.now"])
+
+
+def vectorise(kind: Any, mode: AutoresetMode, **kwargs: Any) -> FromGymnasiumVector:
+    fns = [maker(Countdown, **kwargs) for _ in range(B)]
+    return FromGymnasiumVector(kind(fns, autoreset_mode=mode), METRICS)
+
+
+@pytest.mark.parametrize("mask_in", ["info", "observation"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_no_frame_is_lost_or_doubled(kind: Any, mode: AutoresetMode, mask_in: str) -> None:
+    """Each of the environments, by itself, with the same seed and actions.
+
+    With `NEXT_STEP` an episode has one more frame, in which nobody acts.
+    """
+    envs = vectorise(kind, mode, mask_in=mask_in)
+    alone = [FromGymnasium(Countdown, METRICS, mask_in=mask_in) for _ in range(B)]
+    envs.seed(7)
+    first = derive_seed(7, "vector", 0) % 2**31
+    for i, env in enumerate(alone):
+        env.seed(first + i)
+    space, rng, num_ends = envs.obs_space(), np.random.default_rng(0), 0
+    batch, shown = envs.reset(space), [env.reset() for env in alone]
+    pending: list[Observation | None] = [None] * B
+    finals: list[Any] = []
+    try:
+        for _ in range(60):
+            expect_frames(batch, shown, pending)
+            choices = random_choices(batch, envs.action_space(), rng)
+            batch = envs.act(choices, space)
+            finals = []
+            for i, env in enumerate(alone):
+                chosen = choices["action"][i].values
+                waited, pending[i] = pending[i], None
+                if waited is not None:  # the step that only begins the next episode
+                    assert len(chosen) == 0
+                    ended, shown[i] = waited, env.reset()
+                    assert batch.reward[i] == 0
+                else:
+                    ended = step(env, int(chosen[0]))
+                    assert batch.reward[i] == np.float32(ended.reward)
+                    metric = batch.env_metrics["score.now"]
+                    assert metric[i].values.tolist() == [ended.metrics["score.now"]]
+                    if ended.done and mode == AutoresetMode.NEXT_STEP:
+                        pending[i] = shown[i] = ended
+                        ended = Observation()
+                    elif ended.done:
+                        shown[i] = env.reset()
+                    else:
+                        shown[i] = ended
+                assert batch.truncated[i] == ended.truncated
+                assert batch.terminated[i] == ended.terminated
+                num_ends += ended.done
+                finals += [ended.features["entity"]] if ended.truncated else []
+            assert (batch.final is None) == (not finals)
+            if batch.final is not None:
+                rows = batch.final.features["entity"]
+                assert np.array_equal(rows.values, np.concatenate(finals))
+        assert num_ends > 20
+    finally:
+        envs.close()
+
+
+def expect_frames(
+    batch: VecObs, shown: list[Observation], pending: list[Observation | None]
+) -> None:
+    rows = batch.features["entity"].values
+    assert np.array_equal(rows, np.concatenate([o.features["entity"] for o in shown]))
+    mask = batch.action_masks["action"]
+    assert mask.actors.lengths.tolist() == [int(p is None) for p in pending]
+    legal = [o.actions["action"].mask for o, p in zip(shown, pending, strict=True) if p is None]
+    if legal:
+        assert isinstance(mask.mask, Ragged)
+        assert mask.mask.values.tolist() == [list(m) for m in legal]  # type: ignore[arg-type]
+
+
+def step(env: FromGymnasium, index: int) -> Observation:
+    return env.act({"action": GlobalCategoricalAction(index, str(5 + index))})
+
+
+def test_seed_makes_all_that_follows_reproducible() -> None:
+    def run() -> list[Any]:
+        envs, rng = vectorise(SyncVectorEnv, AutoresetMode.NEXT_STEP), np.random.default_rng(0)
+        envs.seed(3)
+        batches = [envs.reset(envs.obs_space())]
+        for _ in range(9):
+            choices = random_choices(batches[-1], envs.action_space(), rng)
+            batches.append(envs.act(choices, envs.obs_space()))
+        return [fields_of(batch) for batch in batches]
+
+    assert run() == run()
+
+
+def test_unbatched_kinds_of_spaces_come_through() -> None:
+    """Sequences and graphs are tuples in a batch, dictionaries are dictionaries of arrays."""
+    space = spaces.Dict(
+        {
+            "s": spaces.Sequence(spaces.Box(0, 1, (2,), np.float32), stack=True),
+            "g": spaces.Graph(spaces.Box(0, 1, (1,)), spaces.Discrete(2)),
+            "d": spaces.Discrete(3),
+        }
+    )
+    actions = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.MultiDiscrete([2, 3])})
+    envs = FromGymnasiumVector(SyncVectorEnv([maker(Show, space, actions)] * 2))
+    alone = FromGymnasium(maker(Show, space, actions))
+    envs.seed(0)
+    alone.seed(derive_seed(0, "vector", 0) % 2**31)
+    batch, obs = envs.reset(envs.obs_space()), alone.reset()
+    for name, block in obs.features.items():
+        assert np.array_equal(batch.features[name][0].values, block)
+    for _ in range(8):
+        choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+        batch = envs.act(choices, envs.obs_space())
+
+
+def test_native_vectorised_world_takes_a_seed_and_steps() -> None:
+    envs = FromGymnasiumVector(
+        gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    )
+    envs.seed(1)
+    batch, ends = envs.reset(envs.obs_space()), 0
+    for _ in range(60):
+        choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+        batch = envs.act(choices, envs.obs_space())
+        ends += int(batch.done.sum())
+    assert ends > 0
+
+
+def test_missing_mode_and_missing_last_observations_are_refused() -> None:
+    vec_env = SyncVectorEnv([Countdown] * 2)
+    vec_env.metadata = {}
+    with pytest.raises(EntityEnvError, match=r"metadata\['autoreset_mode'\].*NEXT_STEP.*got None"):
+        FromGymnasiumVector(vec_env)
+    vec_env = SyncVectorEnv([maker(Show, spaces.Discrete(2), None, None, 1)] * 2)
+    vec_env.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # it does not do that
+    envs = FromGymnasiumVector(vec_env)
+    with pytest.raises(EntityEnvError, match="call reset first"):
+        envs.act({}, envs.obs_space())
+    batch = envs.reset(envs.obs_space())
+    choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match=r"infos\['final_obs'\]: expected the last"):
+        envs.act(choices, envs.obs_space())
+
+
+def test_names_that_worlds_ship_are_the_same_in_other_processes() -> None:
+    class Named(Countdown):
+        def get_action_meanings(self) -> list[str]:
+            return ["a", "b", "c"]
+
+    for kind in (SyncVectorEnv, AsyncVectorEnv):
+        envs = FromGymnasiumVector(kind([Named] * 2))
+        assert envs.action_space()["action"].index_to_label == ["a", "b", "c"]  # type: ignore[union-attr]
+        envs.close()

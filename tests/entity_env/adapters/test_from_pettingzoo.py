@@ -1,0 +1,274 @@
+"""Parallel worlds as matches: every agent a side, or teams."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from entity_env import (
+    CategoricalActionSpace,
+    EntityEnvError,
+    EnvList,
+    GlobalCategoricalActionSpace,
+    InvalidObservation,
+    InvalidSpace,
+    Observation,
+    ParallelEnvList,
+    SelectEntityActionSpace,
+    check_env,
+)
+from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
+from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
+from entity_env.random_play import fields_of, random_choices
+from tests.entity_env.adapters.worlds import Countdown, Hunt, Show, Turns, choose, maker
+
+PICK = FieldMap(actions={"pick": Select("prey", "seen")}, metrics=["age"])
+LIVES = {"wolf_0": 2, "wolf_1": 5, "deer_0": -3, "deer_1": -5}
+TEAMS = {"wolves": ["wolf_0", "wolf_1"], "deer": ["deer_0", "deer_1"]}
+
+
+def play(match: FromPettingZoo, seed: int) -> list[list[Observation]]:
+    """The observations of one match with random legal actions."""
+    rng = np.random.default_rng(seed)
+    match.seed(seed)
+    shown = [match.reset()]
+    while not shown[-1][0].done:
+        spaces_ = match.obs_space(), match.action_space()
+        shown.append(match.act([choose(obs, *spaces_, rng) for obs in shown[-1]]))
+    return shown
+
+
+def test_each_agent_is_a_side_until_the_match_ends_for_all() -> None:
+    match = FromPettingZoo(maker(Hunt, LIVES), PICK)
+    assert match.num_sides == 4
+    shown = play(match, 0)
+    assert len(shown) == 6
+    rewards = [[obs.reward for obs in frames] for frames in shown[1:]]
+    assert rewards == [[1, 2, 3, 4], [1, 2, 3, 4], [0, 2, 3, 4], [0, 2, 0, 4], [0, 2, 0, 4]]
+    there = [[obs.num_entities("agent") for obs in frames] for frames in shown]
+    assert there[:5] == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 0, 1]]
+    assert [bool(obs.actions) for obs in shown[3]] == [False, True, False, True]
+    last = shown[-1]
+    assert [obs.terminated for obs in last] == [True, True, False, False]
+    assert [obs.truncated for obs in last] == [False, False, True, True]
+    # who was cut off before the end shows again what was seen then, for the value of its future
+    assert last[2].global_features.tolist() == [2, 2]  # type: ignore[union-attr]
+    assert last[0].global_features.tolist() == [0, 0]  # type: ignore[union-attr]
+    assert [obs.metrics for obs in shown[3]] == [{}, {"age": 3.0}, {"age": 3.0}, {"age": 3.0}]
+
+
+@pytest.mark.parametrize("teams", [None, TEAMS])
+@pytest.mark.parametrize("kinds", [False, True])
+def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
+    """This world checks that its actions are legal and that all who live act."""
+    mapping = {"wolf": PICK, "deer": FieldMap()} if kinds else PICK
+    cls = FromPettingZoo.of(maker(Hunt, LIVES, kinds), mapping, teams)
+    report = check_env(cls, episodes=5)
+    assert not report.problems, str(report)
+    assert cls.num_sides == (4 if teams is None else 2)
+
+
+def test_matches_step_in_lists_and_workers() -> None:
+    cls = FromPettingZoo.of(maker(Hunt, LIVES), PICK, TEAMS)
+    apart, here = ParallelEnvList(cls, 8, 2), EnvList(cls, 8)
+    try:
+        space, rng = here.obs_space(), np.random.default_rng(0)
+        apart.seed(1)
+        here.seed(1)
+        expected, shown = here.reset(space), apart.reset(space)
+        for _ in range(12):
+            assert fields_of(shown) == fields_of(expected)
+            choices = random_choices(expected, here.action_space(), rng)
+            expected, shown = here.act(choices, space), apart.act(choices, space)
+    finally:
+        apart.close()
+        here.close()
+
+
+def test_team_sees_its_living_members_and_what_they_see() -> None:
+    match = FromPettingZoo(maker(Hunt, LIVES), PICK, TEAMS)
+    who = ["member.0", "member.1"]
+    assert match.obs_space().global_features == []
+    types = {name: entity.features for name, entity in match.obs_space().entities.items()}
+    assert types == {
+        "agent": ["me.0", "me.1", *who],
+        "seen": ["feature.0", "feature.1", *who],
+    }
+    assert match.action_space() == {
+        "pick": SelectEntityActionSpace(),
+        "move": CategoricalActionSpace(["0", "1", "2"]),
+    }
+    shown = play(match, 1)
+    world: Any = match.env
+    alive = [[2, 2], [2, 2], [1, 2], [1, 1], [1, 1]]
+    for frames, counts in zip(shown, alive, strict=False):
+        assert [obs.num_entities("agent") for obs in frames] == counts
+    wolves, deer = shown[2]
+    assert wolves.ids["agent"] == ["wolf_1"]
+    assert wolves.features["agent"].tolist() == [[1, 1, 0, 1]]  # type: ignore[union-attr]
+    assert {tuple(row[2:]) for row in deer.features["seen"].tolist()} <= {(1, 0), (0, 1)}  # type: ignore[union-attr]
+    for row in deer.features["seen"]:  # the world shows each agent its own number
+        assert row[0] == 2 + row[3]
+    assert [[obs.reward for obs in frames] for frames in shown[1:]] == [
+        [3, 7],
+        [3, 7],
+        [2, 7],
+        [2, 4],
+        [2, 4],
+    ]
+    assert [(obs.terminated, obs.truncated) for obs in shown[-1]] == [(True, False), (False, True)]
+    assert shown[-1][1].ids["agent"] == ["deer_0", "deer_1"]
+    assert world.taken[3].keys() == {"wolf_1", "deer_1"}
+
+
+def test_actions_of_a_team_reach_the_member_and_row_they_are_for() -> None:
+    """Members select among what they see themselves, numbered as they see it."""
+    match = FromPettingZoo(
+        maker(Hunt, {"a_0": 4, "a_1": 4, "a_2": 4}), PICK, {"all": ["a_1", "a_0", "a_2"]}
+    )
+    world: Any = match.env
+    rng = np.random.default_rng(0)
+    for seed in range(10):
+        match.seed(seed)
+        obs = match.reset()[0]
+        while not obs.done:
+            actions = choose(obs, match.obs_space(), match.action_space(), rng)
+            pick, move = actions.get("pick"), actions["move"]
+            before = world.shown
+            obs = match.act([actions])[0]
+            taken = world.taken[-1]
+            assert list(move.actors) == ["a_1", "a_0", "a_2"]  # type: ignore[union-attr]
+            for agent, index in zip(move.actors, move.indices, strict=True):  # type: ignore[union-attr]
+                assert taken[agent]["move"] == index
+            chosen = dict(zip(pick.actors, pick.actees, strict=True)) if pick else {}  # type: ignore[union-attr]
+            start = 0
+            for agent in ["a_1", "a_0", "a_2"]:
+                n = len(before[agent]["seen"])
+                row = chosen[agent][1] - start if agent in chosen else 0
+                assert taken[agent]["prey"] == row
+                assert (agent in chosen) == (n > 0)
+                start += n
+
+
+def test_agents_of_different_kinds_have_names_of_their_own() -> None:
+    sides = FromPettingZoo(maker(Hunt, LIVES, kinds=True), {"wolf": PICK})
+    assert sides.obs_space().global_features == [
+        "wolf.me.0",
+        "wolf.me.1",
+        "wolf.me.2",
+        "deer.me.0",
+        "deer.me.1",
+    ]
+    assert list(sides.obs_space().entities) == ["wolf.seen", "wolf.agent", "deer.seen"]
+    assert sides.action_space() == {
+        "wolf.pick": SelectEntityActionSpace(),
+        "wolf.move": GlobalCategoricalActionSpace(["0", "1", "2", "3"]),
+        "deer.move": GlobalCategoricalActionSpace(["0", "1", "2"]),
+        "deer.prey": GlobalCategoricalActionSpace(["0", "1", "2"]),
+    }
+    wolf, _, deer, _ = play(sides, 0)[0]
+    assert wolf.global_features.tolist() == [0, 0, 0, 0, 0]  # type: ignore[union-attr]
+    assert deer.global_features.tolist() == [0, 0, 0, 2, 2]  # type: ignore[union-attr]
+    teams = FromPettingZoo(maker(Hunt, LIVES, kinds=True), {"wolf": PICK}, TEAMS)
+    assert set(teams.obs_space().entities) == {"wolf.agent", "wolf.seen", "deer.agent", "deer.seen"}
+    with pytest.raises(InvalidSpace, match=r"among \['wolf', 'deer'\], got \['cat'\]"):
+        FromPettingZoo(maker(Hunt, LIVES, kinds=True), {"cat": PICK})
+
+
+def test_rows_of_members_act_in_a_team() -> None:
+    """Units that each member commands are actors of the team."""
+
+    class Units(Hunt):
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Dict({"units": spaces.Box(0, 1, (3, 2), np.float32)})
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.Dict(
+                {"go": spaces.MultiDiscrete([4] * 3), "at": spaces.MultiDiscrete([3] * 3)}
+            )
+
+        def show(self, agent: str) -> Any:
+            return {"units": self.rng.integers(0, 2, (3, 2)).astype(np.float32)}
+
+        def mask(self, agent: str) -> Any:
+            return np.ones(12, dtype=np.int8)
+
+        def check(self, agent: str, action: Any) -> None:
+            here = self.shown[agent]["units"][:, 0] == 1
+            assert (action["go"][~here] == 3).all()
+            assert here[action["at"]][here].all()
+
+    mapping = FieldMap(
+        {"unit": Rows("units", columns=["here", "x"], presence="here")},
+        actions={
+            "go": Choice("go", actors="unit", labels=["n", "e", "s", "stay"], default=3),
+            "at": Select("at", "unit", actors="unit"),
+        },
+        action_mask=None,
+    )
+    for teams in (None, {"all": ["u_0", "u_1"]}):
+        report = check_env(FromPettingZoo.of(maker(Units, {"u_0": 4, "u_1": 2}), mapping, teams))
+        assert not report.problems, str(report)
+
+
+def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
+    make = maker(Hunt, LIVES)
+    with pytest.raises(InvalidSpace, match="teams: expected every agent of"):
+        FromPettingZoo(make, PICK, {"wolves": ["wolf_0", "wolf_1"]})
+    with pytest.raises(InvalidSpace, match="teams: expected every agent of"):
+        FromPettingZoo(make, PICK, TEAMS | {"more": ["wolf_0"]})
+    with pytest.raises(InvalidSpace, match="'agent' is taken by the members of teams"):
+        FromPettingZoo(make, FieldMap({"agent": Rows("seen")}), TEAMS)
+    with pytest.raises(EntityEnvError, match="expected a parallel world with possible_agents"):
+        FromPettingZoo(Countdown)
+    with pytest.raises(EntityEnvError, match="expected a function that makes the world, got 'id'"):
+        FromPettingZoo("id")  # type: ignore[arg-type]
+
+    class Silent(Hunt):
+        def show(self, agent: str) -> Any:
+            return super().show(agent) if agent != "wolf_1" or self.step_number == 0 else None
+
+        def step(self, actions: Any) -> Any:
+            values, *rest = super().step(actions)
+            return {a: v for a, v in values.items() if v is not None}, *rest
+
+    with pytest.raises(
+        InvalidObservation, match=r"expected one of each agent, got no \['wolf_1'\]"
+    ):
+        play(FromPettingZoo(maker(Silent, LIVES), PICK), 0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tuple_world_of_gymnasium_is_a_match(shared: bool) -> None:
+    """Rewards and ends by agent, or shared; masks are one row for each agent."""
+    match = FromGymnasiumAgents(maker(Turns, shared))
+    shown = play(match, 0)
+    assert [len(shown), match.num_sides] == [5, 2]
+    expected = [[2, 2]] * 4 if shared else [[1, 2]] * 2 + [[0, 2]] * 2
+    assert [[obs.reward for obs in frames] for frames in shown[1:]] == expected
+    masks = [list(obs.actions["action"].mask) for obs in shown[0]]  # type: ignore[arg-type]
+    assert masks == [[True, False, False], [False, True, False]]
+    assert [obs.features["entity"][0][0] for obs in shown[0]] == [0, 1]
+    assert [obs.terminated for obs in shown[-1]] == [True, True]
+    assert shown[3][0].num_entities("entity") == (2 if shared else 0)
+
+
+def test_world_of_one_agent_is_no_world_of_several() -> None:
+    with pytest.raises(InvalidSpace, match="is for FromGymnasium"):
+        FromGymnasiumAgents(maker(Show, spaces.Discrete(2)))
+
+
+def test_world_whose_reset_leaves_something_is_made_anew() -> None:
+    class Sticky(Hunt):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self.age = getattr(self, "age", 0) + 1
+            return super().reset(seed, options)
+
+        def show(self, agent: str) -> Any:
+            return super().show(agent) | {"me": np.full(2, self.age, np.float32)}
+
+    mapping = FieldMap(global_features=[Globals("me", columns=["a", "b"])])
+    assert check_env(FromPettingZoo.of(maker(Sticky, LIVES), mapping)).problems
+    report = check_env(FromPettingZoo.of(maker(Sticky, LIVES), mapping, remake=True))
+    assert not report.problems, str(report)

@@ -1,0 +1,280 @@
+"""Fields of observations as entities and global features."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.spaces import GraphInstance
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_env import InvalidObservation, InvalidSpace
+from entity_env.adapters.mapping import FieldMap, Globals, Rows
+from entity_env.adapters.observe import Frame, Reader
+from tests import strategies  # noqa: F401 (loads the profile)
+
+Space = spaces.Space[Any]
+
+
+def box(*shape: int) -> spaces.Box:
+    return spaces.Box(-5.0, 5.0, shape, np.float32)
+
+
+def leaves() -> st.SearchStrategy[Space]:
+    counts = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(box),
+        st.builds(box, st.integers(1, 4)),
+        st.builds(box, st.integers(1, 4), st.integers(1, 4)),
+        st.builds(lambda n, s: spaces.Discrete(n, start=s), st.integers(1, 5), st.integers(-3, 3)),
+        st.builds(lambda n: spaces.MultiDiscrete(n, start=[2] * len(n)), counts),
+        st.builds(spaces.MultiBinary, st.integers(1, 4)),
+        st.just(spaces.MultiBinary([2, 3])),
+        st.just(spaces.MultiDiscrete([[2, 3], [4, 3]])),
+    )
+
+
+def elements() -> st.SearchStrategy[Space]:
+    flat = st.one_of(
+        st.builds(box, st.integers(1, 4)), st.builds(box), st.builds(spaces.Discrete, st.just(3))
+    )
+    return flat | st.dictionaries(st.sampled_from("pqr"), flat, min_size=1).map(spaces.Dict)
+
+
+def any_space() -> st.SearchStrategy[Space]:
+    sequences = st.builds(lambda e, s: spaces.Sequence(e, stack=s), elements(), st.booleans())
+    nodes = st.one_of(st.builds(box, st.integers(1, 3)), st.just(spaces.Discrete(3)))
+    graphs = st.builds(spaces.Graph, nodes, nodes | st.none())
+    leaf = leaves() | sequences | graphs
+    inner = st.dictionaries(st.sampled_from(["a", "b", "c.d"]), leaf, min_size=1).map(
+        spaces.Dict
+    ) | st.lists(leaf, min_size=1, max_size=3).map(spaces.Tuple)
+    return (
+        leaf | inner | st.dictionaries(st.sampled_from("xyz"), inner, min_size=1).map(spaces.Dict)
+    )
+
+
+def read(space: Space, value: Any, mapping: FieldMap | None = None) -> Frame:
+    return Reader(space, mapping or FieldMap()).read(value)
+
+
+@given(any_space(), st.integers(0, 2**31 - 1))
+def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
+    space: Space, seed: int
+) -> None:
+    """Every number of a value is shown once: one-hot columns add up to 1 a choice."""
+    space.seed(seed)
+    reader = Reader(space, FieldMap())
+    for _ in range(3):
+        value = space.sample()
+        frame = reader.read(value)
+        assert set(frame.features) == set(reader.obs_space.entities)
+        for name, entity in reader.obs_space.entities.items():
+            block = frame.features[name]
+            assert block.shape == (len(frame.rows[name]), len(entity.features))
+            assert block.dtype == np.float32
+        assert frame.global_features.shape == (len(reader.obs_space.global_features),)
+        shown = sum(float(b.sum()) for b in frame.features.values()) + frame.global_features.sum()
+        assert shown == pytest.approx(total(space, value), rel=1e-4, abs=1e-3)
+
+
+def total(space: Space, value: Any) -> float:
+    """What all numbers that should be shown add up to, by another way than the reader's."""
+    if isinstance(space, spaces.Dict):
+        return sum(total(part, value[key]) for key, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return sum(total(part, v) for part, v in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Sequence):
+        if not space.stack:
+            return sum(total(space.feature_space, one) for one in value)
+        return total_stacked(space.feature_space, value)
+    if isinstance(space, spaces.Discrete):
+        return 1.0
+    if isinstance(space, spaces.MultiDiscrete):
+        return float(np.prod(space.shape))
+    if isinstance(space, spaces.Graph):
+        nodes = [total(space.node_space, one) for one in value.nodes]
+        found = sum(nodes)
+        if value.edges is not None:
+            found += sum(total(space.edge_space, one) for one in value.edges)
+            found += sum(nodes[i] + nodes[j] for i, j in value.edge_links)
+        return found
+    return float(np.sum(value, dtype=np.float64))
+
+
+def total_stacked(space: Space, value: Any) -> float:
+    if isinstance(space, spaces.Dict):
+        return sum(total_stacked(part, value[key]) for key, part in space.spaces.items())
+    return float(len(value) if isinstance(space, spaces.Discrete) else np.sum(value))
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_rows_with_presence_filler_and_several_fields_come_where_they_should(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 2, (5, 3)).astype(np.float32)
+    flat = rng.integers(-1, 2, 8).astype(np.float32)
+    space = spaces.Dict({"t": box(5, 3), "f": box(8)})
+    mapping = FieldMap(
+        entities={
+            "unit": [
+                Rows("t", columns=["x", "here", "y"], presence="here"),
+                Rows("f", columns=["y", "x"], span=(2, 8), absent=(0, 0)),
+            ]
+        },
+        global_features=[Globals("f", columns=["a", "b"], span=(0, 2))],
+    )
+    reader = Reader(space, mapping)
+    frame = reader.read({"t": table, "f": flat})
+    expected = [(i, row[0], row[2]) for i, row in enumerate(table) if row[1] != 0]
+    pairs = [(5 + i, flat[3 + 2 * i], flat[2 + 2 * i]) for i in range(3)]
+    expected += [pair for pair in pairs if pair[1:] != (0, 0)]
+    assert reader.obs_space.entities["unit"].features == ["x", "y"]
+    assert reader.obs_space.global_features == ["a", "b"]
+    assert frame.rows["unit"].tolist() == [row for row, *_ in expected]
+    assert frame.features["unit"].tolist() == [[x, y] for _, x, y in expected]
+    assert frame.global_features.tolist() == flat[:2].tolist()
+
+
+def test_names_of_inferred_features_and_types() -> None:
+    space = spaces.Dict(
+        {
+            "pos": box(2),
+            "hp": box(1),
+            "mode": spaces.Discrete(2, start=3),
+            "units": box(4, 2),
+            "deep": spaces.Dict({"cards": spaces.Sequence(spaces.Dict({"v": spaces.Discrete(2)}))}),
+        }
+    )
+    obs_space = Reader(space, FieldMap()).obs_space
+    assert obs_space.global_features == ["hp", "mode=3", "mode=4", "pos.0", "pos.1"]
+    types = {name: entity.features for name, entity in obs_space.entities.items()}
+    assert types["units"] == ["feature.0", "feature.1"]
+    assert types["deep.cards"] == ["feature.v=0", "feature.v=1"]
+    assert Reader(box(2), FieldMap()).obs_space.global_features == [
+        "observation.0",
+        "observation.1",
+    ]
+    assert list(Reader(box(2, 2), FieldMap()).obs_space.entities) == ["entity"]
+
+
+def test_key_beside_a_mask_is_no_name_and_the_mask_is_no_feature() -> None:
+    space = spaces.Dict({"observation": box(3, 2), "action_mask": spaces.MultiBinary(2)})
+    obs_space = Reader(space, FieldMap()).obs_space
+    assert list(obs_space.entities) == ["entity"]
+    assert obs_space.global_features == []
+
+
+def test_edges_carry_the_features_of_the_nodes_they_connect() -> None:
+    """Node numbers would mean nothing to a network to which the order of entities is nothing."""
+    space = spaces.Graph(box(1), spaces.Discrete(2))
+    nodes = np.array([[1], [2], [3]], dtype=np.float32)
+    frame = read(space, GraphInstance(nodes, np.array([1]), np.array([[0, 2]])))
+    assert frame.features["nodes"].tolist() == [[1], [2], [3]]
+    assert frame.features["edges"].tolist() == [[0, 1, 1, 3]]
+    names = Reader(space, FieldMap()).obs_space.entities["edges"].features
+    assert names == ["feature=0", "feature=1", "from.feature", "to.feature"]
+
+
+def test_cells_of_a_grid_become_entities_when_asked_for() -> None:
+    space = spaces.Box(0, 255, (2, 3, 1), np.uint8)
+    frame = read(space, np.arange(6, dtype=np.uint8).reshape(2, 3, 1), FieldMap({"cell": Rows()}))
+    assert frame.features["cell"].tolist()[4] == [1, 1, 4]
+
+
+def test_column_called_presence_leaves_rows_out() -> None:
+    columns = ["presence", "x"]
+    frame = Reader(box(2, 2), FieldMap(), columns).read([[0, 5], [1, 3]])
+    assert frame.features["entity"].tolist() == [[3]]
+    assert frame.rows["entity"].tolist() == [1]
+
+
+def test_flattened_table_of_named_columns_is_rows() -> None:
+    frame = Reader(box(6), FieldMap(), ["presence", "x"]).read([1, 5, 0, 0, 1, 7])
+    assert frame.features["entity"].tolist() == [[5], [7]]
+
+
+def test_first_row_can_be_a_type_of_its_own() -> None:
+    """A network to which the order of entities is nothing would not know whose row it is."""
+    mapping = FieldMap({"me": Rows(span=(0, 1)), "other": Rows(span=(1, 3))})
+    frame = read(box(3, 1), [[1], [2], [3]], mapping)
+    assert frame.features["me"].tolist() == [[1]]
+    assert frame.features["other"].tolist() == [[2], [3]]
+    listed = spaces.Sequence(box(1))
+    mapping = FieldMap({"me": Rows(span=(0, 1)), "other": Rows(span=(1, 99))})
+    frame = read(listed, ([1], [2]), mapping)
+    assert [len(frame.features[name]) for name in ("me", "other")] == [1, 1]
+
+
+def test_read_features_are_copies() -> None:
+    """Worlds may show the same array again, changed."""
+    value = np.ones((2, 2), dtype=np.float32)
+    frame = read(box(2, 2), value)
+    value[:] = 7
+    assert frame.features["entity"].tolist() == [[1, 1], [1, 1]]
+
+
+IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "mapping", "message"),
+    [
+        (
+            spaces.Dict({"a": IMAGE, "b": spaces.Text(3)}),
+            {},
+            r"'a', which looks like an image.*'b'",
+        ),
+        (spaces.Text(3), {}, "name each in a FieldMap|Name each in a FieldMap"),
+        (spaces.OneOf([spaces.Discrete(2), box(2)]), {}, "OneOf"),
+        (spaces.Discrete(10**6), {}, "expected at most 4096 choices"),
+        (spaces.Sequence(IMAGE), {"ignore": ["a"]}, "FieldMap.ignore: expected a path among"),
+        (box(4), {"entities": {"u": Rows("x")}}, r"entities\['u'\].path: expected a path among"),
+        (box(4), {"entities": {"u": Rows(columns=["a"] * 3)}}, "a divisor of 4 names, got 3"),
+        (box(4, 2), {"entities": {"u": Rows(columns=["a"])}}, "expected 2 names, got 1"),
+        (box(4), {"entities": {"u": Rows(span=(2, 9))}}, "expected 0 <= start < end <= 4, got"),
+        (box(4, 2), {"entities": {"u": Rows(span=(0, 5))}}, "expected 0 <= start < end <= 4, got"),
+        (box(4, 2), {"entities": {"u": Rows(presence="p")}}, "presence: expected columns among"),
+        (box(4, 2), {"entities": {"u": Rows(presence=2)}}, "presence: expected 0 to 1, got 2"),
+        (box(4, 2), {"entities": {"u": Rows(absent=(0,))}}, "absent: expected 2 numbers"),
+        (box(4, 2), {"entities": {"u": Rows(features=["q"])}}, "features: expected columns among"),
+        (box(4, 2), {"entities": {"u": []}}, "expected Rows, got none"),
+        (
+            box(4, 2),
+            {"entities": {"u": [Rows(), Rows(columns=["a", "b"])]}},
+            "expected the same features from every field",
+        ),
+        (box(4), {"global_features": [Globals(columns=["a"])]}, "expected 4 names"),
+        (box(4, 2), {"global_features": [Globals()]}, "name it in entities"),
+        (
+            spaces.Dict({"u": box(2, 2), "v": box(2, 2)}),
+            {"entities": {"u": Rows("v")}},
+            "expected other names than those of inferred types",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) -> None:
+    with pytest.raises(InvalidSpace, match=message):
+        Reader(space, FieldMap(**mapping))
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "message"),
+    [
+        (box(2, 2), np.zeros((3, 2)), r"observation: expected shape \(2, 2\), got \(3, 2\)"),
+        (box(2), "no", "observation: expected numbers, got 'no'"),
+        (spaces.Dict({"a": box(2)}), {}, "a: expected a value at a"),
+        (spaces.Discrete(3), 3, "among .3. choices"),
+        (spaces.Sequence(box(2), stack=True), 3, "expected several values, got 3"),
+        (
+            spaces.Graph(box(1), box(1)),
+            GraphInstance(np.zeros((2, 1)), np.zeros((1, 1)), np.array([[0, 2]])),
+            "expected links between 2 nodes",
+        ),
+    ],
+)
+def test_observation_that_is_not_of_the_space_is_refused(
+    space: Space, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidObservation, match=message):
+        read(space, value)

@@ -1,0 +1,335 @@
+"""Padded environments: what is shown, what is allowed, and who is reached by a choice."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from entity_env import (
+    Action,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    Environment,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    InvalidAction,
+    InvalidObservation,
+    Match,
+    Observation,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
+from entity_env.adapters.to_gymnasium import ToGymnasium
+from entity_env.examples import ENV_REGISTRY, MineSweeper, TreasureHunt, Xor
+from tests.entity_env.worlds import Walk
+from tests.strategies import World, entities_named, worlds
+
+MOST = 3  # entities of a type in the worlds of the strategy
+SOLO = [name for name, cls in ENV_REGISTRY.items() if not issubclass(cls, Match)]
+
+
+class Replay(Environment):
+    """Shows the frames of a random world and keeps what it is told to do."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[Mapping[str, Action]] = []
+
+    def obs_space(self) -> ObsSpace:
+        return self.world.obs_space
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return self.world.action_space
+
+    def reset(self) -> Observation:
+        self.told = []
+        return self.world.frames[0]
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.told.append(actions)
+        return self.world.frames[len(self.told)]
+
+
+@pytest.mark.parametrize("name", SOLO)
+def test_checker_of_gymnasium_finds_nothing_wrong(name: str) -> None:
+    """Made through `gymnasium.make`, so that it checks rendering in every mode as well."""
+
+    def make(**kwargs: Any) -> ToGymnasium:
+        return ToGymnasium(ENV_REGISTRY[name](), 40, **kwargs)  # type: ignore[arg-type]
+
+    gymnasium.register(id=f"entity_env/{name}-v0", entry_point=make)
+    try:
+        env = gymnasium.make(f"entity_env/{name}-v0", disable_env_checker=True)
+        with warnings.catch_warnings():
+            # A feature has no bounds that anybody knows.
+            warnings.filterwarnings("ignore", ".*A Box observation space m..imum value is -?inf")
+            check_env(env.unwrapped)
+    finally:
+        del gymnasium.registry[f"entity_env/{name}-v0"]
+
+
+def pieces(env: ToGymnasium, mask: Any) -> list[Any]:
+    """The mask of each element of the action."""
+    assert isinstance(env.action_space, gymnasium.spaces.MultiDiscrete)
+    return np.split(np.asarray(mask), np.cumsum(env.action_space.nvec)[:-1])
+
+
+def legal_of(obs: Observation, world: World, name: str) -> dict[Any, list[Any]]:
+    """For each actor that can do something, what it may choose, one entity at a time."""
+    offered, space = obs.actions.get(name), world.action_space[name]
+    if offered is None:
+        return {}
+    if isinstance(offered, GlobalCategoricalActionMask):
+        assert isinstance(space, GlobalCategoricalActionSpace)
+        row = np.ones(len(space)) if offered.mask is None else offered.mask
+        legal = {None: [i for i, allowed in enumerate(row) if allowed]}
+    else:
+        actors = entities_named(obs, world.obs_space, offered.actor_ids, offered.actor_types)
+        if isinstance(offered, SelectEntityActionMask):
+            targets = entities_named(obs, world.obs_space, offered.actee_ids, offered.actee_types)
+        else:
+            targets = list(range(len(space)))  # type: ignore[arg-type]
+        rows = np.ones((len(actors), len(targets))) if offered.mask is None else offered.mask
+        legal = {
+            actor: [t for t, allowed in zip(targets, row, strict=True) if allowed]
+            for actor, row in zip(actors, rows, strict=True)
+        }
+    return {actor: choices for actor, choices in legal.items() if choices}
+
+
+def told_of(action: Action | None) -> dict[Any, Any]:
+    """Actor -> choice."""
+    if action is None:
+        return {}
+    if isinstance(action, GlobalCategoricalAction):
+        return {None: action.index}
+    if isinstance(action, CategoricalAction):
+        return dict(zip(action.actors, action.indices.tolist(), strict=True))
+    assert isinstance(action, SelectEntityAction)
+    return dict(zip(action.actors, action.actees, strict=True))
+
+
+@given(worlds(), st.integers(0, 2**32 - 1))
+def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -> None:
+    for frame in world.frames:
+        frame.done = False
+    assume(any(world.obs_space.entities or n == "plan" for n in world.action_space))
+    replay = Replay(world)
+    env = ToGymnasium(replay, MOST)
+    env.action_space.seed(seed)
+    shown, _ = env.reset()
+    slots = [(t, i) for t in world.obs_space.entities for i in range(MOST)]
+    for step, frame in enumerate(world.frames[:-1]):
+        named: dict[Any, Any] = {
+            (t, i): frame.ids[t][i] if t in frame.ids else (t, i)
+            for t, rows in frame.features.items()
+            for i in range(len(rows))
+        }
+        legal = {name: legal_of(frame, world, name) for name in world.action_space}
+        check_shown(env, world, frame, shown)
+        action = env.action_space.sample()
+        expected: dict[str, dict[Any, Any]] = {name: {} for name in world.action_space}
+        illegal = 0
+        masks = pieces(env, shown["action_mask"])
+        for head, chosen, mask, acts in zip(env.heads, action, masks, shown["acts"], strict=True):
+            actor = None if head.entity is None else named.get((head.entity, head.row))
+            present = head.entity is None or actor is not None
+            choices = legal[head.action].get(actor, []) if present else []
+            assert acts == bool(choices)
+            if not choices:
+                assert np.flatnonzero(mask).tolist() == [0]
+                continue
+            select = type(world.action_space[head.action]).__name__ == "SelectEntityActionSpace"
+            meaning = [named.get(slot) for slot in slots] if select else list(range(len(mask)))
+            allowed = [m is not None and m in choices for m in meaning]
+            assert mask.astype(bool).tolist() == allowed
+            if not allowed[chosen]:
+                illegal += 1
+                chosen = allowed.index(True)
+            expected[head.action][actor] = meaning[chosen]
+        shown, reward, _, _, info = env.step(action)
+        assert {n: told_of(replay.told[step].get(n)) for n in world.action_space} == expected
+        assert info["illegal_actions"] == illegal
+        assert info["metrics"] == world.frames[step + 1].metrics
+        assert reward == world.frames[step + 1].reward
+
+
+def check_shown(env: ToGymnasium, world: World, frame: Observation, shown: Any) -> None:
+    assert shown in env.observation_space
+    for name, entity in world.obs_space.entities.items():
+        rows = frame.features.get(name, [])
+        visible = np.asarray(frame.visible.get(name, [True] * len(rows)), dtype=bool)
+        present = np.zeros(MOST)
+        present[: len(rows)] = visible
+        np.testing.assert_array_equal(shown[f"present/{name}"], present)
+        assert (f"entities/{name}" in shown) == bool(entity.features)
+        if entity.features:
+            padded = np.zeros((MOST, len(entity.features)), np.float32)
+            if len(rows):
+                padded[: len(rows)] = np.asarray(rows, np.float32) * visible[:, None]
+            np.testing.assert_array_equal(shown[f"entities/{name}"], padded)
+    if world.obs_space.global_features:
+        np.testing.assert_array_equal(
+            shown["globals"], np.asarray(frame.global_features, np.float32)
+        )
+
+
+@pytest.mark.parametrize("name", SOLO)
+def test_masked_choices_are_never_illegal(name: str) -> None:
+    env = ToGymnasium(ENV_REGISTRY[name](), 40, on_illegal="error")  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    shown, _ = env.reset(seed=3)
+    ended = False
+    for _ in range(30):
+        np.testing.assert_array_equal(env.action_masks(), shown["action_mask"])
+        action = np.array(
+            [rng.choice(np.flatnonzero(m)) for m in pieces(env, shown["action_mask"])]
+        )
+        shown, _, terminated, truncated, info = env.step(action)
+        assert info["illegal_actions"] == 0
+        ended = terminated or truncated
+        if ended:
+            assert not shown["acts"].any()
+            shown, _ = env.reset()
+
+
+def test_episodes_are_a_function_of_the_seed() -> None:
+    def play(seed: int) -> list[Any]:
+        env = ToGymnasium(Walk(), 3)
+        env.action_space.seed(0)
+        seen, _ = env.reset(seed=seed)
+        frames: list[Any] = [seen]
+        for _ in range(20):
+            seen, *rest = env.step(env.action_space.sample())
+            frames += [seen, rest]
+            if rest[1] or rest[2]:
+                frames.append(env.reset()[0])
+        return frames
+
+    assert repr(play(1)) == repr(play(1))
+    assert repr(play(1)) != repr(play(2))
+
+
+def test_terminated_and_truncated_stay_apart() -> None:
+    env = ToGymnasium(Walk(), 3)
+    endings = set()
+    for seed in range(20):
+        env.reset(seed=seed)
+        terminated = truncated = False
+        while not (terminated or truncated):
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        assert truncated == env.world.cut  # type: ignore[attr-defined]
+        endings.add((terminated, truncated))
+        with pytest.raises(gymnasium.error.ResetNeeded, match="call reset first"):
+            env.step(env.action_space.sample())
+    assert endings == {(True, False), (False, True)}
+
+
+def test_actors_limit_what_is_chosen() -> None:
+    sizes = {"Mine": 5, "Robot": 2, "Orbital Cannon": 1}
+    limits = {"Move": ["Robot"], "Fire Orbital Cannon": ["Orbital Cannon"]}
+    env = ToGymnasium(MineSweeper(orbital_cannon=True), sizes, actors=limits)
+    assert [tuple(head) for head in env.heads] == [
+        ("Move", "Robot", 0),
+        ("Move", "Robot", 1),
+        ("Fire Orbital Cannon", "Orbital Cannon", 0),
+    ]
+    assert env.action_space == gymnasium.spaces.MultiDiscrete([5, 5, 8])
+    assert env.reset(seed=0)[0]["action_mask"].shape == (18,)
+    env = ToGymnasium(MineSweeper(), sizes, actors={"Move": ["Mine"]})
+    with pytest.raises(InvalidObservation, match=r"'Robot'; add it to actors\['Move'\]"):
+        env.reset()
+
+
+def test_pictures_and_texts_are_passed_on() -> None:
+    env = ToGymnasium(TreasureHunt(), 9, render_mode="ansi")
+    env.reset(seed=0)
+    assert env.render() == env.world.render(mode="text")
+    assert ToGymnasium(TreasureHunt(), 9).render() is None
+    picture = ToGymnasium(Xor(), 2, render_mode="rgb_array")
+    picture.reset(seed=0)
+    assert picture.render().dtype == np.uint8
+    assert ToGymnasium(Walk(), 1).metadata["render_modes"] == []
+    with pytest.raises(ValueError, match="render_mode: expected one of "):
+        ToGymnasium(Walk(), 1, render_mode="ansi")
+
+
+def test_more_entities_than_slots_is_an_error_that_says_what_to_change() -> None:
+    env = ToGymnasium(MineSweeper(nmines=5), {"Mine": 4, "Robot": 2, "Orbital Cannon": 1})
+    with pytest.raises(InvalidObservation, match=r"'Mine': expected at most 4 .* got 5; .*max_ent"):
+        env.reset()
+
+
+def test_illegal_choice_is_refused_on_request() -> None:
+    sizes = {"Mine": 4, "Robot": 1, "Orbital Cannon": 1}
+    corner = MineSweeper(width=1, height=5, nmines=4, nrobots=1)
+    env = ToGymnasium(corner, sizes, {"Move": ["Robot"]}, on_illegal="error")
+    env.reset(seed=0)
+    left = np.zeros(len(env.heads), dtype=np.int64)
+    left[0] = 2
+    with pytest.raises(InvalidAction, match=r"action\[0\]: choice 2 of 'Move' by row 0 of 'Robot'"):
+        env.step(left)
+    left[0] = 4
+    env.step(left)  # what was refused has changed nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_entities": 0}, "max_entities: expected a positive number"),
+        (
+            {"max_entities": {"Thing": 1}},
+            r"each of \['Goal', 'Thing'\]|each of \['Thing', 'Goal'\]",
+        ),
+        ({"max_entities": 1, "actors": {"mov": ["Thing"]}}, "actors: .*'mov'"),
+        ({"max_entities": 1, "actors": {"move": ["Think"]}}, "actors: .*'Think'"),
+        ({"max_entities": 1, "actors": {"move": "Thing"}}, "actors: expected lists"),
+        ({"max_entities": 1, "on_illegal": "ignore"}, "on_illegal: .*'ignore'"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ToGymnasium(Walk(), **arguments)
+
+
+def test_wrong_action_is_named() -> None:
+    env = ToGymnasium(Walk(), 3)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action: expected one of MultiDiscrete"):
+        env.step(np.array([7]))
+
+
+def test_world_without_choices_is_refused() -> None:
+    class Still(Walk):
+        def action_space(self) -> dict[str, ActionSpace]:
+            return {}
+
+    with pytest.raises(ValueError, match="env: expected something that can be chosen"):
+        ToGymnasium(Still(), 1)
+
+
+def test_masks_may_be_given_in_some_steps_only() -> None:
+    """A mask of the last step must not be left over."""
+
+    class Rests(Walk):
+        def observe(self, reward: float) -> Observation:
+            obs = super().observe(reward)
+            moves = CategoricalActionMask(actor_types=["Thing"] * (self.clock != 1))
+            obs.actions = {**obs.actions, "move": moves}
+            return obs
+
+    env = ToGymnasium(Rests(), 3, actors={"move": ["Thing"], "pick": ["Thing"]})
+    env.reset(seed=1)
+    acts = [head for head, on in zip(env.heads, env.reset(seed=1)[0]["acts"], strict=True) if on]
+    assert {head.action for head in acts} == {"move", "pick"}
+    shown, *_ = env.step(env.action_space.sample())
+    assert not shown["acts"].any()

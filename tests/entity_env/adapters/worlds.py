@@ -1,0 +1,248 @@
+"""Small worlds of Gymnasium, and parallel worlds with the methods of PettingZoo's."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from entity_env import (
+    Action,
+    ActionSpace,
+    Observation,
+    ObsSpace,
+    batch_obs,
+)
+from entity_env.adapters.mapping import FieldMap, Rows
+from entity_env.random_play import random_choices
+from entity_env.unbatch import unbatch_actions
+
+XYL = ["x", "y", "level"]
+FORAGING = FieldMap(
+    entities={
+        "food": Rows(columns=XYL, span=(0, 9), absent=(-1, -1, 0)),
+        "player": Rows(columns=XYL, span=(9, 15), absent=(-1, -1, 0)),
+    }
+)
+FORAGING_ID = "lbforaging:Foraging-8x8-2p-3f-v3"
+KINDS = ["zombie", "archer", "knight", "sword", "arrow", "self"]
+KAZ_COLUMNS = [*KINDS, "distance", "x", "y", "cos", "sin"]
+KAZ = FieldMap(
+    entities={
+        kind: Rows(columns=KAZ_COLUMNS, presence=kind, features=KAZ_COLUMNS[6:]) for kind in KINDS
+    }
+)
+KAZ_TEAMS = {"archers": ["archer_0", "archer_1"], "knights": ["knight_0", "knight_1"]}
+
+
+def make_kaz(**kwargs: Any) -> Any:
+    """Without the warning that its module is an old way to make it."""
+    from pettingzoo.butterfly.knights_archers_zombies import knights_archers_zombies
+
+    return knights_archers_zombies.parallel_env(obs_method="vector-sequence", **kwargs)
+
+
+class Show(gymnasium.Env[Any, Any]):
+    """Shows samples of its observation space; `info` is what comes with each."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any] | None = None,
+        info: dict[str, Any] | None = None,
+        length: int = 5,
+    ) -> None:
+        self.observation_space = observation_space
+        self.action_space = spaces.Discrete(2) if action_space is None else action_space
+        self.info = info or {}
+        self.length = length
+        self.taken: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.step_number = 0
+        self.value = self.observation_space.sample()
+        return self.value, self.info
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.taken.append(action)
+        self.step_number += 1
+        self.value = self.observation_space.sample()
+        return self.value, 1.0, False, self.step_number == self.length, self.info
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Counts steps; ends by itself or is cut off after a number of steps drawn at the start.
+
+    Two of its three moves are forbidden in turn; a forbidden one raises. Rewards are drawn anew.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"]}  # noqa: RUF012 (theirs)
+
+    def __init__(self, longest: int = 4, mask_in: str = "info", render_mode: Any = None) -> None:
+        self.longest = longest
+        self.mask_in = mask_in
+        self.render_mode = render_mode
+        table = spaces.Box(-np.inf, np.inf, (3, 3), np.float32)
+        self.observation_space = table
+        if mask_in == "observation":
+            mask = spaces.Box(0, 1, (3,), np.int8)
+            self.observation_space = spaces.Dict({"observation": table, "action_mask": mask})
+        self.action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_number = 0
+        self.length = int(self.np_random.integers(1, self.longest + 1))
+        self.cut_off = bool(self.np_random.random() < 0.5)
+        return self.show()
+
+    def step(self, action: Any) -> Any:
+        assert self.mask()[action - 5], "forbidden"
+        self.step_number += 1
+        over = self.step_number == self.length
+        value, info = self.show()
+        reward = float(self.np_random.random()) + float(action)
+        return value, reward, over and not self.cut_off, over and self.cut_off, info
+
+    def show(self) -> Any:
+        value = self.np_random.random((3, 3)).astype(np.float32)
+        value[0, 0] = self.step_number
+        mask = self.mask()
+        if self.mask_in == "observation":
+            return {"observation": value, "action_mask": mask}, {"score": {"now": self.step_number}}
+        return value, {"score": {"now": self.step_number}, "action_mask": mask}
+
+    def mask(self) -> Any:
+        return (np.arange(3) == self.step_number % 3).astype(np.int8)
+
+    def render(self) -> Any:
+        return str(self.step_number) if self.render_mode == "ansi" else np.zeros((2, 3, 3), "u1")
+
+
+class Hunt:
+    """A parallel world of agents that die at given steps, each of them seeing a list of its own.
+
+    Args:
+        lives: for each agent how many steps it lives; it is cut off if the number is negative.
+        kinds: spaces differ by the name without the number.
+    """
+
+    metadata: dict[str, Any] = {"name": "hunt"}  # noqa: RUF012 (theirs)
+    render_mode = None
+
+    def __init__(self, lives: dict[str, int], kinds: bool = False) -> None:
+        self.lives = lives
+        self.kinds = kinds
+        self.possible_agents = list(lives)
+        self.agents: list[str] = []
+        self.taken: list[dict[str, Any]] = []
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        width = 3 if self.kinds and agent.startswith("wolf") else 2
+        return spaces.Dict(
+            {
+                "me": spaces.Box(-9, 9, (width,), np.float32),
+                "seen": spaces.Sequence(spaces.Box(-9, 9, (width,), np.float32), stack=True),
+            }
+        )
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        wolf = self.kinds and agent.startswith("wolf")
+        return spaces.Dict({"move": spaces.Discrete(4 if wolf else 3), "prey": spaces.Discrete(3)})
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        self.step_number = 0
+        self.shown = {agent: self.show(agent) for agent in self.agents}
+        return self.shown, self.infos(self.agents)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert set(actions) == set(self.agents), actions
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action), action
+            self.check(agent, action)
+        self.taken.append(actions)
+        self.step_number += 1
+        here = self.agents
+        over = {a: self.step_number >= abs(self.lives[a]) for a in here}
+        self.shown = {agent: self.show(agent) for agent in here}
+        terminated = {a: over[a] and self.lives[a] > 0 for a in here}
+        truncated = {a: over[a] and self.lives[a] < 0 for a in here}
+        self.agents = [a for a in here if not over[a]]
+        rewards = {a: float(self.possible_agents.index(a) + 1) for a in here}
+        return self.shown, rewards, terminated, truncated, self.infos(here)
+
+    def check(self, agent: str, action: Any) -> None:
+        assert self.mask(agent)[action["move"]] == 1
+
+    def show(self, agent: str) -> Any:
+        width = 3 if self.kinds and agent.startswith("wolf") else 2
+        n = int(self.rng.integers(0, 4))
+        number = self.possible_agents.index(agent)
+        seen = np.full((n, width), number, dtype=np.float32)
+        seen[:, 1] = np.arange(n)
+        return {"me": np.full(width, number, np.float32), "seen": seen}
+
+    def mask(self, agent: str) -> Any:
+        mask = np.ones(4 if self.kinds and agent.startswith("wolf") else 3, dtype=np.int8)
+        mask[self.possible_agents.index(agent) % 3] = 0
+        return mask
+
+    def infos(self, agents: list[str]) -> Any:
+        return {a: {"action_mask": {"move": self.mask(a)}, "age": self.step_number} for a in agents}
+
+    def close(self) -> None:
+        return
+
+
+class Turns(gymnasium.Env[Any, Any]):
+    """Two agents with `Tuple` spaces; what is shared is not given by agent if `shared`."""
+
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
+        self.observation_space = spaces.Tuple([spaces.Box(0, 9, (2, 2), np.float32)] * 2)
+        self.action_space = spaces.Tuple([spaces.Discrete(3)] * 2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self.show(), self.info()
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.step_number += 1
+        first, second = self.step_number >= 2, self.step_number >= 4
+        if self.shared:
+            return self.show(), 2.0, second, False, self.info()
+        return self.show(), [1.0, 2.0], [first, second], [False, False], self.info()
+
+    def show(self) -> Any:
+        return tuple(np.full((2, 2), i, np.float32) for i in range(2))
+
+    def info(self) -> Any:
+        return {"action_mask": np.array([[1, 0, 0], [0, 1, 0]], dtype=np.int8)}
+
+
+def choose(
+    obs: Observation,
+    obs_space: ObsSpace,
+    action_space: dict[str, ActionSpace],
+    rng: np.random.Generator,
+) -> dict[str, Action]:
+    """Random legal actions for one observation."""
+    batch = batch_obs([obs], obs_space, action_space)
+    choices = random_choices(batch, action_space, rng)
+    return unbatch_actions(choices, batch, [obs], obs_space, action_space)[0]
+
+
+def maker(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """Makes a world."""
+    return functools.partial(cls, *args, **kwargs)
