@@ -3,7 +3,7 @@
 import difflib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from enn_trainer.check_command import check_command
@@ -12,6 +12,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.envs import env_factory
 from enn_trainer.errors import ConfigError
 from enn_trainer.loop import TrainResult, train
+from enn_trainer.play_command import play_command
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 from entity_env.vec_env import VecEnv
@@ -21,6 +22,7 @@ USAGE = """usage: enn COMMAND ...
 commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
+  play     play an environment by hand: enn play Minefield --record mine.rec
   envs     list the worlds that env.id can name
 
 enn COMMAND --help tells more."""
@@ -37,15 +39,12 @@ def run(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0 if arguments else 2
     name, rest = arguments[0], arguments[1:]
-    if name == "train":
-        return train_command(rest, "enn train")
-    if name == "check":
-        return check_command(rest)
-    if name == "envs":
-        return envs_command()
-    nearest = difflib.get_close_matches(name, ["train", "check", "envs"], n=1)
+    if name in _COMMANDS:
+        return _COMMANDS[name](rest)
+    nearest = difflib.get_close_matches(name, _COMMANDS, n=1)
     hint = f", did you mean {nearest[0]}?" if nearest else ""
-    print(f"error: command: expected train, check or envs, got {name!r}{hint}", file=sys.stderr)
+    names = " or ".join(", ".join(_COMMANDS).rsplit(", ", 1))
+    print(f"error: command: expected {names}, got {name!r}{hint}", file=sys.stderr)
     return 2
 
 
@@ -59,6 +58,14 @@ def envs_command() -> int:
     for name, env in ENV_REGISTRY.items():
         print(f"{name:20}{(env.__doc__ or '').strip().splitlines()[0]}")
     return 0
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": lambda rest: train_command(rest, "enn train"),
+    "check": check_command,
+    "play": play_command,
+    "envs": lambda rest: envs_command(),
+}
 
 
 def _train(manager: StateManager) -> None:

@@ -1,0 +1,414 @@
+"""Playing by hand: what is typed is what happens, and what is recorded."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import (
+    Action,
+    CategoricalAction,
+    EntityEnvError,
+    Environment,
+    GlobalCategoricalAction,
+    Match,
+    Observation,
+    Ragged,
+    batch_obs,
+)
+from entity_env.examples import (
+    ENV_REGISTRY,
+    CherryPick,
+    Count,
+    Duel,
+    MineSweeper,
+    RockPaperScissors,
+    TreasureHunt,
+)
+from entity_env.play_by_hand import Agent, play_by_hand
+from entity_env.random_play import random_choices
+from entity_env.read_recording import Episode, Recording
+from entity_env.testing import DelayedIdentity, PickTheMarked
+from entity_env.unbatch import unbatch_actions
+from entity_env.vec_env import VecSelectEntityActionMask
+from tests.entity_env.worlds import Bidding, Walk
+
+CHOICE = re.compile(r"(?:^  |   )([^\s()]+)\)(?: (\S+(?: \S+)*))?", re.MULTILINE)
+
+
+class Person:
+    """Types legal choices that it reads from what is shown; remembers what it meant."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.shown: list[str] = []
+        self.meant: list[str] = []
+
+    def show(self, text: str) -> None:
+        self.shown.append(text)
+
+    def ask(self, prompt: str) -> str:
+        self.shown.append(prompt)
+        if "Enter" in prompt:
+            return ""
+        listed = next(t for t in reversed(self.shown) if CHOICE.search(t))
+        choices = CHOICE.findall(listed)
+        key, name = choices[self.rng.integers(len(choices))]
+        self.meant.append(name or key)
+        return str(key if self.rng.random() < 0.5 else name or key)
+
+
+class Spied:
+    """Makes an environment and notes what it is told to do, and what it earns."""
+
+    def __init__(self, create_env: Callable[[], Environment | Match]) -> None:
+        self.create_env = create_env
+        self.told: list[Any] = []
+        self.closed = 0
+
+    def __call__(self) -> Any:
+        env: Any = self.create_env()
+        act, close = env.act, env.close
+
+        def spied_act(actions: Any) -> Any:
+            self.told.append(actions)
+            return act(actions)
+
+        def spied_close() -> None:
+            self.closed += 1
+            close()
+
+        env.act, env.close = spied_act, spied_close
+        return env
+
+    def names(self) -> Iterator[str]:
+        """What was chosen, in words, one actor after the other."""
+        for step in self.told:
+            for side in step if isinstance(step, list | tuple) else [step]:
+                for action in side.values():
+                    yield from names_of(action)
+
+
+def names_of(action: Action) -> list[str]:
+    if isinstance(action, GlobalCategoricalAction):
+        return [action.label]
+    if isinstance(action, CategoricalAction):
+        return action.labels
+    return [" ".join(map(str, a)) if isinstance(a, tuple) else str(a) for a in action.actees]
+
+
+def typing(*lines: str | type[BaseException]) -> Callable[[str], str]:
+    """Types the lines, then there are no more."""
+    rest = iter(lines)
+
+    def ask(prompt: str) -> str:
+        line = next(rest, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    return ask
+
+
+def nothing(text: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize("name", ENV_REGISTRY)
+def test_every_world_can_be_played_and_recorded(name: str, tmp_path: Path) -> None:
+    person, spied = Person(), Spied(ENV_REGISTRY[name])
+    steps = 0
+
+    def ask(prompt: str) -> str:
+        nonlocal steps
+        steps += 1
+        if steps > 60:
+            raise EOFError
+        return person.ask(prompt)
+
+    path = tmp_path / "file"
+    played = play_by_hand(spied, ask, person.show, seed=1, episodes=3, record=path)
+    assert spied.closed == 1
+    names = list(spied.names())
+    meant = person.meant[: len(names)]  # of the step that was not finished nothing happened
+    assert len(names) > 0
+    for got, expected in zip(names, meant, strict=True):
+        assert expected == got or expected.endswith(f" {got}")
+    assert not [text for text in person.shown if "expected" in text or "could be" in text]
+    recording = Recording.open(path)
+    assert recording.complete
+    assert len(list(recording.steps())) == len(spied.told)
+    ended = [e for e in recording.episodes() if e.ending in ("terminated", "truncated")]
+    returns = [e.episodic_reward for e in ended]
+    assert returns == pytest.approx([r for episode in played for r in episode.returns])
+
+
+def actions_of(path: Path) -> list[dict[str, list[int]]]:
+    """What was recorded of every step."""
+    return [
+        {name: chosen.values.tolist() for name, chosen in step.decisions.actions.items()}
+        for step in Recording.open(path).steps()
+    ]
+
+
+def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
+    """Also where several act, where somebody may not do all, and where labels are numbers."""
+    path = tmp_path / "file"
+
+    def sweeper() -> MineSweeper:
+        return MineSweeper(orbital_cannon=True, cooldown_period=1)
+
+    spied = Spied(sweeper)
+    typed = ["Def", "5", "* Defuse Mines", "Robot 1", "q"]
+    play_by_hand(spied, typing(*typed), nothing, seed=2, record=path)
+    assert actions_of(path) == [
+        {"Move": [4, 4], "Fire Orbital Cannon": []},
+        {"Move": [4, 4], "Fire Orbital Cannon": [6]},  # five mines, then the robots
+    ]
+    assert spied.told[1]["Fire Orbital Cannon"].actees == [("Robot", 1)]
+    assert list(spied.told[1]["Move"].actors) == [("Robot", 0), ("Robot", 1)]
+    answer: list[str] = []
+    world = Count()
+
+    def say(prompt: str) -> str:
+        answer.append(str(world.count))
+        return answer[-1]
+
+    played = play_by_hand(lambda: world, say, nothing, episodes=4, record=tmp_path / "count")
+    assert [episode.returns for episode in played] == [[1.0]] * 4
+    assert [a["count"] for a in actions_of(tmp_path / "count")] == [[int(a)] for a in answer]
+
+
+def test_select_entity_gets_the_id_of_the_entity() -> None:
+    spied = Spied(PickTheMarked)
+    play_by_hand(spied, typing("2"), nothing, episodes=1)
+    assert spied.told[0]["pick"].actees == [2]
+    spied = Spied(Duel)
+    play_by_hand(spied, typing("4 5 6 7", "* 6", "* Enemy 2", "q"), nothing)
+    first, second = spied.told[0]
+    assert (list(first["attack"].actors), first["attack"].actees) == ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert (list(second["attack"].actors), second["attack"].actees) == ([4, 5, 6, 7], [2] * 4)
+
+
+def test_bad_input_is_asked_again() -> None:
+    shown: list[str] = []
+    spied = Spied(TreasureHunt)
+    play_by_hand(spied, typing("nonsense", "99", "", "* ?", "1", "q"), shown.append, seed=0)
+    assert len(spied.told) == 1
+    assert sum("got 'nonsense'" in text for text in shown) == 1
+    assert sum("type a choice, or ? for help" in text for text in shown) == 1
+
+
+@pytest.mark.parametrize("ending", ["q", EOFError, KeyboardInterrupt])
+def test_quitting_in_the_middle_leaves_what_was_done(ending: Any, tmp_path: Path) -> None:
+    path, spied = tmp_path / "file", Spied(TreasureHunt)
+    played = play_by_hand(spied, typing("1", "1", "2", ending), nothing, seed=0, record=path)
+    assert played == []
+    assert spied.closed == 1
+    recording = Recording.open(path)
+    assert recording.complete
+    [episode] = recording.episodes()
+    assert (episode.ending, len(episode.rewards)) == ("unfinished", 3)
+    play_by_hand(Spied(TreasureHunt), typing("1", ending), nothing, seed=1, record=path)
+    assert [e.number for e in Recording.open(path).episodes()] == [0, 1]
+
+
+def test_every_step_can_be_read_before_the_next_is_typed(tmp_path: Path) -> None:
+    """So that nothing is lost by a kill at any time."""
+    path = tmp_path / "file"
+    counts: list[int] = []
+
+    def ask(prompt: str) -> str:
+        recording = Recording.open(path)
+        assert recording.complete
+        counts.append(len(list(recording.steps())))
+        return "1" if len(counts) < 6 else "q"
+
+    play_by_hand(TreasureHunt, ask, nothing, record=path)
+    assert counts == [0, 1, 2, 3, 4, 5]
+
+
+def test_episodes_are_a_function_of_the_seed() -> None:
+    def shown(seed: int) -> list[str]:
+        person = Person()
+        play_by_hand(Walk, person.ask, person.show, seed=seed, episodes=3)
+        return person.shown
+
+    assert shown(1) == shown(1)
+    assert shown(1) != shown(2)
+
+
+def test_world_without_text_is_shown_as_a_table() -> None:
+    shown: list[str] = []
+    play_by_hand(Walk, typing(), shown.append, seed=3)
+    [table] = [text for text in shown if text.startswith("globals: clock 0")]
+    assert re.search(r"^  Goal goal  x 0, y 1$", table, re.MULTILINE)
+    assert re.search(r"^  Thing 0  x 0\.\d+$", table, re.MULTILINE)
+
+
+def test_hidden_entities_are_not_shown() -> None:
+    class Hidden(Walk):
+        def observe(self, reward: float) -> Observation:
+            obs = super().observe(reward)
+            obs.actions, obs.visible = {}, {"Goal": [False]}
+            return obs
+
+    shown: list[str] = []
+    play_by_hand(Hidden, typing(), shown.append, seed=3)
+    assert "Goal: none" in "\n".join(shown)
+    assert "goal" not in "\n".join(shown)
+
+
+def test_end_of_an_episode_is_shown_before_the_next() -> None:
+    shown: list[str] = []
+
+    class Ends(TreasureHunt):
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            obs = super().act(actions)
+            obs.terminated, obs.reward = True, 0.5
+            return obs
+
+        def render(self, **kwargs: Any) -> Any:
+            return "the world"
+
+    played = play_by_hand(Ends, typing("1", "", "1"), shown.append)
+    assert [(e.returns, e.steps) for e in played] == [([0.5], 1), ([0.5], 1)]
+    assert any(text.startswith("episode 1 is over: 1 steps, return 0.5") for text in shown)
+    end, after = shown.index("\nthe world"), shown.index("\nepisode 2, step 0, return 0")
+    assert end < after
+
+
+def test_steps_without_a_choice_wait_for_enter() -> None:
+    prompts: list[str] = []
+    lines = typing("1", "", "", "")
+
+    def ask(prompt: str) -> str:
+        prompts.append(prompt)
+        return lines(prompt)
+
+    [episode] = play_by_hand(lambda: DelayedIdentity(3), ask, nothing, episodes=1)
+    assert episode.steps == 4
+    assert sum("nothing to choose" in prompt for prompt in prompts) == 3
+
+
+def uniform_agent(env: Environment | Match, value: float = 0.25) -> Agent:
+    """Finds all legal choices equally probable, and draws."""
+    spaces, rng = (env.obs_space(), env.action_space()), np.random.default_rng(0)
+
+    def act(obs: Observation) -> tuple[dict[str, Action], float]:
+        batch = batch_obs([obs], *spaces)
+        probs = {}
+        for name, mask in batch.action_masks.items():
+            select = isinstance(mask, VecSelectEntityActionMask)
+            n = mask.actees.items() if select else len(spaces[1][name])  # type: ignore
+            shape = mask.actors.items(), n
+            legal = np.ones(shape) if mask.mask is None else mask.mask.values.reshape(shape)
+            probs[name] = [(legal / legal.sum(1, keepdims=True)).astype(np.float32)]
+        choices = random_choices(batch, spaces[1], rng)
+        return unbatch_actions(choices, batch, [obs], *spaces, probs)[0], value
+
+    return act
+
+
+@pytest.mark.parametrize("name", ENV_REGISTRY)
+def test_agent_gives_advice_in_every_world(name: str, tmp_path: Path) -> None:
+    cls, path = ENV_REGISTRY[name], tmp_path / "file"
+    shown: list[str] = []
+    lines = typing(*["*"] * 20)
+
+    def ask(prompt: str) -> str:
+        return "" if "Enter" in prompt else lines(prompt)
+
+    agent = uniform_agent(cls())
+    play_by_hand(cls, ask, shown.append, seed=1, episodes=3, agent=agent, record=path)
+    assert "the agent expects 0.25" in shown
+    assert any("%" in text for text in shown)
+    for step in Recording.open(path).steps():
+        check_probabilities(step.decisions)
+
+
+def check_probabilities(decisions: Any) -> None:
+    """Of what was chosen and of everything, in the form that recordings have."""
+    for name, mask in decisions.obs.action_masks.items():
+        chosen, probs = decisions.actions[name], decisions.probs[name]
+        logits: Ragged = decisions.logits[name]
+        np.testing.assert_array_equal(probs.lengths, chosen.lengths)
+        if isinstance(mask, VecSelectEntityActionMask):
+            lengths = mask.actors.lengths * mask.actees.lengths
+            np.testing.assert_array_equal(logits.lengths, lengths)
+            widths = np.repeat(mask.actees.lengths, mask.actors.lengths)
+        else:
+            np.testing.assert_array_equal(logits.lengths, mask.actors.lengths)
+            widths = np.full(mask.actors.items(), logits.size2())
+        flat, start = np.exp(logits.values.reshape(-1)), 0
+        legal = None if mask.mask is None else mask.mask.values.reshape(-1)
+        for choice, prob, width in zip(chosen.values, probs.values, widths, strict=True):
+            row = flat[start : start + width]
+            assert row.sum() == pytest.approx(1)
+            assert row[choice] == pytest.approx(prob)
+            if legal is not None:
+                np.testing.assert_array_equal(row > 0, legal[start : start + width])
+            start += width
+        assert start == len(flat)
+
+
+def test_agent_plays_the_other_sides(tmp_path: Path) -> None:
+    path, spied = tmp_path / "file", Spied(Duel)
+    shown: list[str] = []
+    agent = uniform_agent(Duel())
+    play_by_hand(spied, typing("* 5", "* 5", "q"), shown.append, agent=agent, side=0, record=path)
+    assert len(spied.told) == 2
+    assert [step[0]["attack"].actees for step in spied.told] == [[5] * 4] * 2
+    assert len({actee for step in spied.told for actee in step[1]["attack"].actees}) > 1
+    said = [text for text in shown if text.startswith("side 1, the agent: attack Enemy ")]
+    assert len(said) >= 2
+    for step, told in zip(Recording.open(path).steps(), spied.told, strict=True):
+        assert step.decisions.actions["attack"][1].values.tolist() == told[1]["attack"].actees
+        check_probabilities(step.decisions)
+
+
+def test_one_person_plays_all_sides_in_turn() -> None:
+    shown: list[str] = []
+    spied = Spied(Bidding)
+    played = play_by_hand(spied, typing("0", "1", "2", "1", "0", "0"), shown.append, episodes=1)
+    assert [episode.returns for episode in played] == [[1.0, 1.0]]
+    assert [[side["bid"].labels for side in step] for step in spied.told] == [
+        [["0"], ["1"]],
+        [["2"], ["1"]],
+        [["0"], ["0"]],
+    ]
+    assert shown.count("side 0") == shown.count("side 1") == 3
+    assert any("was cut off" in text and "return 1, 1" in text for text in shown)
+
+
+@pytest.mark.parametrize("side", [-1, 2, 1])
+def test_side_needs_a_match_and_an_agent(side: int) -> None:
+    agent = uniform_agent(RockPaperScissors()) if side != 1 else None
+    spied = Spied(Duel)
+    with pytest.raises(EntityEnvError, match=r"side: expected one of \[0, 1\] and an agent"):
+        play_by_hand(spied, typing(), nothing, agent=agent, side=side)
+    assert spied.closed == 1
+
+
+def test_recording_needs_probabilities_from_an_agent(tmp_path: Path) -> None:
+    def act(obs: Observation) -> tuple[dict[str, Action], float]:
+        actions, value = uniform_agent(CherryPick())(obs)
+        for action in actions.values():
+            action.probs = None
+        return dict(actions), value
+
+    with pytest.raises(ValueError, match="agent: expected the probabilities of all choices"):
+        play_by_hand(CherryPick, typing("1"), nothing, agent=act, record=tmp_path / "file")
+
+
+def test_returns_of_the_recording_are_those_that_were_shown(tmp_path: Path) -> None:
+    person = Person(3)
+    played = play_by_hand(
+        CherryPick, person.ask, person.show, seed=4, episodes=2, record=tmp_path / "file"
+    )
+    episodes: list[Episode] = list(Recording.open(tmp_path / "file").episodes())
+    assert [len(e.rewards) for e in episodes] == [e.steps for e in played]
+    assert [e.episodic_reward for e in episodes] == pytest.approx([e.returns[0] for e in played])
