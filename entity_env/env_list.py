@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class EnvList(VecEnv):
         self.validate = validate
         self._obs_space = first.obs_space()
         self._action_space = first.action_space()
+        self._filters_itself = any(match.filters_itself for match in self.matches)
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
@@ -105,23 +107,18 @@ class EnvList(VecEnv):
             actions, self._batch, self._frames, self._shown, self._action_space
         )
         self._steps += 1
-        sides, everything = self.sides, obs_filter == self._obs_space
-        outcomes: list[Observation] = []
+        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
+        answers: list[list[Observation]] = []
         for i, match in enumerate(self.matches):
             acting = chosen[i * sides : (i + 1) * sides]
             try:
-                if everything and not match.filters_itself:
-                    outcomes += match.act(acting)
-                else:
-                    outcomes += match.act_filter(acting, obs_filter)
-                if len(outcomes) != (i + 1) * sides:
-                    raise InvalidObservation(
-                        f"act: expected {sides} observations, one for each side, got "
-                        f"{len(outcomes) - i * sides}"
-                    )
+                answers.append(
+                    match.act_filter(acting, obs_filter) if filtering else match.act(acting)
+                )
             except Exception as error:
                 self._locate(error, i * sides)
                 raise
+        outcomes = self._all_sides(answers)
         frames = list(outcomes)
         for i in self._matches_over(outcomes):
             frames[i * sides : (i + 1) * sides] = self._reset_match(i, obs_filter)
@@ -159,13 +156,23 @@ class EnvList(VecEnv):
             raise
         return frames
 
+    def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
+        """What all sides of all matches see after a step."""
+        outcomes = list(chain.from_iterable(answers))
+        kinds = set(map(type, outcomes))
+        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
+            return outcomes
+        for i, answer in enumerate(answers):
+            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
+                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
+                got = answer[0] if self.sides == 1 else answer
+                error = InvalidObservation(f"act: expected {what}, got {got!r}")
+                self._locate(error, i * self.sides)
+                raise error
+        raise AssertionError
+
     def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
         """The numbers of the matches that ended in this step."""
-        if not all(issubclass(kind, Observation) for kind in set(map(type, outcomes))):
-            i = next(i for i, o in enumerate(outcomes) if not isinstance(o, Observation))
-            error = InvalidObservation(f"act: expected an Observation, got {outcomes[i]!r}")
-            self._locate(error, i)
-            raise error
         done = [o.terminated or o.truncated for o in outcomes]
         over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
         together = over.all(axis=1) == over.any(axis=1)

@@ -1,7 +1,6 @@
 """Plain data as bytes: msgpack with numpy arrays and this package's own batches, nothing that runs.
 
-Reading rebuilds only the types listed here, and never more bytes than the message has. Arrays are
-part of the bytes, or lie in a shared memory that the bytes refer to.
+Reading rebuilds only the types listed here, and never more bytes than the message has.
 """
 
 import dataclasses
@@ -13,7 +12,6 @@ import numpy as np
 
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
-from entity_env.shared_memory import SharedMemory
 from entity_env.spaces import (
     CategoricalActionSpace,
     Entity,
@@ -28,7 +26,7 @@ from entity_env.vec_env import (
     VecSelectEntityActionMask,
 )
 
-_ARRAY, _DATACLASS, _SHARED_ARRAY = 1, 2, 3
+_ARRAY, _DATACLASS = 1, 2
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
@@ -51,44 +49,33 @@ class MessageError(EntityEnvError, ValueError):
     """Bytes that are not a message, or a value that cannot be part of one."""
 
 
-def pack(value: Any, memory: SharedMemory | None = None) -> bytes:
+def pack(value: Any) -> bytes:
     """Bytes of None, numbers, strings, lists, dicts, number arrays and this package's batches.
-
-    Args:
-        value: what to express.
-        memory: where arrays are written to, rather than into the bytes.
 
     Raises:
         MessageError: the value contains anything else.
-        OSError: the shared memory cannot grow.
     """
     try:
-        return _packed(value, lambda part: _encode(part, memory))
+        return _packed(value, _encode)
     except (TypeError, ValueError, OverflowError) as error:
         raise MessageError(str(error)) from None
 
 
-def unpack(data: bytes | memoryview, memory: SharedMemory | None = None) -> Any:
-    """The value that `pack` was given. Tuples come back as lists, shared arrays as views.
-
-    Args:
-        data: the bytes.
-        memory: that `pack` was given.
+def unpack(data: bytes | memoryview) -> Any:
+    """The value that `pack` was given. Tuples come back as lists.
 
     Raises:
         MessageError: the bytes are damaged or name a type that is not listed here.
     """
-    return _unpack(data, memory, 0)
+    return _unpack(data, 0)
 
 
-def _unpack(data: bytes | memoryview, memory: SharedMemory | None, depth: int) -> Any:
+def _unpack(data: bytes | memoryview, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise MessageError(f"expected batches nested at most {_MAX_DEPTH} deep")
     try:
         return msgpack.unpackb(
-            data,
-            ext_hook=lambda code, body: _decode(code, body, memory, depth),
-            strict_map_key=False,
+            data, ext_hook=lambda code, body: _decode(code, body, depth), strict_map_key=False
         )
     except MessageError:
         raise
@@ -103,42 +90,32 @@ def _packed(value: Any, default: Callable[[Any], Any] = list) -> bytes:
     return packed
 
 
-def _encode(value: Any, memory: SharedMemory | None) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        if memory is not None:
-            place = [value.dtype.str, value.shape, memory.write(value)]
-            return msgpack.ExtType(_SHARED_ARRAY, _packed(place))
         head = _packed([value.dtype.str, value.shape])
         return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if type(value).__name__ in _CLASSES and type(value) is _CLASSES[type(value).__name__]:
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields], memory))
+        return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
     if isinstance(value, tuple):
         return list(value)
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 
 
-def _decode(code: int, data: bytes, memory: SharedMemory | None, depth: int) -> Any:
-    if code == _SHARED_ARRAY and memory is not None:
-        dtype, shape, start = msgpack.unpackb(data)
-        return memory.read(start, *_checked(dtype, shape))
+def _decode(code: int, data: bytes, depth: int) -> Any:
     if code == _ARRAY:
         unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
         unpacker.feed(data)
-        dtype, shape = _checked(*unpacker.unpack())
+        dtype, shape = unpacker.unpack()
+        dtype = np.dtype(str(dtype))
+        if dtype.kind not in "biuf" or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise MessageError(f"an array of {dtype} and shape {shape} cannot be read")
         return np.frombuffer(bytearray(data[unpacker.tell() :]), dtype).reshape(shape)
     if code == _DATACLASS:
-        name, fields = _unpack(data, memory, depth + 1)
+        name, fields = _unpack(data, depth + 1)
         if name not in _CLASSES:
             raise MessageError(f"expected one of {list(_CLASSES)}, got {name!r}")
         return _CLASSES[name](**fields)
     raise MessageError(f"unknown type code {code}")
-
-
-def _checked(dtype: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    dtype = np.dtype(str(dtype))
-    if dtype.kind not in "biuf" or any(not isinstance(n, int) or n < 0 for n in shape):
-        raise MessageError(f"an array of {dtype} and shape {shape} cannot be read")
-    return dtype, tuple(shape)

@@ -1,13 +1,8 @@
-"""Memory that two processes see: one writes arrays into it, the other reads them where they lie."""
+"""Memory that two processes see: one writes into it, the other reads where it lies."""
 
-import math
 import mmap
 import os
 import tempfile
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 _ALIGNMENT = 64  # bytes: a cache line
 _FIRST_SIZE = 1 << 16
@@ -32,46 +27,36 @@ class SharedMemory:
         """Write from the beginning again, over what is no longer needed."""
         self._written = 0
 
-    def write(self, array: npt.NDArray[Any]) -> int:
-        """Copy an array into the block; where it begins, in bytes.
+    def write(self, data: memoryview) -> tuple[int, int]:
+        """Copy bytes into the block.
+
+        Returns:
+            Where they begin and where they end.
 
         Raises:
             OSError: there is not enough memory.
         """
         start = -(-self._written // _ALIGNMENT) * _ALIGNMENT
-        end = start + array.nbytes
-        if end > self._size:
-            self._grow(max(end, 2 * self._size, _FIRST_SIZE))
-        if array.nbytes:
-            np.copyto(self.read(start, array.dtype, array.shape), array)
-        self._written = end
-        return start
+        self._written = end = start + data.nbytes
+        if self._map is None or end > len(self._map):
+            size = 0 if self._map is None else len(self._map)
+            self._grow(max(end, 2 * size, _FIRST_SIZE))
+        assert self._map is not None
+        self._map[start:end] = data
+        return start, end
 
-    def read(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """The array that begins at `start`: a view, which the next writing may change.
-
-        Raises:
-            ValueError: the block does not reach that far.
-        """
-        if start < 0:  # numpy reads there
-            raise ValueError(f"start: expected at least 0, got {start}")
-        end = start + math.prod(shape) * dtype.itemsize
-        if end == start:
-            return np.empty(shape, dtype)
+    def read(self, start: int, end: int) -> memoryview:
+        """The bytes there: a view, which the next writing may change."""
         if self._map is None or end > len(self._map):
             self._remap()
         assert self._map is not None
-        return np.ndarray(shape, dtype, self._map, start)
+        return memoryview(self._map)[start:end]
 
     def close(self) -> None:
-        """Let go of it. Arrays that were read stay valid."""
+        """Let go of it. What was read stays valid."""
         if self.file >= 0:
             os.close(self.file)
         self.file, self._map = -1, None
-
-    @property
-    def _size(self) -> int:
-        return 0 if self._map is None else len(self._map)
 
     def _grow(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
@@ -81,10 +66,8 @@ class SharedMemory:
         self._remap()
 
     def _remap(self) -> None:
-        size = os.fstat(self.file).st_size
-        if size == 0:
-            raise ValueError("the shared memory is empty")
-        self._map = mmap.mmap(self.file, size)  # the old one ends with the last array in it
+        # The old one ends with the last view of it.
+        self._map = mmap.mmap(self.file, os.fstat(self.file).st_size)
 
 
 def _unnamed_file() -> int:

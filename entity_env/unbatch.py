@@ -1,6 +1,6 @@
 """The way back: from the choices for a batch to the actions of each environment."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -74,8 +74,7 @@ def unbatch_actions(
         _refuse_illegal(chosen.values, mask, space, name)
         given = [None] * len(obs) if probs is None else probs[name]
         convert = _CONVERTERS[type(space)]
-        for i, action in convert(obs, obs_space, name, space, mask.actors, chosen, given):
-            actions[i][name] = action
+        convert(actions, obs, obs_space, name, space, mask.actors, chosen, given)
     return actions
 
 
@@ -100,6 +99,7 @@ def _refuse_illegal(
 
 
 def _to_global(
+    actions: list[dict[ActionName, Action]],
     obs: Sequence[Observation],
     obs_space: ObsSpace,
     name: ActionName,
@@ -107,17 +107,18 @@ def _to_global(
     actors: Ragged,
     chosen: Ragged,
     probs: Sequence[Any],
-) -> Iterator[tuple[int, Action]]:
-    """The actions of the frames in which anything was legal."""
+) -> None:
+    """Add the action to those of the frames in which anything was legal."""
     indices, labels = chosen.values.tolist(), space.index_to_label
     can_act = actors.lengths.tolist()
-    frames = compress(zip(range(len(obs)), probs, strict=True), can_act)
-    for (i, p), index in zip(frames, indices, strict=True):
+    frames = compress(zip(actions, probs, strict=True), can_act)
+    for (taken, p), index in zip(frames, indices, strict=True):
         p = None if p is None else p.reshape(-1)
-        yield i, GlobalCategoricalAction(index, labels[index], p)
+        taken[name] = GlobalCategoricalAction(index, labels[index], p)
 
 
 def _to_categorical(
+    actions: list[dict[ActionName, Action]],
     obs: Sequence[Observation],
     obs_space: ObsSpace,
     name: ActionName,
@@ -125,18 +126,18 @@ def _to_categorical(
     actors: Ragged,
     chosen: Ragged,
     probs: Sequence[Any],
-) -> Iterator[tuple[int, Action]]:
+) -> None:
     masks = [o.actions.get(name, NOBODY_CHOOSES) for o in obs]
     ids = _actor_ids(obs, obs_space, masks, actors)
     labels = space.index_to_label
-    for i, (mask, who, choices, p) in enumerate(
-        zip(masks, ids, _arrays_of(chosen), probs, strict=True)
-    ):
+    choices = _arrays_of(chosen)
+    for taken, mask, who, what, p in zip(actions, masks, ids, choices, probs, strict=True):
         if mask is not NOBODY_CHOOSES:
-            yield i, CategoricalAction(who, choices, labels, p)
+            taken[name] = CategoricalAction(who, what, labels, p)
 
 
 def _to_select_entity(
+    actions: list[dict[ActionName, Action]],
     obs: Sequence[Observation],
     obs_space: ObsSpace,
     name: ActionName,
@@ -144,20 +145,23 @@ def _to_select_entity(
     actors: Ragged,
     chosen: Ragged,
     probs: Sequence[Any],
-) -> Iterator[tuple[int, Action]]:
+) -> None:
     masks: list[Any] = [o.actions.get(name, NOBODY_SELECTS) for o in obs]
     ids = _actor_ids(obs, obs_space, masks, actors)
     actees = _named_ids(
         obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks]
     )
-    for i, (mask, who, whom, choices, p) in enumerate(
-        zip(masks, ids, actees, _arrays_of(chosen), probs, strict=True)
+    choices, ends = chosen.values.tolist(), np.cumsum(chosen.lengths).tolist()
+    starts = [0, *ends]
+    for taken, mask, who, whom, start, end, p in zip(
+        actions, masks, ids, actees, starts, ends, probs, strict=False
     ):
         if mask is not NOBODY_SELECTS:
-            yield i, SelectEntityAction(who, list(map(whom.__getitem__, choices.tolist())), p)
+            selected = list(map(whom.__getitem__, choices[start:end]))
+            taken[name] = SelectEntityAction(who, selected, p)
 
 
-_CONVERTERS: dict[type, Callable[..., Iterator[tuple[int, Action]]]] = {
+_CONVERTERS: dict[type, Callable[..., None]] = {
     CategoricalActionSpace: _to_categorical,
     GlobalCategoricalActionSpace: _to_global,
     SelectEntityActionSpace: _to_select_entity,

@@ -122,7 +122,7 @@ class WorkerProcess:
         if timeout_s is not None:  # it has had some time while others were waited for
             timeout_s = max(0.0, self._asked_at + timeout_s - time.monotonic())
         try:
-            if not self.channel.connection.poll(timeout_s):
+            if not self.channel.wait(timeout_s):
                 self.kill()
                 return WorkerLostError(
                     f"{self.setup} did not answer for {self.setup.timeout_s} seconds"

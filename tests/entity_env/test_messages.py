@@ -1,4 +1,4 @@
-"""What workers say to each other: exact when whole, refused when damaged."""
+"""Plain data as bytes: exact when whole, refused when damaged."""
 
 import contextlib
 from typing import Any

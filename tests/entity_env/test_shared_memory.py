@@ -1,8 +1,10 @@
 """Arrays between processes: whole, growing, and gone afterwards."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Mapping
+from multiprocessing import Pipe
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from entity_env import (
     ParallelEnvList,
     Ragged,
 )
-from entity_env.messages import MessageError, pack, unpack
+from entity_env.channel import Channel
 from entity_env.shared_memory import SharedMemory
 from tests.entity_env.test_batch import assert_same
 from tests.entity_env.worlds import SPACE, Walk
@@ -118,32 +120,59 @@ def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
     assert open_files() == before
 
 
-def test_arrays_are_written_apart_and_read_where_they_lie() -> None:
-    memory = SharedMemory()
-    other = SharedMemory(os.dup(memory.file))
+def channels() -> tuple[Channel, Channel]:
+    one, other = Pipe()
+    first, second = SharedMemory(), SharedMemory()
+    return (
+        Channel(one, first, second),  # type: ignore[arg-type]
+        Channel(other, SharedMemory(os.dup(second.file)), SharedMemory(os.dup(first.file))),  # type: ignore[arg-type]
+    )
+
+
+def test_arrays_of_all_kinds_arrive_whole_through_a_channel() -> None:
+    here, there = channels()
     value = {
         "rows": Ragged(np.arange(6.0).reshape(3, 2), np.array([1, 2])),
         "flags": np.array([True, False]),
         "none": np.zeros((0, 4), dtype=np.float32),
-        "wide": np.zeros((10**6, 1), dtype=np.int8)[::2],
+        "scalar": np.array(3),
+        "every second": np.arange(10)[::2],
+        "columns first": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "large": np.arange(10**6),
     }
-    data = pack(value, memory)
-    assert len(data) < 300
-    assert_same(unpack(data, other)["rows"], value["rows"])
-    for name in ("flags", "none", "wide"):
-        assert np.array_equal(unpack(data, other)[name], value[name])
-    memory.close()
-    other.close()
+    for _ in range(2):
+        here.send(value)
+        assert there.wait(10)
+        got = there.receive()
+        assert list(got) == list(value)
+        assert_same(got.pop("rows"), value["rows"])
+        for name, array in got.items():
+            assert array.dtype == value[name].dtype  # type: ignore[union-attr]
+            assert np.array_equal(array, value[name])
+        there.send("answer")
+        assert here.receive() == "answer"
+    here.close()
+    there.close()
 
 
-@pytest.mark.parametrize("place", [["<f8", [10**9], 0], ["<f8", [1], -8], ["|O", [1], 0]])
-def test_places_outside_of_the_memory_are_refused(place: list[object]) -> None:
-    import msgpack
+def test_a_channel_tells_that_nothing_came_and_that_the_other_end_is_gone() -> None:
+    here, there = channels()
+    assert not here.wait(0.01)
+    there.close()
+    assert here.wait(10)
+    with pytest.raises(EOFError):
+        here.receive()
+    with pytest.raises(OSError, match="Broken pipe"):
+        here.send("anybody there?")
+    here.close()
 
+
+def test_too_little_memory_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
     memory = SharedMemory()
-    memory.write(np.zeros(4))
-    with pytest.raises(MessageError):
-        unpack(msgpack.packb(msgpack.ExtType(3, msgpack.packb(place))), memory)
-    with pytest.raises(MessageError):
-        unpack(msgpack.packb(msgpack.ExtType(3, msgpack.packb(place))))
+    with pytest.raises(OSError, match="No space left"):
+        memory.write(memoryview(b"some bytes"))
     memory.close()

@@ -363,11 +363,14 @@ def test_acting_before_the_first_reset_is_refused() -> None:
     [
         (
             [Observation()],
-            "environment 0, step 1: .*expected 2 observations, one for each side, got 1",
+            "environment 0, step 1: act: expected 2 Observations, got",
         ),
-        ([Observation()] * 3, "expected 2 observations, one for each side, got 3"),
+        ([Observation()] * 3, "expected 2 Observations, got"),
         ([Observation(done=True), Observation()], r"that end together, got \[True, False\]"),
-        ([Observation(), None], "environment 1, step 1: .*expected an Observation, got None"),
+        (
+            [Observation(), None],
+            r"environment 0, step 1: act: expected 2 Observations, got \[<.*>, None\]",
+        ),
     ],
 )
 def test_sides_that_do_not_end_together_are_refused(outcomes: Any, message: str) -> None:
