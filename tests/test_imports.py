@@ -80,11 +80,13 @@ def test_ragged_buffer_has_one_door() -> None:
 
 
 def test_nothing_that_is_read_can_run() -> None:
-    """Pickles are only made to send an environment to a worker, never read from a file."""
+    """Pickles travel between a program and its own workers, and are never read from a file."""
     for package in PACKAGES:
         for path in modules(package):
             used = {name.split(".")[0] for name in imports(path)}
-            assert not used & {"pickle", "dill", "shelve", "marshal", "joblib"}, path
+            assert not used & {"dill", "shelve", "marshal", "joblib"}, path
+            if "pickle" in used:
+                assert path.name == "channel.py", path
             if "cloudpickle" in used:
                 assert path.name in ("worker.py", "parallel_env_list.py"), path
 
