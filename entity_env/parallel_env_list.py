@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 class ParallelEnvList(VecEnv):
     """`num_envs` environments, split as equally as possible over `num_processes` processes.
 
-    A worker that is killed, exits or hangs is named in the log and replaced: its running episodes
-    count as truncated where they were last seen, and everything else goes on. An environment that
-    raises is an error of its own.
+    A worker that is killed, exits, hangs or fails while it starts is named in the log and replaced:
+    its running episodes count as truncated where they were last seen, and everything else goes on.
+    An environment that raises in a reset or a step is an error of its own.
 
     Args:
         create_env: makes one `Environment` or `Match`; sent to the workers.
@@ -74,7 +74,10 @@ class ParallelEnvList(VecEnv):
         self._workers: list[WorkerProcess] = []
         try:
             self._workers = [WorkerProcess(setup) for setup in setups]
-            spaces = self._receive_all(lambda i, _: self._replace(i))
+            spaces = [
+                self._replace(i, answer) if isinstance(answer, WorkerLostError) else answer
+                for i, answer in enumerate([worker.started() for worker in self._workers])
+            ]
         except BaseException:
             self.close()
             raise
@@ -98,12 +101,12 @@ class ParallelEnvList(VecEnv):
         for episodes in self._episodes:
             episodes[:] = 0
         self._send_all("seed", [[seed] for _ in self._workers])
-        self._receive_all(lambda i, _: self._replace(i))
+        self._receive_all(self._replace)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         self._send_all("reset", [[obs_config] for _ in self._workers])
-        pieces = self._receive_all(lambda i, _: self._restart(i, obs_config))
+        pieces = self._receive_all(lambda i, lost: self._restart(i, lost, obs_config))
         for episodes in self._episodes:
             episodes += 1
         self._shown = copy.deepcopy(obs_config)
@@ -178,25 +181,27 @@ class ParallelEnvList(VecEnv):
             for i, answer in enumerate(answers)
         ]
 
-    def _replace(self, i: int) -> Any:
+    def _replace(self, i: int, lost: WorkerLostError) -> Any:
         """Start another worker in place of one that was lost, seeded where that one was.
 
         Returns:
             What a worker says when it has started.
+
+        Raises:
+            WorkerError: no more may be started; it says why the last one was lost.
         """
         setup = self._workers[i].setup
         self._workers[i].kill()
         while True:
             forbidden = self._restarts.take()
             if forbidden is not None:
-                raise WorkerError(f"{setup} was lost and is not replaced: {forbidden}")
-            logger.warning("%s was lost, starting another one", setup)
+                raise WorkerError(f"{lost}\nIt is not replaced: {forbidden}")
+            logger.warning("%s was lost, starting another one: %s", setup, lost)
             self._workers[i] = WorkerProcess(setup)
-            started = self._workers[i].receive()
+            started = self._workers[i].started()
             if not isinstance(started, WorkerLostError):
                 break
-        if isinstance(started, Exception):
-            raise started
+            lost = started
         if self._seed is not None:
             self._ask(i, "seed", [self._seed, self._episodes[i].tolist()])
         return started
@@ -207,11 +212,11 @@ class ParallelEnvList(VecEnv):
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
         before = slice(first, first + self._workers[i].setup.num_envs)
-        return _all_truncated(self._batch, before, self._restart(i, self._shown))
+        return _all_truncated(self._batch, before, self._restart(i, lost, self._shown))
 
-    def _restart(self, i: int, obs_filter: ObsSpace) -> VecObs:
+    def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""
-        self._replace(i)
+        self._replace(i, lost)
         obs: VecObs = self._ask(i, "reset", [obs_filter])
         return obs
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.batch import batch_obs
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation
+from entity_env.errors import InvalidObservation, invalid_in
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecObs
@@ -43,15 +43,15 @@ def refuse_invalid_ids(obs: Sequence[Observation]) -> None:
     Raises:
         InvalidObservation: with the environment, the field and both numbers.
     """
-    for i, o in enumerate(obs):
-        for name in o.features:
-            ids = o.ids.get(name)
-            if ids is not None and len(ids) != o.num_entities(name):
-                error = InvalidObservation(
-                    f"ids[{name!r}]: expected {o.num_entities(name)} ids, got {len(ids)}"
-                )
-                error.env_index = i
-                raise error
+    for name in set().union(*[o.ids for o in obs]):
+        given = [i for i, o in enumerate(obs) if o.ids.get(name) is not None]
+        counts = [len(obs[i].ids[name]) for i in given]
+        entities = [obs[i].num_entities(name) for i in given]
+        if counts != entities:
+            k = next(k for k in range(len(given)) if counts[k] != entities[k])
+            raise invalid_in(
+                given[k], f"ids[{name!r}]: expected {entities[k]} ids, got {counts[k]}"
+            )
 
 
 def _refuse_non_finite(rows: Ragged, what: str, names: list[str]) -> None:

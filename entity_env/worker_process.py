@@ -20,7 +20,7 @@ _MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker imp
 
 
 class WorkerLostError(WorkerError):
-    """A worker was killed, exited, or did not answer in time; another one can take its place."""
+    """A worker was killed, exited, hangs or could not start; another one can take its place."""
 
 
 @dataclass
@@ -112,6 +112,13 @@ class WorkerProcess:
         self._asked_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(message)
+
+    def started(self) -> Any:
+        """What it says when it has made its environments; or why there are none."""
+        answer = self.receive()
+        if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
+            return WorkerLostError(str(answer))
+        return answer
 
     def receive(self) -> Any:
         """The result of the last message; or the error to raise, which is returned.

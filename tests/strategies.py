@@ -121,12 +121,13 @@ def row(width: int) -> st.SearchStrategy[Any]:
 
 @st.composite
 def blocks(draw: st.DrawFn, rows: int, width: int) -> Any:
-    """(rows, width) features: nested lists, float32 or float64."""
+    """(rows, width) features: nested lists, or arrays of two precisions and two layouts."""
     values = draw(st.lists(row(width), min_size=rows, max_size=rows))
     if draw(st.booleans()):
         return values
     dtype = draw(st.sampled_from([np.float32, np.float64]))
-    return np.array(values, dtype=dtype).reshape(rows, width)
+    order: Any = draw(st.sampled_from("CF"))
+    return np.asarray(np.array(values, dtype=dtype).reshape(rows, width), order=order)
 
 
 @st.composite

@@ -308,6 +308,24 @@ def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
         ParallelEnvList(lambda: ENV_REGISTRY["Count"](masked_choices=99), 2, 2)  # type: ignore[call-arg]
 
 
+def test_a_worker_that_fails_while_it_starts_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A simulator may not get its port at the first attempt."""
+
+    def create_env() -> Walk:
+        attempt = tmp_path / "attempted"
+        if not attempt.exists():
+            attempt.touch()
+            raise OSError("the port is taken")
+        return Walk()
+
+    with contextlib.closing(ParallelEnvList(create_env, 2, 1)) as workers:
+        play(workers, 3)
+    assert "worker of environments 0 to 1 was lost, starting another one" in caplog.text
+    assert "OSError: the port is taken" in caplog.text
+
+
 def test_close_leaves_no_process_and_works_twice() -> None:
     workers = ParallelEnvList(Walk, 4, 2)
     processes = [worker.process for worker in workers._workers]
