@@ -1,6 +1,7 @@
 """Train transformer policies with PPO in worlds made of typed entities."""
 
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
+from enn_trainer.check_agent import check_agent
 from enn_trainer.command import command
 from enn_trainer.config import (
     EnvConfig,
@@ -10,7 +11,7 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
-from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.errors import AgentError, CheckpointError, ConfigError, EnnTrainerError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import TrainResult, train
 from enn_trainer.state import State, init_train_state
@@ -34,6 +35,7 @@ __all__ = [
     "Act",
     "RogueNet",
     "PPOAgent",
+    "check_agent",
     # Configuration
     "TrainConfig",
     "EnvConfig",
@@ -48,4 +50,5 @@ __all__ = [
     "EnnTrainerError",
     "ConfigError",
     "CheckpointError",
+    "AgentError",
 ]

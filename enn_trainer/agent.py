@@ -1,7 +1,7 @@
 """What plays: the protocol of a network that can be trained, and `RogueNetAgent`, which acts."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,19 @@ from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, key_of, mix, uniforms
-from entity_env.spaces import ActionName
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from rogue_net.heads import actor_ranks
 from rogue_net.ragged import ActionBatch, EntityBatch
-from rogue_net.rogue_net import NetOutput, RogueNet
+from rogue_net.rogue_net import NetOutput
 
 
 @runtime_checkable
 class PPOAgent(Protocol):
-    """What `train(agent=...)` needs: a `torch.nn.Module` that answers as `RogueNet` does."""
+    """What `train(agent=...)` needs: a `torch.nn.Module` that answers as `RogueNet` does.
+
+    `enn_trainer.check_agent` tries whether a network is one.
+    """
 
     def __call__(
         self,
@@ -86,13 +89,27 @@ class RogueNetAgent:
     """Acts in one environment. Acting changes neither the network nor any other randomness.
 
     Args:
-        agent: the network.
+        agent: the network; a `torch.nn.Module`.
         deterministic: take the most probable choice instead of sampling.
         seed: the choices are a function of it, of how many frames came before, and of the frame.
+        obs_space: what it sees, for a network that does not know it as a `RogueNet` does.
+        action_space: what it can do, likewise.
     """
 
-    def __init__(self, agent: RogueNet, deterministic: bool = False, seed: int = 0) -> None:
-        self.agent = agent.eval()
+    def __init__(
+        self,
+        agent: PPOAgent,
+        deterministic: bool = False,
+        seed: int = 0,
+        obs_space: ObsSpace | None = None,
+        action_space: Mapping[ActionName, ActionSpace] | None = None,
+    ) -> None:
+        network: Any = agent
+        self.agent = network.eval()
+        self.obs_space: ObsSpace = network.obs_space if obs_space is None else obs_space
+        self.action_space: Mapping[ActionName, ActionSpace] = (
+            network.action_space if action_space is None else action_space
+        )
         self.deterministic = deterministic
         self._seed = derive_seed(seed, "agent")
         self._frames = 0
@@ -103,22 +120,21 @@ class RogueNetAgent:
         Raises:
             InvalidObservation: the observation is not of these spaces.
         """
-        net = self.agent
-        obs = batch_obs([observation], net.obs_space, net.action_space)
-        batch = EntityBatch.of(obs, next(net.parameters()).device)
+        obs = batch_obs([observation], self.obs_space, self.action_space)
+        batch = EntityBatch.of(obs, next(self.agent.parameters()).device)
         draws = None
         if not self.deterministic:
             first = np.zeros(1, dtype=np.int64)
             draws = draw_uniforms(batch.actions, self._seed, first, self._frames)
         self._frames += 1
         with torch.inference_mode():
-            out = net(batch, uniforms=draws)
+            out = self.agent(batch, uniforms=draws)
         actions = unbatch_actions(
             chosen_on_host(out, batch),
             obs,
             [observation],
-            net.obs_space,
-            net.action_space,
+            self.obs_space,
+            self.action_space,
             {name: [p.exp().cpu().numpy()] for name, p in out.log_probs.items()},
         )[0]
         return Act(actions, out.values["value"].item() if "value" in out.values else float("nan"))

@@ -4,7 +4,8 @@ Exception
 └── EnnTrainerError
     ├── ConfigError (ValueError)        a configuration that cannot be used
     ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
-    └── CheckpointError (ValueError)    a checkpoint that cannot be used
+    ├── CheckpointError (ValueError)    a checkpoint that cannot be used
+    └── AgentError (ValueError)         a network of the user's own that cannot be trained
 """
 
 
@@ -45,6 +46,21 @@ class RonError(EnnTrainerError, ValueError):
     def __str__(self) -> str:
         place = f"line {self.line}, column {self.column}: " if self.line else ""
         return place + self.problem
+
+
+class AgentError(EnnTrainerError, ValueError):
+    """A network that is not what `train(agent=...)` needs: every problem found, one a line.
+
+    Args:
+        *problems: One sentence for each problem; each begins with what it is about.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 class CheckpointError(EnnTrainerError, ValueError):

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from enn_trainer import checkpoint
-from enn_trainer.agent import RogueNetAgent
+from enn_trainer.agent import PPOAgent, RogueNetAgent
 from enn_trainer.state import restore_network
 
 
@@ -14,6 +14,7 @@ def load_agent(
     device: str | torch.device = "cpu",
     deterministic: bool = False,
     seed: int = 0,
+    agent: PPOAgent | None = None,
 ) -> RogueNetAgent:
     """The agent of a checkpoint, ready to act.
 
@@ -24,9 +25,10 @@ def load_agent(
         device: where the network runs.
         deterministic: take the most probable choice instead of sampling.
         seed: of the sampled choices.
+        agent: a network of your own of the shape of the saved one, which takes its weights.
 
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
-    network = restore_network(checkpoint.find(Path(path)))
-    return RogueNetAgent(network.to(device), deterministic, seed)
+    network, obs_space, action_space = restore_network(checkpoint.find(Path(path)), agent)
+    return RogueNetAgent(network.to(device), deterministic, seed, obs_space, action_space)

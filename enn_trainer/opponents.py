@@ -38,15 +38,16 @@ def create_opponent(
     if path == RANDOM:
         return RandomAgent(action_space)
     try:
-        network = restore_network(checkpoint.find(Path(path)))
+        saved = restore_network(checkpoint.find(Path(path)))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = space_differences(network.obs_space, network.action_space, obs_space, action_space)
+    different = space_differences(saved.obs_space, saved.action_space, obs_space, action_space)
     if different:
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
         )
-    return network.to(device)
+    network: PPOAgent = saved.network.to(device)
+    return network
 
 
 class RandomAgent(nn.Module):

@@ -104,9 +104,8 @@ def _value(text: str) -> Any:
 
 def _agent(path: str, world: Environment | Match, seed: int) -> Agent:
     agent = load_agent(path, seed=seed)
-    net = agent.agent
     different = space_differences(
-        net.obs_space, net.action_space, world.obs_space(), world.action_space()
+        agent.obs_space, agent.action_space, world.obs_space(), world.action_space()
     )
     if different:
         raise CheckpointError(f"--agent: {path} is of another world: {'; '.join(different)}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import torch
 from safetensors import SafetensorError
@@ -157,13 +157,29 @@ def restore(
     )
 
 
-def restore_network(saved: checkpoint.Checkpoint) -> RogueNet:
-    """The network of a save, without reading anything else."""
-    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+class SavedNetwork(NamedTuple):
+    """A network of a save and the spaces it was trained for."""
+
+    network: Any
+    obs_space: ObsSpace
+    action_space: Dict[str, ActionSpace]
+
+
+def restore_network(saved: checkpoint.Checkpoint, agent: Optional[PPOAgent] = None) -> SavedNetwork:
+    """The network of a save, without reading anything else.
+
+    Args:
+        saved: the save.
+        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+    """
     plain = _read_state(saved)
-    network = make_network(config, plain["obs_space"], plain["action_space"])
+    obs_space, action_space = plain["obs_space"], plain["action_space"]
+    network: Any = agent
+    if network is None:
+        config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+        network = make_network(config, obs_space, action_space)
     _load_weights(network, saved)
-    return network.eval()
+    return SavedNetwork(network.eval(), obs_space, action_space)
 
 
 def _dump_state(state: State) -> str:

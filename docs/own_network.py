@@ -1,0 +1,79 @@
+"""A network of your own: every entity is looked at by itself, and the frame is their mean.
+
+python docs/own_network.py [name=value ...]
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from enn_trainer import StateManager, check_agent, command, train
+from entity_env.examples import MultiArmedBandit
+from rogue_net import EntityBatch, NetOutput
+from rogue_net.rogue_net import answer
+
+
+class Averages(nn.Module):
+    """For worlds with global actions: a linear layer for each type, a mean, a layer above it."""
+
+    def __init__(self, env: MultiArmedBandit, width: int = 32) -> None:
+        super().__init__()
+        space, self.action_space = env.obs_space(), env.action_space()
+        sizes = {name: len(entity.features) for name, entity in space.entities.items()}
+        sizes["__global__"] = len(space.global_features)
+        self.embed = nn.ModuleDict({name: nn.Linear(n, width) for name, n in sizes.items()})
+        self.choose = nn.ModuleDict(
+            {name: nn.Linear(width, len(action)) for name, action in self.action_space.items()}
+        )
+        self.value = nn.Linear(width, 1)
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+    ) -> NetOutput:
+        """Judge `actions`, or sample them with `uniforms`, or take the most probable ones."""
+        frames = self.frames(batch)
+        log_probs = {}
+        for name, action in batch.actions.items():
+            logits = self.choose[name](frames[torch.from_numpy(action.actors.frame_of_row())])
+            if action.mask is not None:
+                logits = logits.masked_fill(~action.mask.values, -torch.inf)
+            log_probs[name] = logits.log_softmax(dim=1)
+        return answer(log_probs, {"value": self.value(frames)}, actions, uniforms)
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """(B, 1), what each frame is worth."""
+        return {"value": self.value(self.frames(batch))}
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """This network keeps no statistics of its input."""
+
+    def frames(self, batch: EntityBatch) -> Tensor:
+        """(B, width), the mean over the entities of each frame."""
+        total, count = 0.0, np.zeros(batch.num_frames)
+        for name, rows in batch.features.items():
+            embedded = torch.relu(self.embed[name](rows.values))
+            frame = torch.from_numpy(rows.frame_of_row())
+            total += embedded.new_zeros(batch.num_frames, embedded.shape[1]).index_add(
+                0, frame, embedded
+            )
+            count += rows.lengths
+        return total / torch.from_numpy(np.maximum(count, 1)).to(total)[:, None]
+
+
+@command()
+def main(state_manager: StateManager) -> None:
+    """Check the network, then train it."""
+    env = MultiArmedBandit()
+    network = Averages(env)
+    check_agent(network, env.obs_space(), env.action_space())
+    result = train(state_manager, MultiArmedBandit, agent=network)
+    print(f"return {result:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Whether a network of your own is what `train(agent=...)` needs."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.errors import AgentError
+from entity_env.actions import (
+    CategoricalActionMask,
+    GlobalCategoricalActionMask,
+    SelectEntityActionMask,
+)
+from entity_env.batch import batch_obs
+from entity_env.environment import Observation
+from entity_env.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+)
+from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.rogue_net import NetOutput
+
+_TOLERANCE = 1e-4  # of float32, summed in another order
+
+
+def check_agent(
+    agent: PPOAgent,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    num_frames: int = 24,
+    seed: int = 0,
+) -> None:
+    """Raise if a network is not what `train(agent=...)` needs, in any respect.
+
+    It is shown random frames, among them empty ones, frames without actors and frames in which
+    little is allowed. A copy of it is tried; the network itself is not changed.
+
+    Args:
+        agent: the network.
+        obs_space: the world's.
+        action_space: the world's.
+        num_frames: how many frames it is shown.
+        seed: of the frames.
+
+    Raises:
+        AgentError: with everything that was found.
+    """
+    problems = list(_structure(agent))
+    if not problems:
+        rng = np.random.default_rng(seed)
+        frames = [random_frame(obs_space, action_space, rng) for _ in range(num_frames)]
+        frames.append(Observation(global_features=[0.0] * len(obs_space.global_features)))
+        net: Any = copy.deepcopy(agent)
+        net.eval()
+        device = next(net.parameters()).device
+        batch = EntityBatch.of(batch_obs(frames, obs_space, action_space), device)
+        for check in (_answers, _repeats, _takes_each_frame_alone, _learns, _is_saved):
+            try:
+                problems += check(net, batch)
+            except Exception as error:  # a network may raise anything
+                problems.append(f"{check.__name__[1:]}: raised {type(error).__name__}: {error}")
+                break
+    if problems:
+        raise AgentError(*problems)
+
+
+def random_frame(
+    obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
+) -> Observation:
+    """A frame with up to four entities of each type, and random masks."""
+    counts = {name: int(rng.integers(0, 5)) for name in obs_space.entities}
+    ids = {name: [(name, i) for i in range(n)] for name, n in counts.items()}
+    everyone = [one for of_type in ids.values() for one in of_type]
+
+    def some() -> list[Any]:
+        return [one for one in everyone if rng.random() < 0.5]
+
+    masks: dict[str, Any] = {}
+    for name, space in action_space.items():
+        actors, actees = some(), some()
+        if isinstance(space, GlobalCategoricalActionSpace):
+            masks[name] = GlobalCategoricalActionMask(mask=rng.random(len(space)) < 0.7)
+        elif isinstance(space, CategoricalActionSpace):
+            allowed = rng.random((len(actors), len(space))) < 0.7
+            masks[name] = CategoricalActionMask(actor_ids=actors, mask=allowed)
+        else:
+            allowed = rng.random((len(actors), len(actees))) < 0.7
+            masks[name] = SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
+    return Observation(
+        features={
+            name: rng.normal(size=(n, len(obs_space.entities[name].features))).astype(np.float32)
+            for name, n in counts.items()
+        },
+        ids=ids,
+        global_features=rng.normal(size=len(obs_space.global_features)).astype(np.float32),
+        actions=masks,
+    )
+
+
+def _structure(agent: Any) -> Iterator[str]:
+    if not isinstance(agent, nn.Module):
+        yield f"agent: expected a torch.nn.Module, got {type(agent).__name__}"
+        return
+    if not any(parameter.requires_grad for parameter in agent.parameters()):
+        yield "parameters: expected some that can be trained, got none"
+    for name in ("values", "update_input_stats"):
+        if not callable(getattr(agent, name, None)):
+            yield f"{name}: expected a method, see PPOAgent"
+
+
+def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Shapes, masks, and that the parts of an answer fit each other."""
+    out = _act(net, batch, draw=True)
+    if not isinstance(out, NetOutput):
+        yield f"forward: expected a NetOutput, got {type(out).__name__}"
+        return
+    for part in ("actions", "logprobs", "entropies", "log_probs"):
+        if set(getattr(out, part)) != set(batch.actions):
+            yield (
+                f"{part}: expected the actions {sorted(batch.actions)}, "
+                f"got {sorted(getattr(out, part))}"
+            )
+            return
+    value = out.values.get("value")
+    if value is None or value.shape != (batch.num_frames, 1) or not value.isfinite().all():
+        got = "none" if value is None else f"shape {tuple(value.shape)}: {value.flatten().tolist()}"
+        yield f"values['value']: expected ({batch.num_frames}, 1) finite numbers, got {got}"
+        return
+    if not _close(net.values(batch)["value"], value):
+        yield "values: expected what forward says, got other values"
+    most_probable = _act(net, batch, draw=False)
+    for name, action in batch.actions.items():
+        problems = list(_action(name, out, action))
+        yield from problems
+        if problems:
+            return
+        best = out.log_probs[name].argmax(dim=1) if len(out.actions[name]) else out.actions[name]
+        if not torch.equal(most_probable.actions[name], best):
+            yield f"actions[{name!r}]: without uniforms expected the most probable choices"
+    judged = net(batch, actions=out.actions)
+    for name, logprobs in out.logprobs.items():
+        if not torch.equal(judged.actions[name], out.actions[name]):
+            yield f"actions[{name!r}]: expected those that were handed in to be judged, got others"
+        if not _close(judged.logprobs[name], logprobs):
+            yield f"logprobs[{name!r}]: a choice is judged otherwise than when it was drawn"
+
+
+def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
+    """What is said about the actors of one action."""
+    num_actors = len(action.actors.values)
+    chosen, log_probs = out.actions[name], out.log_probs[name]
+    for part, rows in (
+        (f"actions[{name!r}]", chosen),
+        (f"logprobs[{name!r}]", out.logprobs[name]),
+        (f"entropies[{name!r}]", out.entropies[name]),
+    ):
+        if rows.shape != (num_actors,):
+            yield f"{part}: expected shape ({num_actors},), got {tuple(rows.shape)}"
+            return
+    if chosen.dtype != torch.int64:
+        yield f"actions[{name!r}]: expected int64, got {chosen.dtype}"
+        return
+    allowed = _allowed(action, log_probs)
+    if log_probs.shape != allowed.shape:
+        yield (
+            f"log_probs[{name!r}]: expected shape {tuple(allowed.shape)}, one row for each actor "
+            f"and one column for each choice, got {tuple(log_probs.shape)}"
+        )
+        return
+    if num_actors == 0:
+        return
+    probs = log_probs.exp()
+    if not _close(probs.sum(dim=1), torch.ones_like(probs[:, 0])):
+        yield f"log_probs[{name!r}]: expected probabilities that add up to 1"
+    if (probs[~allowed] != 0).any() or not allowed.gather(1, chosen[:, None]).all():
+        yield f"log_probs[{name!r}]: expected probability 0 where the mask forbids a choice"
+        return
+    if not _close(out.logprobs[name], log_probs.gather(1, chosen[:, None])[:, 0]):
+        yield f"logprobs[{name!r}]: expected those of the choices, as in log_probs"
+    entropy = -(probs * log_probs.masked_fill(~allowed, 0.0)).sum(dim=1)
+    if not _close(out.entropies[name], entropy):
+        yield f"entropies[{name!r}]: expected those of log_probs"
+
+
+def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
+    """(actors, choices) bool; for select-entity the columns are the actees, padded to the most."""
+    lengths = action.actors.lengths
+    if action.actees is None:
+        if action.mask is not None:
+            return action.mask.values
+        return torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
+    actees = action.actees.lengths
+    columns = np.repeat(actees, lengths)
+    widest = int(columns.max(initial=0))
+    allowed = torch.zeros(len(columns), widest, dtype=torch.bool)
+    within = torch.arange(widest)[None, :] < torch.from_numpy(columns)[:, None]
+    given = torch.ones(int(columns.sum()), dtype=torch.bool)
+    allowed[within] = given if action.mask is None else action.mask.values.cpu().bool()
+    return allowed.to(log_probs.device)
+
+
+def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Acting has no side effects and asks nobody else for randomness."""
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    generator = torch.get_rng_state()
+    first, second = _act(net, batch, draw=True), _act(net, batch, draw=True)
+    if not torch.equal(generator, torch.get_rng_state()):
+        yield "forward: expected randomness from uniforms alone, it drew from torch's generator"
+    if any(not torch.equal(first.actions[name], second.actions[name]) for name in first.actions):
+        yield "actions: expected the same choices from the same frames and uniforms"
+    net.values(batch)
+    changed = [n for n, tensor in net.state_dict().items() if not torch.equal(tensor, before[n])]
+    if changed:
+        yield f"forward: expected no side effects, it changed {changed}"
+
+
+def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """How frames are cut into batches changes nothing; it also meets batches without actors."""
+    together = _act(net, batch, draw=False)
+    ends = {name: np.cumsum(a.actors.lengths) for name, a in batch.actions.items()}
+    for i in range(batch.num_frames):
+        alone = _act(net, batch.take(np.array([i])), draw=False)
+        same = _close(alone.values["value"][0], together.values["value"][i])
+        for name, action in batch.actions.items():
+            end, count = int(ends[name][i]), int(action.actors.lengths[i])
+            of_frame = together.logprobs[name][end - count : end]
+            same = same and _close(alone.logprobs[name], of_frame)
+        if not same:
+            yield f"forward: frame {i} is answered otherwise alone than in a batch of others"
+            return
+
+
+def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Gradients of everything that the loss uses."""
+    chosen = _act(net, batch, draw=True).actions
+    net.train()
+    out = net(batch, actions=chosen)
+    net.eval()
+    terms = [*out.logprobs.values(), *out.entropies.values(), out.values["value"].flatten()]
+    net.zero_grad()
+    torch.cat(terms).square().sum().backward()  # type: ignore[no-untyped-call]
+    gradients = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
+    net.zero_grad()
+    if not gradients:
+        yield "forward: expected gradients of its parameters, got none"
+    bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    if bad:
+        yield f"forward: expected finite gradients, got others for {bad}"
+
+
+def _is_saved(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """A checkpoint holds everything that its answers depend on; input statistics included."""
+    parameters = {name: p.detach().clone() for name, p in net.named_parameters()}
+    net.update_input_stats(batch)
+    moved = [n for n, p in net.named_parameters() if not torch.equal(p.detach(), parameters[n])]
+    if moved:
+        yield f"update_input_stats: expected it to leave parameters alone, it changed {moved}"
+    expected = _act(net, batch, draw=True)
+    saved = save_tensors({name: t.cpu().contiguous() for name, t in net.state_dict().items()})
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor.zero_()
+    net.load_state_dict(load_tensors(saved))
+    got = _act(net, batch, draw=True)
+    for name, logprobs in expected.logprobs.items():
+        if not torch.equal(got.logprobs[name], logprobs):
+            yield f"state_dict: actions[{name!r}] differ after saving and loading"
+    if not torch.equal(got.values["value"], expected.values["value"]):
+        yield "state_dict: values differ after saving and loading"
+
+
+def _act(net: Any, batch: EntityBatch, draw: bool) -> Any:
+    env = np.arange(batch.num_frames)
+    with torch.no_grad():
+        return net(batch, uniforms=draw_uniforms(batch.actions, 0, env, 0) if draw else None)
+
+
+def _close(got: Tensor, expected: Tensor) -> bool:
+    return got.shape == expected.shape and torch.allclose(got, expected, _TOLERANCE, _TOLERANCE)
