@@ -79,6 +79,9 @@ class Frames:
         if types is None:
             return Ragged(row_indices(np.zeros_like(self.totals), self.totals), self.totals)
         ks = [self._type_index(name, what, 0) for name in types]
+        if len(ks) == 1:  # what most actions name, without the copies
+            starts, counts = self.type_starts[ks[0]], self.counts[ks[0]]
+            return Ragged(row_indices(starts, counts), counts)
         starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
         return Ragged(row_indices(starts.reshape(-1), counts.reshape(-1)), counts.sum(axis=1))
 
