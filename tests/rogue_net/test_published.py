@@ -57,6 +57,8 @@ def test_input_normalisation_equals_published_one() -> None:
 
 
 def _assert_close(actual: torch.Tensor, expected: np.ndarray) -> None:  # type: ignore[type-arg]
+    # The golden numbers are float32: those of `deep_wide` lie 1.5e-5 from what the same network says
+    # in float64 where that is -17, ours half as far; it depends on the processor.
     torch.testing.assert_close(
-        actual.detach(), torch.from_numpy(expected).reshape(actual.shape), rtol=0, atol=1e-5
+        actual.detach(), torch.from_numpy(expected).reshape(actual.shape), rtol=1e-6, atol=1e-5
     )
