@@ -20,6 +20,9 @@ from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace, has_global_entity
 from entity_env.vec_env import Metric, VecObs
 
+LAST = "last observation of a truncated episode"
+"""How messages about it begin."""
+
 
 def batch_obs(
     obs: Sequence[Observation],
@@ -77,6 +80,7 @@ def _batch_final(
         features, visible = batch_entities([outcomes[i] for i in cut_off], obs_space, with_globals)
     except InvalidObservation as error:
         error.env_index = int(cut_off[error.env_index or 0])
+        error.args = (f"{LAST}: {error.args[0]}",)
         raise
     n, ended = len(cut_off), np.ones(len(cut_off), dtype=np.bool_)
     return VecObs(features, visible, {}, np.zeros(n, np.float32), ended, {}, truncated=ended)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.batch import batch_obs
+from entity_env.batch import LAST, batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, Solo
@@ -152,7 +152,7 @@ class EnvList(VecEnv):
                     f"done: expected {self.sides} sides that begin an episode, got {over}"
                 )
         except Exception as error:
-            self._locate(error, i * self.sides)
+            self._locate(error, i * self.sides, begins=True)
             raise
         return frames
 
@@ -195,18 +195,29 @@ class EnvList(VecEnv):
                 refuse_invalid_ids(frames)
                 refuse_invalid_batch(batch, shown)
         except InvalidObservation as error:
-            self._locate(error, error.env_index or 0)
+            i = error.env_index or 0
+            begins = outcomes[i] is not frames[i]
+            of_last_step = str(error.args[0]).startswith(("reward", "metrics", LAST))
+            self._locate(error, i, before=begins and of_last_step, begins=begins)
             raise
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch
 
-    def _locate(self, error: Exception, i: int) -> None:
-        """Say in the error which environment it was, counted over the whole run, and when."""
-        index, step = self.first_env_index + i, int(self._steps[i])
+    def _locate(self, error: Exception, i: int, before: bool = False, begins: bool = False) -> None:
+        """Say in the error which environment it was, counted over the whole run, and when.
+
+        Args:
+            error: what is to be raised.
+            i: the environment.
+            before: it was in the episode before the running one.
+            begins: the running episode begins in this step.
+        """
+        index, episode = self.first_env_index + i, self._episodes[i // self.sides] - 1 - before
+        step = 0 if begins and not before else int(self._steps[i])
         if isinstance(error, InvalidObservation):
-            error.env_index, error.step = index, step
+            error.env_index, error.episode, error.step = index, episode, step
         else:
-            error.add_note(f"in environment {index}, step {step} of its episode")
+            error.add_note(f"in environment {index}, episode {episode}, step {step}")
 
 
 def _as_match(env: Environment | Match) -> Match:

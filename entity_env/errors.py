@@ -20,17 +20,25 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
     """An environment returned something that its spaces do not allow.
 
     Attributes:
+        env_name: the class of the environment, where it stands alone.
         env_index: which environment of a vectorised one it was, once that is known.
+        episode: which episode of that environment, counted from 0, once that is known.
         step: which step of its episode, counted from 0 at the reset, once that is known.
     """
 
+    env_name: str | None = None
     env_index: int | None = None
+    episode: int | None = None
     step: int | None = None
 
     def __str__(self) -> str:
         where = [
             f"{name} {value}"
-            for name, value in (("environment", self.env_index), ("step", self.step))
+            for name, value in (
+                ("environment", self.env_name if self.env_index is None else self.env_index),
+                ("episode", self.episode),
+                ("step", self.step),
+            )
             if value is not None
         ]
         return (", ".join(where) + ": " if where else "") + super().__str__()

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.batch import batch_obs
+from entity_env.batch import LAST, batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, invalid_in
 from entity_env.ragged import Ragged
@@ -30,6 +30,7 @@ def refuse_invalid_batch(batch: VecObs, obs_space: ObsSpace) -> None:
             refuse_invalid_batch(batch.final, obs_space)
         except InvalidObservation as error:
             error.env_index = int(cut_off[error.env_index or 0])
+            error.args = (f"{LAST}: {error.args[0]}",)
             raise
     one_each = np.ones(len(batch), dtype=np.int64)
     _refuse_non_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
@@ -113,14 +114,15 @@ class ValidatingEnv(Environment):
         env: the environment to check.
 
     Raises:
-        InvalidObservation: from `reset` and `act`, with the step, the field, what was expected
-            and what came.
+        InvalidObservation: from `reset` and `act`, with the environment, episode, step and field,
+            what was expected and what came.
     """
 
     def __init__(self, env: Environment) -> None:
         self.env = env
         self._obs_space = env.obs_space()
         self._action_space = env.action_space()
+        self._episode = -1
         self._step = 0
 
     def obs_space(self) -> ObsSpace:
@@ -133,6 +135,7 @@ class ValidatingEnv(Environment):
 
     def reset(self) -> Observation:
         """A checked first observation."""
+        self._episode += 1
         self._step = 0
         return self._checked(self.env.reset())
 
@@ -162,6 +165,7 @@ class ValidatingEnv(Environment):
                     "done: expected an episode that begins, got one that is over"
                 )
         except InvalidObservation as error:
-            error.env_index, error.step = None, self._step
+            error.env_index, error.env_name = None, type(self.env).__name__
+            error.episode, error.step = self._episode, self._step
             raise
         return obs

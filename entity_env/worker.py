@@ -52,7 +52,7 @@ def _end_with_parent(connection: int) -> None:
 def serve(channel: Channel) -> None:
     """Make the environments that the first message describes, then answer one message at a time.
 
-    Every answer is ["ok", result] or ["error", kind, env_index, step, text].
+    Every answer is ["ok", result] or ["error", kind, env_index, episode, step, text].
     """
     setup = channel.receive()
     sys.path[:], sys.argv[:] = setup["sys_path"], setup["argv"]
@@ -115,7 +115,8 @@ def _answer(channel: Channel, call: Callable[[], Any]) -> None:
         raise
     except InvalidObservation as error:
         text = Exception.__str__(error)
-        problem = ["InvalidObservation", error.env_index, error.step, text]
+        place = [error.env_index, error.episode, error.step]
+        problem = ["InvalidObservation", *place, text]
     except Exception:
-        problem = ["Exception", None, None, traceback.format_exc()]
+        problem = ["Exception", None, None, None, traceback.format_exc()]
     channel.send(["error", *problem])

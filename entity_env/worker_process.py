@@ -139,10 +139,10 @@ class WorkerProcess:
             return self._lost()
         if answer[0] == "ok":
             return answer[1]
-        _, kind, env_index, step, text = answer
+        _, kind, env_index, episode, step, text = answer
         if kind == "InvalidObservation":
             error = InvalidObservation(text)
-            error.env_index, error.step = env_index, step
+            error.env_index, error.episode, error.step = env_index, episode, step
             return error
         return WorkerError(f"{self.setup} failed:\n{text}")
 

@@ -278,7 +278,7 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
 
     with pytest.raises(ZeroDivisionError, match="mine") as error:
         run(tmp_path, env=Broken)
-    assert error.value.__notes__ == ["in environment 0, step 1 of its episode"]
+    assert error.value.__notes__ == ["in environment 0, episode 0, step 1"]
 
 
 def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_wrong_answers_are_refused_with_field_and_step(kind: str) -> None:
     with pytest.raises(InvalidObservation, match=message) as caught:
         env.act({})
     assert caught.value.step == 1
-    assert str(caught.value).startswith("step 1: ")
+    assert str(caught.value).startswith("environment Returns, episode 0, step 1: ")
 
 
 RIGHT = {
@@ -169,5 +169,7 @@ def test_right_answers_pass_unchanged(kind: str) -> None:
 def test_an_episode_that_begins_over_is_refused() -> None:
     env = ValidatingEnv(Returns(None))
     env.env.reset = lambda: frame(done=True)  # type: ignore[method-assign]
-    with pytest.raises(InvalidObservation, match="step 0: done: expected an episode that begins"):
+    with pytest.raises(
+        InvalidObservation, match="episode 0, step 0: done: expected an episode that begins"
+    ):
         env.reset()

@@ -142,7 +142,7 @@ def test_an_error_of_the_environment_names_it_and_keeps_its_own_traceback() -> N
     with pytest.raises(KeyError, match="a bug of the environment") as caught:
         play(EnvList(FailsLater, 7), 3)
     index = first_failure(7)
-    assert caught.value.__notes__ == [f"in environment {index}, step 2 of its episode"]
+    assert caught.value.__notes__ == [f"in environment {index}, episode 0, step 2"]
 
 
 def first_failure(num_envs: int) -> int:
@@ -159,7 +159,7 @@ def test_an_error_in_a_worker_carries_the_workers_traceback() -> None:
             play(workers, 3)
         assert "worlds.py" in str(caught.value)
         assert "KeyError: 'a bug of the environment'" in str(caught.value)
-        assert f"in environment {first_failure(7)}, step 2" in str(caught.value)
+        assert f"in environment {first_failure(7)}, episode 0, step 2" in str(caught.value)
         assert len(play(workers, 1)) == 2, "what the other workers answered was read, too"
     finally:
         workers.close()
@@ -181,6 +181,56 @@ def test_validation_names_environment_and_step(processes: int | None) -> None:
         envs.close()
 
 
+class Breaks(Walk):
+    """Episodes of two steps, cut off; something is wrong at the end of one or the start of one."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong, self.begun = wrong, 0
+
+    def reset(self) -> Observation:
+        self.begun += 1
+        self.turn = 0
+        return self.shown(np.nan if self.wrong == "first frame" and self.begun == 3 else 0.0)
+
+    def act(self, actions: Any) -> Observation:
+        self.turn += 1
+        is_last = self.begun == 2 and self.turn == 2
+        obs = self.shown(np.nan if self.wrong == "last frame" and is_last else 0.0)
+        obs.truncated = self.turn == 2
+        if is_last:
+            obs.reward = np.nan if self.wrong == "reward" else 0.0
+            obs.metrics = {"fuel": np.nan} if self.wrong == "metric" else {}
+        return obs
+
+    def shown(self, x: float) -> Observation:
+        return Observation(features={"Thing": [[x]]}, global_features=[0.0])
+
+
+@pytest.mark.parametrize("processes", [None, 1])
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("first frame", "environment 0, episode 2, step 0: features of 'Thing'"),
+        ("last frame", "environment 0, episode 1, step 2: last observation of a truncated episode"),
+        ("reward", "environment 0, episode 1, step 2: reward"),
+        ("metric", "environment 0, episode 1, step 2: metrics.'fuel'."),
+    ],
+)
+def test_errors_where_an_episode_ends_name_the_one_they_are_of(
+    wrong: str, place: str, processes: int | None
+) -> None:
+    def create_env() -> Breaks:
+        return Breaks(wrong)
+
+    envs: VecEnv = (
+        EnvList(create_env, 1, validate=True)
+        if processes is None
+        else ParallelEnvList(create_env, 1, processes, validate=True)
+    )
+    with contextlib.closing(envs), pytest.raises(InvalidObservation, match=place):
+        play(envs, 5)
+
+
 class ForgetsAnId(Walk):
     def reset(self) -> Observation:
         obs = super().reset()
@@ -189,7 +239,9 @@ class ForgetsAnId(Walk):
 
 
 def test_validation_counts_ids() -> None:
-    with pytest.raises(InvalidObservation, match=r"environment 0, step 0: ids.'Goal'.: expected 1"):
+    with pytest.raises(
+        InvalidObservation, match=r"environment 0, episode 0, step 0: ids.'Goal'.: expected 1"
+    ):
         play(EnvList(ForgetsAnId, 2, validate=True), 1)
 
 
@@ -381,13 +433,13 @@ def test_acting_before_the_first_reset_is_refused() -> None:
     [
         (
             [Observation()],
-            "environment 0, step 1: act: expected 2 Observations, got",
+            "environment 0, episode 0, step 1: act: expected 2 Observations, got",
         ),
         ([Observation()] * 3, "expected 2 Observations, got"),
         ([Observation(done=True), Observation()], r"that end together, got \[True, False\]"),
         (
             [Observation(), None],
-            r"environment 0, step 1: act: expected 2 Observations, got \[<.*>, None\]",
+            r"environment 0, episode 0, step 1: act: expected 2 Observations, got \[<.*>, None\]",
         ),
     ],
 )
@@ -407,7 +459,9 @@ def test_an_episode_that_begins_over_is_refused() -> None:
             obs.done = True
             return obs
 
-    with pytest.raises(InvalidObservation, match="environment 0, step 0: done: expected 1 sides"):
+    with pytest.raises(
+        InvalidObservation, match="environment 0, episode 0, step 0: done: expected 1 sides"
+    ):
         play(EnvList(Over, 2), 1)
 
 
