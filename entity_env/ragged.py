@@ -33,7 +33,7 @@ class Ragged:
     lengths: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        if int(self.lengths.sum()) != len(self.values):
+        if np.add.reduce(self.lengths) != len(self.values):  # `sum` takes three times as long
             raise ValueError(
                 f"Ragged: lengths add up to {int(self.lengths.sum())}, "
                 f"but there are {len(self.values)} rows"
@@ -105,7 +105,7 @@ class Ragged:
 
 def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """(n,) int64 -> (n,) int64, the sum of all entries before each one."""
-    sums: npt.NDArray[np.int64] = np.cumsum(lengths) - lengths
+    sums: npt.NDArray[np.int64] = lengths.cumsum() - lengths
     return sums
 
 
@@ -121,8 +121,8 @@ def row_indices(
     Returns:
         (sum of lengths,) int64.
     """
-    shift = starts - exclusive_cumsum(lengths)
-    indices: npt.NDArray[np.int64] = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+    indices: npt.NDArray[np.int64] = np.repeat(starts - exclusive_cumsum(lengths), lengths)
+    indices += np.arange(len(indices))
     return indices
 
 
