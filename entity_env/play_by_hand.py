@@ -129,7 +129,7 @@ class _World(Match):
         """The world as text, if it can do that."""
         try:
             text = self.match.render(mode="text")
-        except (NotImplementedError, TypeError, ValueError):  # of those that know no such mode
+        except (NotImplementedError, TypeError, ValueError, EntityEnvError):  # knows no such mode
             return None
         return text if isinstance(text, str) else None
 

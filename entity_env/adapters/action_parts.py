@@ -68,9 +68,12 @@ def assemble(space: Space, values: Iterator[Any]) -> Any:
         size = int(np.prod(space.shape))
         return np.array([next(values) for _ in range(size)], space.dtype).reshape(space.shape)
     value = next(values)
-    if isinstance(space, spaces.Box):
-        return np.asarray(value, dtype=space.dtype).reshape(space.shape)
-    return np.int64(value)
+    return in_box(space, value) if isinstance(space, spaces.Box) else np.int64(value)
+
+
+def in_box(space: spaces.Box, value: Any) -> npt.NDArray[Any]:
+    """A value as a `Box` has it."""
+    return np.asarray(value, dtype=space.dtype).reshape(space.shape)
 
 
 def split_mask(space: Space, mask: Any, what: str) -> list[Flags | None]:
@@ -107,16 +110,32 @@ def split_mask(space: Space, mask: Any, what: str) -> list[Flags | None]:
 
 
 def cut_mask(mask: Any, counts: Sequence[int], what: str) -> list[Flags | None]:
-    """A mask for so many choices each, in whatever shape, cut into one for each part."""
-    pieces = mask if isinstance(mask, list | tuple) and len(counts) > 1 else [mask]
+    """A mask for so many choices each, in whatever shape, cut into one for each part.
+
+    Of the masks in a list None allows everything.
+    """
+    pieces = _pieces(mask)
+    one_each = len(pieces) == len(counts)
+    if one_each:
+        pieces = [np.ones(n) if m is None else m for m, n in zip(pieces, counts, strict=True)]
     try:
-        flat = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
+        flats = [np.asarray(piece).reshape(-1) for piece in pieces]
+        flat = np.concatenate(flats)
         flags = flat.astype(np.bool_)
-        usable = bool((flat == flags).all())
+        usable = bool((flat == flags).all()) and len(flat) == sum(counts)
     except (TypeError, ValueError):
         usable = False
-    if not usable or len(flat) != sum(counts):
+    if not usable or (one_each and [len(one) for one in flats] != list(counts)):
         raise InvalidObservation(
             f"{what}: expected {sum(counts)} times 0 or 1, for {list(counts)} choices, got {mask!r}"
         )
     return list(np.split(flags, np.cumsum(counts)[:-1]))
+
+
+def _pieces(mask: Any) -> list[Any]:
+    """The masks in a list, however nested; a list of numbers is one mask."""
+    if not isinstance(mask, list | tuple) or not any(
+        one is None or isinstance(one, list | tuple | np.ndarray) for one in mask
+    ):
+        return [mask]
+    return [piece for one in mask for piece in _pieces(one)]

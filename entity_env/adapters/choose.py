@@ -16,7 +16,7 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.adapters.action_parts import Flags, Part
+from entity_env.adapters.action_parts import Flags, Part, in_box
 from entity_env.adapters.mapping import AGENT, Choice, Select
 from entity_env.adapters.observe import Frame, Indices
 from entity_env.errors import InvalidSpace
@@ -86,6 +86,8 @@ class _Labelled(Chooser):
         shipped: Sequence[str],
     ) -> None:
         what = f"FieldMap.actions[{name!r}]"
+        if choice.values is not None:
+            _refuse_other_values(choice.values, [part for _, part in found], f"{what}.values")
         n = found[0][1].num_choices if choice.values is None else len(choice.values)
         if not n:
             raise InvalidSpace(
@@ -110,6 +112,22 @@ class _Labelled(Chooser):
 
     def value(self, choice: int, part: int) -> Any:
         return super().value(choice, part) if self._values is None else self._values[choice]
+
+
+def _refuse_other_values(values: Sequence[Any], found: Sequence[Part], what: str) -> None:
+    for part in found:
+        if part.space is None:
+            raise InvalidSpace(
+                f"{what}: expected them for a Box alone, got {part.num_choices} choices at "
+                f"{part.path!r}; leave it out"
+            )
+        for value in values:
+            try:
+                fits = part.space.contains(in_box(part.space, value))
+            except (TypeError, ValueError):
+                fits = False
+            if not fits:
+                raise InvalidSpace(f"{what}: expected values in {part.space}, got {value!r}")
 
 
 class GlobalChooser(_Labelled):

@@ -74,7 +74,7 @@ class FromGymnasium(Environment):
     def reset(self) -> Observation:
         """Begin an episode."""
         seed, self._seed = self._seed, None
-        value, info = self.env.reset(seed=world_seed(seed))
+        value, info = answered("reset", self.env.reset(seed=world_seed(seed)))
         self._view = self._port.see(value, info)
         return observation(self._view, metrics=metrics_of(info, self._port.mapping.metrics))
 
@@ -82,12 +82,14 @@ class FromGymnasium(Environment):
         """Take a step."""
         if self._view is None:
             raise EntityEnvError("act: call reset first")
-        value, reward, terminated, truncated, info = self.env.step(
-            self._port.act(self._view, actions)
+        value, reward, terminated, truncated, info = answered(
+            "step", self.env.step(self._port.act(self._view, actions))
         )
-        self._view = self._port.see(value, info, over=bool(terminated or truncated))
+        over = bool(terminated or truncated)
+        view = self._port.see(value, info, over)
+        self._view = None if over else view
         return observation(
-            self._view,
+            view,
             as_reward(reward),
             bool(terminated),
             bool(truncated),
@@ -121,7 +123,10 @@ def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
         raise EntityEnvError(
             f"make_env: expected a world's id or what makes one, got {make_env!r}; several are made"
         )
-    env = make_env(**kwargs)
+    try:
+        env = make_env(**kwargs)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise EntityEnvError(f"make_env: {error}") from error
     if not isinstance(env, gymnasium.Env):
         raise EntityEnvError(
             f"make_env: expected a gymnasium.Env, got {type(env).__name__}; vectorised worlds are "
@@ -154,6 +159,26 @@ def observation(
     )
 
 
+_ANSWERS = {
+    "reset": ("observation", "info"),
+    "step": ("observation", "reward", "terminated", "truncated", "info"),
+}
+
+
+def answered(method: str, answer: Any) -> tuple[Any, ...]:
+    """What a method of a world returned.
+
+    Raises:
+        InvalidObservation: it is not what Gymnasium and PettingZoo ask for.
+    """
+    wanted = _ANSWERS[method]
+    several = isinstance(answer, tuple | list)
+    if not several or len(answer) != len(wanted):
+        came = f"{len(answer)} parts" if several else type(answer).__name__
+        raise InvalidObservation(f"{method}: expected a tuple ({', '.join(wanted)}), got {came}")
+    return tuple(answer)
+
+
 def as_reward(reward: Any) -> float:
     """One number.
 
@@ -181,7 +206,7 @@ def picture(env: Any, mode: str | None) -> npt.NDArray[np.uint8] | str:
     """
     wanted = "ansi" if mode == "text" else mode
     made_for = getattr(env, "render_mode", None)
-    if made_for is None or wanted not in (None, made_for):
+    if made_for not in ("rgb_array", "ansi") or wanted not in (None, made_for):
         raise EntityEnvError(
             f"render: expected a world made with render_mode={wanted or 'rgb_array'!r}, got "
             f"{made_for!r}; give render_mode where the world is made"

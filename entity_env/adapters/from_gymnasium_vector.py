@@ -105,7 +105,7 @@ class FromGymnasiumVector(VecEnv):
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = self.vec_env.reset(seed=seed)
-        each = [_of_env(infos, i) for i in range(len(self))]
+        each = self._each(infos)
         self._waiting = _Ended(self._nobody, self._nobody, {})
         metrics = [metrics_of(info, self._port.mapping.metrics) for info in each]
         rewards = np.zeros(len(self))
@@ -123,9 +123,10 @@ class FromGymnasiumVector(VecEnv):
             for view, own, waits in zip(self._views, chosen, self._waiting.over, strict=True)
         ]
         values, rewards, terminated, truncated, infos = self.vec_env.step(self._join(handed))
-        each = [_of_env(infos, i) for i in range(len(self))]
-        over = np.asarray(terminated | truncated, dtype=np.bool_) & ~self._waiting.over
-        cut_off = np.asarray(truncated & ~terminated, dtype=np.bool_) & over
+        each = self._each(infos)
+        terminated, truncated = (np.asarray(f, dtype=np.bool_) for f in (terminated, truncated))
+        over = (terminated | truncated) & ~self._waiting.over
+        cut_off = truncated & ~terminated & over
         rewards = np.where(self._waiting.over, 0.0, rewards)
         paths = self._port.mapping.metrics
         metrics = [metrics_of(info.get("final_info", info), paths) for info in each]
@@ -136,7 +137,8 @@ class FromGymnasiumVector(VecEnv):
             ended = _Ended(over, cut_off, self._last(values, infos, over, cut_off))
             if over.any() and self._mode == AutoresetMode.DISABLED:
                 values, begun = self.vec_env.reset(options={"reset_mask": over.copy()})
-                each = [_of_env(begun, i) if over[i] else each[i] for i in range(len(self))]
+                for i in np.flatnonzero(over).tolist():
+                    each[i] = _of_env(begun, i, len(self))
             views = self._see(values, each)
         return self._show(views, obs_filter, rewards, ended, metrics)
 
@@ -153,14 +155,24 @@ class FromGymnasiumVector(VecEnv):
         self, values: Any, infos: list[dict[str, Any]], over: Flags | None = None
     ) -> list[View]:
         over = self._nobody if over is None else over
-        views = []
-        for i, value in enumerate(iterate(self.vec_env.observation_space, values)):
-            try:
-                views.append(self._port.see(value, infos[i], over=bool(over[i])))
-            except InvalidObservation as error:
-                error.env_index = i
-                raise
-        return views
+        by_env = iterate(self.vec_env.observation_space, values)
+        return [self._view(i, v, infos[i], bool(over[i])) for i, v in enumerate(by_env)]
+
+    def _view(self, i: int, value: Any, info: dict[str, Any], over: bool) -> View:
+        try:
+            return self._port.see(value, info, over)
+        except InvalidObservation as error:
+            error.env_index = i
+            raise
+
+    def _each(self, infos: Any) -> list[dict[str, Any]]:
+        """The info of each environment."""
+        if not isinstance(infos, Mapping):
+            raise InvalidObservation(
+                f"infos: expected a dictionary, got {type(infos).__name__}; leave out the wrapper "
+                "that makes something else of it"
+            )
+        return [_of_env(infos, i, len(self)) for i in range(len(self))]
 
     def _last(
         self, values: Any, infos: Mapping[str, Any], over: Flags, cut_off: Flags
@@ -179,7 +191,7 @@ class FromGymnasiumVector(VecEnv):
             return {}
         is_list = isinstance(values, np.ndarray) and values.dtype == np.object_
         by_env = values if is_list else list(iterate(self.vec_env.observation_space, values))
-        return {i: self._port.see(by_env[i], {}, over=True) for i in ended}
+        return {i: self._view(i, by_env[i], {}, True) for i in ended}
 
     def _join(self, actions: list[Any]) -> Any:
         space = self.vec_env.single_action_space
@@ -242,13 +254,20 @@ def _one_world(vec_env: GymnasiumVectorEnv) -> Iterator[Any]:
         world.close()
 
 
-def _of_env(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """What of the infos of all environments is of one: `_key` says whether it has a `key`."""
+def _of_env(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:
+    """What of the infos of all `n` environments is of one: `_key` says whether it has a `key`.
+
+    What does not hold a value for each of them is of all.
+    """
     found: dict[str, Any] = {}
     for key, value in infos.items():
         if key.startswith("_") and key[1:] in infos:
             continue
         given = infos.get(f"_{key}")
         if given is None or given[i]:
-            found[key] = _of_env(value, i) if isinstance(value, Mapping) else value[i]
+            if isinstance(value, Mapping):
+                found[key] = _of_env(value, i, n)
+            else:
+                is_list = isinstance(value, list | tuple) or np.ndim(value) > 0
+                found[key] = value[i] if is_list and len(value) == n else value
     return found

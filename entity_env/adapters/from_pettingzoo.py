@@ -11,6 +11,7 @@ from entity_env.actions import Action
 from entity_env.adapters.bind import bind
 from entity_env.adapters.from_gymnasium import (
     MakeGymnasiumEnv,
+    answered,
     as_reward,
     make_gymnasium,
     picture,
@@ -34,8 +35,11 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 Teams = Mapping[str, Sequence[AgentName]]
 
-_LEAVES_SOMETHING = {"knights_archers_zombies_v11"}
-"""Worlds whose reset leaves something of the episode before: here the clock of the zombies."""
+_LEAVES_SOMETHING = {"knights_archers_zombies_v11", "ForagingEnv"}
+"""Worlds whose reset leaves something of the episode before.
+
+Here the clock of the zombies, and where the players stood, on which no other one begins.
+"""
 
 
 class FromPettingZoo(Match):
@@ -81,6 +85,7 @@ class FromPettingZoo(Match):
         try:
             self._groups = groups_of(self.env, mapping)
             self._sides = self._make_sides(teams)
+            self._refuse_other_number()
         except BaseException:
             self.env.close()
             raise
@@ -89,9 +94,11 @@ class FromPettingZoo(Match):
         self._port = {a: group.port for group in self._groups for a in group.agents}
         if remake is None:
             metadata = getattr(self.env, "metadata", None) or {}
-            remake = metadata.get("name") in _LEAVES_SOMETHING
+            bare = getattr(self.env, "unwrapped", self.env)
+            names = {metadata.get("name"), type(bare).__name__}
+            remake = not names.isdisjoint(_LEAVES_SOMETHING)
         self._remake = remake
-        self._begun = False
+        self._begun = self._is_over = False
         self._seed: int | None = None
         self._views: dict[AgentName, View] = {}
         self._left: dict[AgentName, bool] = {}
@@ -131,7 +138,7 @@ class FromPettingZoo(Match):
                 f"make_env: expected a function that makes the world, got {make_env!r}"
             )
         env = make_env(**kwargs)
-        if hasattr(env, "agent_iter") or not hasattr(env, "possible_agents"):
+        if hasattr(env, "agent_iter") or not getattr(env, "possible_agents", None):
             raise EntityEnvError(
                 f"make_env: expected a parallel world with possible_agents, got "
                 f"{type(env).__name__}; a world in which agents take turns becomes one by "
@@ -147,6 +154,15 @@ class FromPettingZoo(Match):
         refuse_other_agents(teams, agents)
         size = max(len(members) for members in teams.values())
         return [Team(members, self._groups, size) for members in teams.values()]
+
+    def _refuse_other_number(self) -> None:
+        """Raise if the class says another number of sides than there are."""
+        said = vars(type(self)).get("num_sides", len(self._sides))
+        if said != len(self._sides):
+            raise EntityEnvError(
+                f"num_sides: expected {said} sides, as the class was made for, got a world with "
+                f"{len(self._sides)}; give the arguments that say how many agents there are to of"
+            )
 
     def obs_space(self) -> ObsSpace:
         """What each side can observe."""
@@ -166,18 +182,20 @@ class FromPettingZoo(Match):
         if self._remake and self._begun and seed is not None:
             used, self.env = self.env, self._make()
             used.close()
-        self._begun = True
-        values, infos = self.env.reset(seed=world_seed(seed))
+        values, infos = answered("reset", self.env.reset(seed=world_seed(seed)))
+        self._begun, self._is_over = True, False
         self._left, self._last = {}, {}
         self._views = self._see(values, infos, self.env.agents)
         return [self._observe(side, self._views, {}, infos) for side in self._sides]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
         """Take a step: everybody at once."""
+        if not self._begun or self._is_over:
+            raise EntityEnvError("act: call reset first")
         chosen: dict[AgentName, Any] = {}
         for side, own in zip(self._sides, actions, strict=True):
             chosen |= side.act(own, self._views)
-        values, rewards, terminated, truncated, infos = self.env.step(chosen)
+        values, rewards, terminated, truncated, infos = answered("step", self.env.step(chosen))
         ended = [a for a in self._port if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
         now = self._see(values, infos, [a for a in ended if a in values], over=True)
@@ -187,7 +205,7 @@ class FromPettingZoo(Match):
         if alive:
             self._views = self._see(values, infos, alive)
             return [self._observe(side, self._views, rewards, infos) for side in self._sides]
-        self._views = {}
+        self._views, self._is_over = {}, True
         return [self._end(side, now, rewards, infos) for side in self._sides]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
@@ -205,6 +223,10 @@ class FromPettingZoo(Match):
         agents: Sequence[AgentName],
         over: bool = False,
     ) -> dict[AgentName, View]:
+        if unknown := [agent for agent in agents if agent not in self._port]:
+            raise InvalidObservation(
+                f"agents: expected some of possible_agents {list(self._port)}, got {unknown}"
+            )
         if missing := [agent for agent in agents if agent not in values]:
             raise InvalidObservation(f"observations: expected one of each agent, got no {missing}")
         return {

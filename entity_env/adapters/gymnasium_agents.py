@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from entity_env.adapters.from_gymnasium import GymnasiumEnv
+from entity_env.adapters.from_gymnasium import GymnasiumEnv, answered
 from entity_env.adapters.space_numbers import Space
 from entity_env.errors import InvalidObservation, InvalidSpace
 
@@ -58,7 +58,7 @@ class GymnasiumAgents:
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode; observations and infos by agent."""
-        values, info = self.env.reset(seed=seed)
+        values, info = answered("reset", self.env.reset(seed=seed))
         self.agents = list(self.possible_agents)
         return self._by_agent(values, "observation"), self._infos(info)
 
@@ -68,8 +68,8 @@ class GymnasiumAgents:
         An agent that is done before the others repeats its last action, which the world ignores.
         """
         self._last |= actions
-        values, rewards, terminated, truncated, info = self.env.step(
-            tuple(self._last[agent] for agent in self.possible_agents)
+        values, rewards, terminated, truncated, info = answered(
+            "step", self.env.step(tuple(self._last[agent] for agent in self.possible_agents))
         )
         terminations = self._of_each(terminated, "terminated")
         truncations = self._of_each(truncated, "truncated")

@@ -63,10 +63,10 @@ def _infer(
     shape = space.shape if isinstance(space, spaces.Box) else None
     size = int(np.prod(shape)) if shape is not None else 0
     if is_table(space):
-        fits = columns if shape is not None and shape[-1] == len(columns) else None
-        found.entities[name or "entity"] = Rows(path, columns=fits)
+        fits = columns if columns and shape is not None and shape[-1] == len(columns) else None
+        _add(found, name, Rows(path, columns=fits))
     elif shape is not None and len(shape) == 1 and columns and size and size % len(columns) == 0:
-        found.entities[name or "entity"] = Rows(path, columns=columns)
+        _add(found, name, Rows(path, columns=columns))
     elif shape is not None and len(shape) > 2:
         found.refused.append(f"{path!r}, which looks like an image: {space}")
     elif isinstance(
@@ -76,3 +76,9 @@ def _infer(
         found.global_features.append(Globals(path, columns=names))
     elif not isinstance(space, spaces.Dict | spaces.Tuple):
         found.refused.append(f"{path!r}: {space}")
+
+
+def _add(found: Inferred, name: str, rows: Rows) -> None:
+    if name in found.entities:
+        found.refused.append(f"{rows.path!r}, which is the path of two fields")
+    found.entities[name or "entity"] = rows

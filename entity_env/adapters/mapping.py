@@ -134,6 +134,16 @@ class FieldMap:
     action_mask: str | None = ACTION_MASK
     metrics: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("ignore", "metrics"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidSpace(
+                    f"FieldMap.{name}: expected a list of paths, got {getattr(self, name)!r}"
+                )
+        _refuse_others("entities", self.entities, Rows, [*self.rows().values()])
+        _refuse_others("global_features", self.global_features, Globals, [self.global_features])
+        _refuse_others("actions", self.actions, Choice | Select, [[*self.actions.values()]])
+
     def rows(self) -> dict[EntityName, list[Rows]]:
         """The fields of each entity type, as lists."""
         return {
@@ -148,6 +158,15 @@ class FieldMap:
         masks = [action.mask for action in self.actions.values() if action.mask is not None]
         masks += [] if self.action_mask is None else [self.action_mask]
         return {*mapped, *masks, *self.ignore}
+
+
+def _refuse_others(name: str, given: Any, kind: Any, several: Sequence[Any]) -> None:
+    """Raise unless what a `FieldMap` lists under a name is of this kind."""
+    if not all(isinstance(ones, Sequence) for ones in several) or not all(
+        isinstance(one, kind) for ones in several for one in ones
+    ):
+        wanted = getattr(kind, "__name__", "Choice or Select")
+        raise InvalidSpace(f"FieldMap.{name}: expected {wanted} for each, got {given!r}")
 
 
 def column_index(names: Sequence[str], wanted: Sequence[str], what: str) -> list[int]:

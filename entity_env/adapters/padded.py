@@ -80,6 +80,9 @@ class PaddedLayout:
         if not self.heads:
             raise ValueError("env: expected something that can be chosen, got no action or actor")
         sizes = [self.num_choices[head.action] for head in self.heads]
+        if 0 in sizes:
+            name = self.heads[sizes.index(0)].action
+            raise ValueError(f"env: expected at least one choice for {name!r}, got none")
         self.mask_starts = np.cumsum([0, *sizes])
 
     def _add_heads(
@@ -95,11 +98,15 @@ class PaddedLayout:
 
 def _sizes(given: Mapping[EntityName, int] | int, types: list[EntityName]) -> dict[EntityName, int]:
     sizes = given if isinstance(given, Mapping) else dict.fromkeys(types, given)
-    if sizes.keys() != set(types) or any(size < 1 for size in sizes.values()):
+    counts = all(
+        isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
+        for size in sizes.values()
+    )
+    if sizes.keys() != set(types) or not counts:
         raise ValueError(
             f"max_entities: expected a positive number for each of {types}, got {given!r}"
         )
-    return {name: sizes[name] for name in types}
+    return {name: int(sizes[name]) for name in types}
 
 
 def _refuse_unknown(

@@ -61,6 +61,8 @@ class Port:
         declared: Declared | None = None,
     ) -> None:
         self.mapping = FieldMap() if mapping is None else mapping
+        if not isinstance(self.mapping, FieldMap):
+            raise InvalidSpace(f"mapping: expected a FieldMap, got {mapping!r}")
         declared = Declared() if declared is None else declared
         self._space = action_space
         self._parts = parts(action_space)
@@ -170,12 +172,15 @@ class Port:
                 "among, or wrap the world so that its actions are discrete"
             )
         found: dict[ActionName, Choice] = {}
+        twice = []
         for part in free:
             name = part.path if part.path and not part.path[0].isdigit() else "action"
             if part.path and name == "action":
                 name = f"action.{part.path}"
+            if name in found or name in named:
+                twice.append(name)
             found[name] = Choice(part.path)
-        if twice := sorted(found.keys() & named.keys()):
+        if twice:
             raise InvalidSpace(
                 f"FieldMap.actions: expected other names than those of inferred actions, got "
                 f"{twice}; rename them"

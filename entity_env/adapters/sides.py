@@ -180,6 +180,8 @@ def refuse_other_agents(teams: Mapping[str, Sequence[AgentName]], agents: Sequen
     Raises:
         InvalidSpace: an agent is in no team or in several, or a team names others.
     """
+    if not isinstance(teams, Mapping):
+        raise InvalidSpace(f"teams: expected lists of agents by the name of a team, got {teams!r}")
     named = [agent for members in teams.values() for agent in members]
     if len(set(named)) < len(named) or set(named) != set(agents) or not all(teams.values()):
         raise InvalidSpace(

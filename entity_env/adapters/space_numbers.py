@@ -83,21 +83,21 @@ def numbers(space: Space, value: Any, n: int, what: str) -> Numbers:
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidObservation(f"{what}: expected {space}, got {value!r} ({error})") from None
         return np.hstack([np.zeros((n, 0), dtype=np.float32), *parts])
-    array = as_array(value, (n, *(space.shape or ())), what)
+    shape = n, *(space.shape or ())
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         counts, starts = _choices(space)
-        return _one_hot(array, counts, starts, what)
-    return array
+        return _one_hot(as_array(value, shape, what, np.float64), counts, starts, what)
+    return as_array(value, shape, what)
 
 
-def as_array(value: Any, shape: tuple[int, ...], what: str) -> Numbers:
-    """Numbers of a shape, up to dimensions of size 1, as float32 (shape[0], the rest), a copy.
+def as_array(value: Any, shape: tuple[int, ...], what: str, dtype: Any = np.float32) -> Numbers:
+    """Numbers of a shape, up to dimensions of size 1, as (shape[0], the rest), a copy.
 
     Raises:
         InvalidObservation: they are not numbers, or not of this shape.
     """
     try:
-        array = np.array(value, dtype=np.float32)
+        array = np.array(value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise InvalidObservation(f"{what}: expected numbers, got {value!r} ({error})") from None
     if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
@@ -112,16 +112,18 @@ def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[list[int], 
     return space.nvec.ravel().tolist(), np.broadcast_to(space.start, space.shape).ravel().tolist()
 
 
-def _one_hot(values: Numbers, counts: Sequence[int], starts: Sequence[int], what: str) -> Numbers:
+def _one_hot(
+    values: npt.NDArray[Any], counts: Sequence[int], starts: Sequence[int], what: str
+) -> Numbers:
     """(n, parts) whole numbers -> (n, sum of counts) float32."""
-    chosen = values.astype(np.int64) - np.asarray(starts, dtype=np.int64)
-    if ((chosen < 0) | (chosen >= np.asarray(counts))).any():
+    offsets = values - np.asarray(starts)
+    if not ((offsets >= 0) & (offsets < np.asarray(counts)) & (offsets % 1 == 0)).all():
         raise InvalidObservation(
             f"{what}: expected numbers from {list(starts)} on, among {list(counts)} choices, got "
             f"{values.tolist()}"
         )
     flags: Numbers = np.zeros((len(values), sum(counts)), dtype=np.float32)
-    columns = chosen + np.cumsum([0, *counts])[:-1]
+    columns = offsets.astype(np.int64) + np.cumsum([0, *counts])[:-1]
     flags[np.arange(len(values))[:, None], columns] = 1.0
     return flags
 

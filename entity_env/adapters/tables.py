@@ -120,6 +120,13 @@ def table(space: Space, what: str) -> Table:
     Raises:
         InvalidSpace: the field is not made of numbers.
     """
+    try:
+        return _table(space, what)
+    except InvalidSpace as error:
+        raise InvalidSpace(f"{what}: {error}") from None
+
+
+def _table(space: Space, what: str) -> Table:
     if isinstance(space, _Part):
         return _graph_table(space.graph, space.name, what)
     if isinstance(space, spaces.Sequence):

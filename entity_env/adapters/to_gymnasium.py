@@ -91,6 +91,11 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         on_illegal: Literal["first", "error"] = "first",
         render_mode: str | None = None,
     ) -> None:
+        if not isinstance(env, Environment):
+            raise ValueError(
+                f"env: expected an Environment, got {env!r}; a class is made first, and one side "
+                "of a Match is no environment"
+            )
         if on_illegal not in ("first", "error"):
             raise ValueError(f"on_illegal: expected 'first' or 'error', got {on_illegal!r}")
         if type(env).render is Environment.render:

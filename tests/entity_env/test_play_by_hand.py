@@ -249,6 +249,18 @@ def test_world_without_text_is_shown_as_a_table() -> None:
     assert re.search(r"^  Thing 0  x 0\.\d+$", table, re.MULTILINE)
 
 
+def test_world_that_refuses_to_render_is_shown_as_a_table() -> None:
+    """As adapted worlds do that were made without a way to show themselves."""
+
+    class Refuses(Walk):
+        def render(self, **kwargs: Any) -> Any:
+            raise EntityEnvError("render: expected a world made with render_mode='ansi'")
+
+    shown: list[str] = []
+    play_by_hand(Refuses, typing(), shown.append, seed=3)
+    assert any(text.startswith("globals: clock 0") for text in shown)
+
+
 def test_hidden_entities_are_not_shown() -> None:
     class Hidden(Walk):
         def observe(self, reward: float) -> Observation:

@@ -18,7 +18,7 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from entity_env.adapters.declared import Declared
-from entity_env.adapters.mapping import Choice, FieldMap, Rows, Select
+from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
 from entity_env.adapters.port import Port, View
 from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.worlds import choose
@@ -100,6 +100,15 @@ def test_names_of_inferred_actions() -> None:
         (spaces.MultiDiscrete([2, 3]), np.array([1, 0, 0, 0, 1]), [[1, 0], [0, 0, 1]]),
         (spaces.MultiDiscrete([2, 2]), np.array([[1, 0], [0, 1]]), [[1, 0], [0, 1]]),
         (spaces.MultiBinary(2), np.array([[1, 0], [0, 1]]), [[1, 0], [0, 1]]),
+        (
+            spaces.MultiDiscrete([[2, 3], [3, 2]]),
+            (
+                (np.array([1, 0]), np.array([0, 0, 1])),
+                (np.array([0, 1, 0]), np.array([1, 1])),
+            ),
+            [[1, 0], [0, 0, 1], [0, 1, 0], [1, 1]],
+        ),
+        (spaces.MultiDiscrete([2, 3]), (None, np.array([0, 0, 1])), [[1, 1], [0, 0, 1]]),
         (spaces.Tuple([spaces.Discrete(2)] * 2), ([True, False], None), [[1, 0], None]),
         (
             spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}),
@@ -230,6 +239,15 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (spaces.Tuple([BOX, BOX]), {}, "action: expected choices, got '0': Box.*'1': Box"),
         (spaces.Text(3), {}, "expected Discrete, MultiDiscrete"),
         (BOX, {"go": Choice()}, "values: expected what the choices stand for"),
+        (BOX, {"go": Choice(values=[0, 1])}, r"values: expected values in Box.*got 0$"),
+        (BOX, {"go": Choice(values=[[0, 5]])}, r"values: expected values in Box.*got \[0, 5\]"),
+        (BOX, {"go": Choice(values=["left"])}, "values: expected values in Box.*got 'left'"),
+        (spaces.Discrete(2), {"go": Choice(values=[1])}, "values: expected them for a Box alone"),
+        (
+            spaces.Dict({"0": spaces.Discrete(2), "action.0": spaces.Discrete(2)}),
+            {},
+            r"other names than those of inferred actions, got \['action.0'\]",
+        ),
         (spaces.Discrete(2), {"go": Choice("x")}, "path: expected one of"),
         (spaces.Discrete(2), {"go": Choice(labels=["a"])}, "labels: expected 2 labels"),
         (spaces.Discrete(2), {"go": Choice(default=2)}, "default: expected 0 to 1, got 2"),
@@ -254,6 +272,23 @@ def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message
         Port(ROWS, space, FieldMap(UNITS, actions=actions))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows for each"),
+        ({"global_features": Globals("x")}, "FieldMap.global_features: expected Globals for each"),
+        ({"actions": {"go": "x"}}, "FieldMap.actions: expected Choice or Select for each"),
+        ({"ignore": "picture"}, "FieldMap.ignore: expected a list of paths, got 'picture'"),
+        ({"metrics": "speed"}, "FieldMap.metrics: expected a list of paths, got 'speed'"),
+    ],
+)
+def test_mapping_of_other_things_is_refused(fields: Any, message: str) -> None:
+    with pytest.raises(InvalidSpace, match=message):
+        FieldMap(**fields)
+    with pytest.raises(InvalidSpace, match="mapping: expected a FieldMap, got "):
+        Port(ROWS, spaces.Discrete(4), fields)
+
+
 def test_type_of_the_one_who_selects_is_not_taken() -> None:
     mapping = FieldMap({"agent": Rows()}, actions={"pick": Select("", "agent")})
     with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
@@ -266,6 +301,7 @@ def test_type_of_the_one_who_selects_is_not_taken() -> None:
         (spaces.Discrete(3), [1, 0], "expected 3 times 0 or 1"),
         (spaces.Discrete(2), [1, 7], "expected 2 times 0 or 1"),
         (spaces.Discrete(2), "no", "expected 2 times 0 or 1"),
+        (spaces.MultiDiscrete([2, 3]), ([1, 0, 0], [1, 0]), "expected 5 times 0 or 1"),
         (spaces.Tuple([spaces.Discrete(2)]), ([1, 1], [1, 1]), "expected 1 masks, got 2"),
         (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [1, 1]}, "expected masks by the keys"),
     ],

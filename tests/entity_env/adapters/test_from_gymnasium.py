@@ -99,6 +99,8 @@ def test_pictures_are_those_of_the_world() -> None:
         text.render(mode="rgb_array")
     with pytest.raises(EntityEnvError, match="render_mode='rgb_array', got None"):
         FromGymnasium(Countdown).render()
+    with pytest.raises(EntityEnvError, match="render_mode='rgb_array', got 'human'"):
+        FromGymnasium(Countdown, render_mode="human").render()
 
 
 def test_world_of_several_agents_is_named_as_such() -> None:
@@ -114,10 +116,45 @@ def test_other_things_than_worlds_are_refused() -> None:
         FromGymnasium(dict)
     with pytest.raises(EntityEnvError, match=r"or what makes one, got <.*Countdown"):
         FromGymnasium(Countdown())  # type: ignore[arg-type]
-    with pytest.raises(EntityEnvError, match="call reset first"):
-        FromGymnasium(Countdown).act({})
+    with pytest.raises(EntityEnvError, match=r"make_env: .*Did you mean: `CartPole`"):
+        FromGymnasium("CartPol-v1")
+    with pytest.raises(EntityEnvError, match="make_env: No module named 'no_such_module'"):
+        FromGymnasium("no_such_module:CartPole-v1")
     with pytest.raises(InvalidSpace, match="looks like an image"):
         FromGymnasium(maker(Show, spaces.Box(0, 255, (4, 4, 3), np.uint8)))
+
+
+def test_steps_are_taken_between_reset_and_the_end() -> None:
+    env = FromGymnasium(maker(Show, spaces.Discrete(2), None, None, 1))
+    with pytest.raises(EntityEnvError, match="act: call reset first"):
+        env.act({})
+    obs = env.reset()
+    actions = choose(obs, env.obs_space(), env.action_space(), np.random.default_rng(0))
+    assert env.act(actions).done
+    with pytest.raises(EntityEnvError, match="act: call reset first"):
+        env.act(actions)
+    assert not env.reset().done
+
+
+def test_answers_of_older_worlds_are_refused() -> None:
+    class NoInfo(Show):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=seed)[0]
+
+    class Done(Show):
+        def step(self, action: Any) -> Any:
+            value, reward, _, done, info = super().step(action)
+            return value, reward, done, info
+
+    box = spaces.Box(0, 1, (2, 2), np.float32)
+    with pytest.raises(
+        InvalidObservation, match=r"reset: expected a tuple \(observation, info\), got ndarray"
+    ):
+        FromGymnasium(maker(NoInfo, box)).reset()
+    env = FromGymnasium(maker(Done, box))
+    actions = choose(env.reset(), env.obs_space(), env.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match=r"step: .*terminated, truncated.*got 4 parts"):
+        env.act(actions)
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake-v1"])

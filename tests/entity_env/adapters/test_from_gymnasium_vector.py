@@ -169,6 +169,42 @@ def test_missing_mode_and_missing_last_observations_are_refused() -> None:
         envs.act(choices, envs.obs_space())
 
 
+def test_infos_of_native_worlds_may_be_of_all_environments() -> None:
+    class Clock(SyncVectorEnv):
+        infos: Any = {"time": 0.5, "word": "noon", "odd": [[1], [1, 2]], "d": {"now": np.zeros(5)}}  # noqa: RUF012
+
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], self.infos
+
+        def step(self, actions: Any) -> Any:
+            values, rewards, terminated, truncated, _ = super().step(actions)
+            return values, list(rewards), list(terminated), list(truncated), self.infos
+
+    clock = Clock([maker(Show, spaces.Discrete(2))] * B)
+    envs = FromGymnasiumVector(clock, FieldMap(metrics=["time"]))
+    batch = envs.reset(envs.obs_space())
+    choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+    batch = envs.act(choices, envs.obs_space())
+    assert batch.env_metrics["time"].values.tolist() == [0.5] * B
+    clock.infos = [{}] * B
+    with pytest.raises(InvalidObservation, match="infos: expected a dictionary, got list"):
+        envs.act(choices, envs.obs_space())
+
+
+def test_wrong_observation_says_in_which_environment_it_is() -> None:
+    class Wrong(Show):
+        def step(self, action: Any) -> Any:
+            _, *rest = super().step(action)
+            return np.int64(7), *rest
+
+    fns = [maker(cls, spaces.Discrete(2), None, None, 1) for cls in (Show, Wrong)]
+    envs = FromGymnasiumVector(SyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP))
+    batch = envs.reset(envs.obs_space())
+    choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match=r"^environment 1: observation: expected numbers"):
+        envs.act(choices, envs.obs_space())
+
+
 def test_names_that_worlds_ship_are_the_same_in_other_processes() -> None:
     class Named(Countdown):
         def get_action_meanings(self) -> list[str]:

@@ -222,6 +222,10 @@ def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
         FromPettingZoo(make, FieldMap({"agent": Rows("seen")}), TEAMS)
     with pytest.raises(EntityEnvError, match="expected a parallel world with possible_agents"):
         FromPettingZoo(Countdown)
+    with pytest.raises(EntityEnvError, match="expected a parallel world with possible_agents"):
+        FromPettingZoo(maker(Hunt, {}))
+    with pytest.raises(InvalidSpace, match="teams: expected lists of agents by the name of a team"):
+        FromPettingZoo(make, PICK, [["wolf_0", "wolf_1"]])  # type: ignore[arg-type]
     with pytest.raises(EntityEnvError, match="expected a function that makes the world, got 'id'"):
         FromPettingZoo("id")  # type: ignore[arg-type]
 
@@ -237,6 +241,41 @@ def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
         InvalidObservation, match=r"expected one of each agent, got no \['wolf_1'\]"
     ):
         play(FromPettingZoo(maker(Silent, LIVES), PICK), 0)
+
+
+def test_steps_are_taken_between_reset_and_the_end() -> None:
+    match = FromPettingZoo(maker(Hunt, {"a_0": 1}))
+    with pytest.raises(EntityEnvError, match="act: call reset first"):
+        match.act([{}])
+    assert len(play(match, 0)) == 2
+    with pytest.raises(EntityEnvError, match="act: call reset first"):
+        match.act([{}])
+    assert len(play(match, 0)) == 2
+
+
+def test_agents_that_the_world_does_not_announce_are_refused() -> None:
+    class Births(Hunt):
+        def step(self, actions: Any) -> Any:
+            answer = super().step(actions)
+            self.agents = [*self.agents, "deer_9"]
+            answer[0]["deer_9"] = answer[0]["deer_0"]
+            return answer
+
+    with pytest.raises(InvalidObservation, match=r"agents: expected .* got \['deer_9'\]"):
+        play(FromPettingZoo(maker(Births, LIVES), PICK), 0)
+
+
+def test_number_of_sides_is_that_of_the_class() -> None:
+    """Trainers ask the class before they make a world."""
+
+    def make(num: int = 2) -> Hunt:
+        return Hunt({f"a_{i}": 3 for i in range(num)})
+
+    cls = FromPettingZoo.of(make)
+    assert cls().num_sides == FromPettingZoo.of(make, num=2).num_sides == 2  # type: ignore[call-arg]
+    with pytest.raises(EntityEnvError, match=r"num_sides: expected 2 sides.* got a world with 3"):
+        cls(num=3)  # type: ignore[call-arg]
+    assert FromPettingZoo(make, num=3).num_sides == 3
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -165,6 +165,17 @@ def test_key_beside_a_mask_is_no_name_and_the_mask_is_no_feature() -> None:
     assert obs_space.global_features == []
 
 
+def test_large_numbers_of_choices_are_told_apart() -> None:
+    """As float32 they would all be the same."""
+    space = spaces.Dict({"a": spaces.Discrete(3, start=2**30), "b": spaces.MultiDiscrete([2, 2])})
+    frame = read(space, {"a": 2**30 + 1, "b": [0, 1]})
+    assert frame.global_features.tolist() == [0, 1, 0, 1, 0, 0, 1]
+
+
+def test_table_without_columns_is_rows_without_features() -> None:
+    assert read(box(3, 0), np.zeros((3, 0))).features["entity"].shape == (3, 0)
+
+
 def test_edges_carry_the_features_of_the_nodes_they_connect() -> None:
     """Node numbers would mean nothing to a network to which the order of entities is nothing."""
     space = spaces.Graph(box(1), spaces.Discrete(2))
@@ -228,6 +239,16 @@ IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
         (spaces.Text(3), {}, "name each in a FieldMap|Name each in a FieldMap"),
         (spaces.OneOf([spaces.Discrete(2), box(2)]), {}, "OneOf"),
         (spaces.Discrete(10**6), {}, "expected at most 4096 choices"),
+        (
+            spaces.Dict({"u": spaces.Sequence(spaces.Dict({"v": spaces.Sequence(box(2))}))}),
+            {},
+            r"u: feature.v: expected a space of numbers, got Sequence.*name it in ignore",
+        ),
+        (
+            spaces.Dict({"a.b": box(2, 2), "a": spaces.Dict({"b": box(2, 2)})}),
+            {},
+            "'a.b', which is the path of two fields",
+        ),
         (spaces.Sequence(IMAGE), {"ignore": ["a"]}, "FieldMap.ignore: expected a path among"),
         (box(4), {"entities": {"u": Rows("x")}}, r"entities\['u'\].path: expected a path among"),
         (box(4), {"entities": {"u": Rows(columns=["a"] * 3)}}, "a divisor of 4 names, got 3"),
@@ -265,6 +286,7 @@ def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) 
         (box(2), "no", "observation: expected numbers, got 'no'"),
         (spaces.Dict({"a": box(2)}), {}, "a: expected a value at a"),
         (spaces.Discrete(3), 3, "among .3. choices"),
+        (spaces.Discrete(3), 1.5, "among .3. choices"),
         (spaces.Sequence(box(2), stack=True), 3, "expected several values, got 3"),
         (
             spaces.Graph(box(1), box(1)),

@@ -92,9 +92,9 @@ def test_own_car_at_the_intersection_is_the_first_row() -> None:
 
 def test_foragers_see_food_and_players_that_are_there() -> None:
     match = FORAGERS()
-    raw: Any = gymnasium.make(FORAGING_ID, disable_env_checker=True)
     rng, counts = np.random.default_rng(0), set()
     for seed in range(12):
+        raw: Any = gymnasium.make(FORAGING_ID, disable_env_checker=True)
         match.seed(seed)
         frames, (values, _) = match.reset(), raw.reset(seed=seed)
         while True:
@@ -113,6 +113,17 @@ def test_foragers_see_food_and_players_that_are_there() -> None:
             assert [obs.terminated for obs in frames] == [terminated] * 2
             assert [obs.truncated for obs in frames] == [truncated and not terminated] * 2
     assert len(counts) > 1, "some food was eaten"
+
+
+def test_foragers_begin_where_their_seed_says_whatever_was_before() -> None:
+    """The world itself lets nobody begin where somebody stood at the end of the last episode."""
+    match = FORAGERS()
+    for seed in range(60):
+        fresh = FORAGERS()
+        match.seed(seed)
+        fresh.seed(seed)
+        for obs, other in zip(match.reset(), fresh.reset(), strict=True):
+            assert np.array_equal(obs.features["player"], other.features["player"])
 
 
 def expect_kaz(features: Any, table: Any, member: list[float]) -> None:

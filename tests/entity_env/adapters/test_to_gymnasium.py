@@ -29,7 +29,7 @@ from entity_env import (
     SelectEntityActionMask,
 )
 from entity_env.adapters.to_gymnasium import ToGymnasium
-from entity_env.examples import ENV_REGISTRY, MineSweeper, TreasureHunt, Xor
+from entity_env.examples import ENV_REGISTRY, Duel, MineSweeper, TreasureHunt, Xor
 from tests.entity_env.worlds import Walk
 from tests.strategies import World, entities_named, worlds
 
@@ -290,6 +290,9 @@ def test_illegal_choice_is_refused_on_request() -> None:
             {"max_entities": {"Thing": 1}},
             r"each of \['Goal', 'Thing'\]|each of \['Thing', 'Goal'\]",
         ),
+        ({"max_entities": 2.5}, "max_entities: expected a positive number"),
+        ({"max_entities": True}, "max_entities: expected a positive number"),
+        ({"max_entities": {"Goal": 1, "Thing": "2"}}, "max_entities: expected a positive number"),
         ({"max_entities": 1, "actors": {"mov": ["Thing"]}}, "actors: .*'mov'"),
         ({"max_entities": 1, "actors": {"move": ["Think"]}}, "actors: .*'Think'"),
         ({"max_entities": 1, "actors": {"move": "Thing"}}, "actors: expected lists"),
@@ -315,6 +318,21 @@ def test_world_without_choices_is_refused() -> None:
 
     with pytest.raises(ValueError, match="env: expected something that can be chosen"):
         ToGymnasium(Still(), 1)
+
+
+def test_action_without_choices_is_refused() -> None:
+    class Stuck(Walk):
+        def action_space(self) -> dict[str, ActionSpace]:
+            return {"go": GlobalCategoricalActionSpace([])}
+
+    with pytest.raises(ValueError, match="env: expected at least one choice for 'go', got none"):
+        ToGymnasium(Stuck(), 1)
+
+
+@pytest.mark.parametrize("env", [Duel(), Xor])
+def test_other_things_than_environments_are_refused(env: Any) -> None:
+    with pytest.raises(ValueError, match="env: expected an Environment, got "):
+        ToGymnasium(env, 1)
 
 
 def test_masks_may_be_given_in_some_steps_only() -> None:
