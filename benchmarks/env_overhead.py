@@ -3,7 +3,7 @@
     python benchmarks/env_overhead.py [--peer PEER/bin/python] [--results FILE.md]
 
 A null environment with 4 entity types, 3 actions and so many entities returns the same observation
-in every step. The cost of a frame is the time of a step of 256 environments divided by 256, less
+in every step. The cost of a frame is the time of a step divided by the number of environments, less
 that of calling `act` alone. PEER is a Python with entity-gym 0.1.10, measured in turn in the same
 run. Each figure is the median of several repeats, with the smallest and largest.
 """
@@ -18,11 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-NUM_ENVS = 256
 STEPS = 40
+CASES = [(4, 1, 256), (32, 1, 256), (500, 1, 256), (32, 2, 256), (32, 2, 1024)]
+"""(entities, processes, environments)"""
 
 
-def measure(num_entities: int, processes: int) -> float:
+def measure(num_entities: int, processes: int, num_envs: int) -> float:
     """Microseconds a frame, on the library that this Python has (this project's, or entity-gym)."""
     import numpy as np
 
@@ -31,7 +32,7 @@ def measure(num_entities: int, processes: int) -> float:
         from entity_env import Ragged
 
         def chosen(rows: int, per_env: int) -> object:
-            return Ragged(np.zeros(rows, np.int64), np.full(NUM_ENVS, per_env))
+            return Ragged(np.zeros(rows, np.int64), np.full(num_envs, per_env))
 
     except ImportError:
         import entity_gym.env as library  # type: ignore[no-redef]
@@ -39,7 +40,7 @@ def measure(num_entities: int, processes: int) -> float:
 
         def chosen(rows: int, per_env: int) -> object:
             return RaggedBufferI64.from_flattened(
-                np.zeros((rows, 1), np.int64), np.full(NUM_ENVS, per_env)
+                np.zeros((rows, 1), np.int64), np.full(num_envs, per_env)
             )
 
     per_type = num_entities // 4
@@ -76,16 +77,16 @@ def measure(num_entities: int, processes: int) -> float:
             return self.shown
 
     if processes == 1:
-        envs = library.EnvList(Null, NUM_ENVS)
+        envs = library.EnvList(Null, num_envs)
     else:
-        envs = library.ParallelEnvList(Null, NUM_ENVS, processes)
+        envs = library.ParallelEnvList(Null, num_envs, processes)
     space = envs.obs_space()
     envs.reset(space)
-    actors = NUM_ENVS * per_type
+    actors = num_envs * per_type
     actions = {
         "move": chosen(actors, per_type),
         "aim": chosen(actors, per_type),
-        "call": chosen(NUM_ENVS, 1),
+        "call": chosen(num_envs, 1),
     }
     for _ in range(3):
         envs.act(actions, space)
@@ -100,12 +101,12 @@ def measure(num_entities: int, processes: int) -> float:
     for _ in range(10_000):
         null.act(None)
     act_seconds = (time.perf_counter() - start) / 10_000
-    return (seconds / STEPS / NUM_ENVS - act_seconds) * 1e6
+    return (seconds / STEPS / num_envs - act_seconds) * 1e6
 
 
-def run_in(python: str, num_entities: int, processes: int) -> float:
+def run_in(python: str, case: tuple[int, int, int]) -> float:
     """Measure in a process of its own."""
-    command = [python, __file__, "--one", str(num_entities), str(processes)]
+    command = [python, __file__, "--one", *map(str, case)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
@@ -117,7 +118,7 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python with entity-gym 0.1.10")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--results", type=Path)
-    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(*options.one)))
@@ -128,21 +129,21 @@ def main() -> None:
         "",
         f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}. Microseconds a frame, median (smallest to largest) of "
-        f"{options.repeats}; {NUM_ENVS} environments, 4 types, 3 actions.",
+        f"{options.repeats}; 4 types, 3 actions.",
         "",
-        "| entities | processes | " + " | ".join(sides) + " | peer / ours |",
-        "| --- | --- | " + " | ".join("---" for _ in sides) + " | --- |",
+        "| entities | processes | environments | " + " | ".join(sides) + " | peer / ours |",
+        "| --- | --- | --- | " + " | ".join("---" for _ in sides) + " | --- |",
     ]
-    for num_entities, processes in [(4, 1), (32, 1), (500, 1), (32, 2)]:
+    for case in CASES:
         times: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(options.repeats):
             for name, python in sides.items():
-                times[name].append(run_in(python, num_entities, processes))
+                times[name].append(run_in(python, case))
         cells = [f"{statistics.median(t):.1f} ({min(t):.1f}-{max(t):.1f})" for t in times.values()]
         ratio = "-"
         if options.peer:
             ratio = f"{statistics.median(times['peer']) / statistics.median(times['ours']):.2f}"
-        lines.append(f"| {num_entities} | {processes} | {' | '.join(cells)} | {ratio} |")
+        lines.append(f"| {' | '.join(map(str, case))} | {' | '.join(cells)} | {ratio} |")
         print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
     if options.results:

@@ -66,6 +66,7 @@ def serve(channel: Channel) -> None:
     _answer(channel, start)
     gc.collect()
     gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
+    gc.set_threshold(10_000)  # a step makes thousands of objects that go without it: 5%
     while envs:
         name, arguments = channel.receive()
         if name == "close":
