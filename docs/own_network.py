@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from enn_trainer import StateManager, check_agent, command, train
 from entity_env.examples import MultiArmedBandit
 from rogue_net import EntityBatch, NetOutput
-from rogue_net.rogue_net import answer
+from rogue_net.answer import answer
 
 
 class Averages(nn.Module):

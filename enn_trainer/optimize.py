@@ -1,7 +1,7 @@
 """Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, PPOConfig
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
-from entity_env.seeding import derive_seed
+from entity_env.seeding import derive_seed, mix
 from rogue_net.rogue_net import NetOutput
 
 
@@ -105,6 +105,7 @@ def optimize(
             advantages=losses.normalize(advantages[index]) if ppo.norm_adv else advantages[index],
             returns=returns[index],
             old_values=rollout.values.flatten()[index],
+            keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
         optimizer.zero_grad(set_to_none=True)
         done = Sums.zero(returns.device)
@@ -142,13 +143,18 @@ def _pieces(total: int, size: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class _Minibatch:
-    """The frames of one optimizer step, (F,) each, and how many actors they have."""
+    """The frames of one optimizer step, (F,) each, and how many actors they have.
+
+    Attributes:
+        keys: int64, what the dropout of each frame is a function of.
+    """
 
     frames: npt.NDArray[np.int64]
     num_actors: int
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
+    keys: npt.NDArray[np.int64]
 
 
 def _backward(
@@ -162,9 +168,8 @@ def _backward(
     """Add the gradient of some frames of a minibatch."""
     frames = minibatch.frames[piece]
     chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-    out = agent(
-        rollout.batch.take(frames), actions={name: rows.values for name, rows in chosen.items()}
-    )
+    batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+    out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
     old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     logratio, entropies = _of_all_actors(out, old_logprobs)
     frame_of_actor = np.concatenate([rows.frame_of_row() for rows in chosen.values()])

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
-from rogue_net.rogue_net import unavailable
 
 
 def check_supported(config: TrainConfig) -> None:
@@ -21,7 +20,6 @@ def check_supported(config: TrainConfig) -> None:
 
 
 def _unbuilt(config: TrainConfig) -> Iterator[str]:
-    yield from (f"net.{option}" for option in unavailable(config.net))
     if config.vf_net is not None:
         yield "vf_net"
     if config.track:

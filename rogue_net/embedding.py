@@ -1,34 +1,49 @@
 """From the features of each entity type to rows of one width."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ObsSpace
-from rogue_net.input_norm import InputNorm
+from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch, to_device
+from rogue_net.translate import Translation, TranslationConfig
+
+
+def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, list[str]]:
+    """What each type is embedded from: its own features, then the global ones.
+
+    Args:
+        obs_space: the entity types and their features.
+        with_global_entity: whether the global features are also an entity of their own.
+    """
+    shared = obs_space.global_features
+    names = {name: [*entity.features, *shared] for name, entity in obs_space.entities.items()}
+    return {**names, GLOBAL: [*shared]} if with_global_entity else names
 
 
 class EntityEmbedding(nn.Module):
     """Embeds every entity by its type; global features are appended to those of each entity.
 
     Args:
-        obs_space: the entity types and their features.
-        with_global_entity: also embed the global features as an entity of their own.
+        features: the names of the input features of each type, as `feature_names` gives them.
         d_model: the width of the embedding.
+        translation: centers positions on one entity, if wanted.
     """
 
-    def __init__(self, obs_space: ObsSpace, with_global_entity: bool, d_model: int) -> None:
+    def __init__(
+        self,
+        features: Mapping[str, Sequence[str]],
+        d_model: int,
+        translation: TranslationConfig | None = None,
+    ) -> None:
         super().__init__()
-        num_globals = len(obs_space.global_features)
-        widths = {
-            name: len(entity.features) + num_globals for name, entity in obs_space.entities.items()
-        }
-        if with_global_entity:
-            widths[GLOBAL] = num_globals
-        self.types = list(widths)
-        self.has_globals = num_globals > 0
+        self.types = list(features)
+        self.translation = None if translation is None else Translation(translation, features)
+        widths = {name: len(own) for name, own in features.items()}
+        if self.translation is not None:
+            widths = self.translation.widths(features)
         self.by_type = nn.ModuleDict(
             {
                 module_key(name): TypeEmbedding(width, d_model)
@@ -38,29 +53,44 @@ class EntityEmbedding(nn.Module):
             }
         )
 
-    def forward(self, batch: EntityBatch) -> Tensor:
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """(entities, d_model): type after type, within a type frame after frame."""
-        inputs = self.inputs(batch)
         return torch.cat([self.by_type[module_key(name)](x) for name, x in inputs.items()])
 
-    def inputs(self, batch: EntityBatch) -> Mapping[str, Tensor]:
+    def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """(n, features + global features) per type, not yet normalised."""
-        inputs = {}
-        for name in self.types:
-            rows = batch.features[name]
-            x = rows.values
-            if self.has_globals and name != GLOBAL:
-                frames = to_device(rows.frame_of_row(), x.device)
-                x = torch.cat([x, batch.features[GLOBAL].values.index_select(0, frames)], dim=1)
-            inputs[name] = x
-        return inputs
+        rows = {name: batch.features[name] for name in self.types}
+        inputs = {name: one.values for name, one in rows.items()}
+        shared = batch.features.get(GLOBAL)
+        has_shared = shared is not None and shared.values.shape[1] > 0
+        if not has_shared and self.translation is None:
+            return inputs
+        frames = {n: to_device(r.frame_of_row(), r.values.device) for n, r in rows.items()}
+        if shared is not None and has_shared:
+            inputs = {
+                name: x
+                if name == GLOBAL
+                else torch.cat([x, shared.values.index_select(0, frames[name])], dim=1)
+                for name, x in inputs.items()
+            }
+        if self.translation is None:
+            return inputs
+        seen = batch.visibility(self.translation.config.reference_entity).values
+        return self.translation(inputs, frames, seen, batch.num_frames)
 
-    def update_input_stats(self, batch: EntityBatch) -> None:
-        """Take the features of a batch into the statistics that normalise them."""
-        for name, x in self.inputs(batch).items():
-            embedding = self.by_type[module_key(name)]
-            if isinstance(embedding, TypeEmbedding):
-                embedding.norm.update(x)
+    def input_moments(self, inputs: Mapping[str, Tensor]) -> dict[str, Moments]:
+        """What the statistics of each type need to know of a batch."""
+        return {
+            name: Moments.of(x)
+            for name, x in inputs.items()
+            if isinstance(self.by_type[module_key(name)], TypeEmbedding)
+        }
+
+    def norm(self, name: str) -> InputNorm:
+        """The statistics of a type that has features."""
+        embedding = self.by_type[module_key(name)]
+        assert isinstance(embedding, TypeEmbedding)
+        return embedding.norm
 
 
 class TypeEmbedding(nn.Module):
@@ -74,7 +104,9 @@ class TypeEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, num_features) -> (n, d_model)."""
-        x = self.layer_norm(self.linear(self.norm(x)).relu())
+        # Features and their statistics keep their precision where the network is in half.
+        x = self.norm(x).to(self.linear.weight.dtype)
+        x = self.layer_norm(self.linear(x).relu())
         return x
 
 

@@ -1,13 +1,57 @@
 """Normalisation of input features by their running mean and variance."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 
-class InputNorm(nn.Module):
-    """Centres and scales features by statistics that change only when `update` is called.
+class Moments(NamedTuple):
+    """What is kept of the rows that were seen, enough to merge it with what others saw.
 
-    The statistics are kept in 64 bit: counts beyond 2**24 and sums of squares stay exact enough.
+    Attributes:
+        num_rows: () int64.
+        mean: (F,) float64.
+        squares_sum: (F,) float64, the sum of squared differences from the mean.
+    """
+
+    num_rows: Tensor
+    mean: Tensor
+    squares_sum: Tensor
+
+    @staticmethod
+    def of(x: Tensor) -> "Moments":
+        """Those of (n, F) rows."""
+        x = x.detach().double()
+        mean = x.sum(dim=0) / max(1, len(x))
+        count = torch.full((), len(x), device=x.device)
+        return Moments(count, mean, (x - mean).square().sum(dim=0))
+
+    def merged(self, other: "Moments") -> "Moments":
+        """Those of the rows of both.
+
+        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for
+            computing sample variances".
+        """
+        count = self.num_rows + other.num_rows
+        # The quotient of two int64 would be float32.
+        share = other.num_rows.double() / count.double().clamp(min=1)
+        delta = other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + delta * share,
+            self.squares_sum
+            + other.squares_sum
+            + delta.square() * (self.num_rows.double() * share),
+        )
+
+
+class InputNorm(nn.Module):
+    """Centres and scales features by statistics that change only when asked to.
+
+    The statistics are kept in 64 bit, whatever the module is converted to: counts beyond 2**24 and
+    sums of squares stay exact enough.
 
     Args:
         num_features: F.
@@ -25,28 +69,16 @@ class InputNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("squares_sum", torch.zeros(num_features, dtype=torch.float64))
 
-    @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take a batch into the statistics.
+        """Take (n, F) rows into the statistics."""
+        self.merge(Moments.of(x))
 
-        Args:
-            x: (n, F) float.
-
-        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for
-            computing sample variances".
-        """
-        n = x.shape[0]
-        if n == 0:
-            return
-        x = x.double()
-        mean = x.mean(dim=0)
-        squares_sum = (x - mean).square().sum(dim=0)
-        before = self.count.double()  # the quotient of two int64 would be float32
-        total = before + n
-        delta = mean - self.mean
-        self.squares_sum += squares_sum + delta.square() * (before * n / total)
-        self.mean += delta * (n / total)
-        self.count += n
+    @torch.no_grad()
+    def merge(self, moments: Moments) -> None:
+        """Take into the statistics what was seen elsewhere, as in another process."""
+        merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
+        for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
+            kept.copy_(value)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""
@@ -55,4 +87,16 @@ class InputNorm(nn.Module):
             std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(x.dtype)
             std = torch.where(known & (std > 0), std, 1.0)
             mean = torch.where(known, self.mean, 0.0).to(x.dtype)
-            return ((x - mean) / std).clamp(-self.clip, self.clip)
+        return ((x - mean) / std).clamp(-self.clip, self.clip)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
+        """Follow the module to its device but not to another type, as of `half()` or `float()`."""
+        exact = {name: self._buffers[name] for name in ("mean", "squares_sum")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
+        for name, before in exact.items():
+            after = self._buffers[name]
+            assert before is not None
+            assert after is not None
+            if after.dtype != before.dtype:
+                self._buffers[name] = before.to(after.device)
+        return self

@@ -77,6 +77,10 @@ class Layout:
         """
         return positions + to_device(self.first_row[frame_of_position], positions.device)
 
+    def pad(self, x: Tensor) -> Tensor:
+        """(entities, ...) -> (P, ...), zero where there is no entity."""
+        return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
+
 
 def make_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
     """Plan the padded rows of a batch.

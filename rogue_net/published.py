@@ -7,12 +7,25 @@ import torch
 from torch import Tensor
 
 from rogue_net.embedding import module_key
+from rogue_net.relpos_encoding import ALL_TYPES
 
 _BLOCK = r"backbone\.blocks\.(\d+)\."
 _RENAMED = [
     (_BLOCK + r"ln([12])\.(.*)", r"transformer.blocks.\1.norm_\2.\3"),
     (_BLOCK + r"attn\.proj\.(.*)", r"transformer.blocks.\1.attention.project.\2"),
+    (_BLOCK + r"attn\.prepool\.(.*)", r"transformer.blocks.\1.attention.prepool.\2"),
     (_BLOCK + r"mlp\.([02])\.(.*)", r"transformer.blocks.\1.mlp.\2.\3"),
+]
+_RELPOS = r"backbone\.relpos_encoding\."
+_RENAMED += [
+    (_RELPOS + r"(keys|values)\.weight", r"relpos.\1"),
+    (_RELPOS + r"value_gate_proj\.(\w+)", r"relpos.gate.\1"),
+    (_RELPOS + r"relpos_norm\.(\w+)", r"relpos.norm.\1"),
+]
+_PROJECTIONS = {"kproj": "key_projection", "vproj": "value_projection"}
+_UNUSED = [
+    _BLOCK + r"attn\.relpos_encoding\..*",  # every block names again what all of them share
+    _RELPOS + r"(strides|extent_tensor|distance_values\.weight)",  # follow from the config; unread
 ]
 _EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
 _HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
@@ -37,6 +50,8 @@ def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 raise ValueError(f"{missing[0]}: missing, but there is {name}")
             renamed[fused] = torch.cat([state_dict[part] for part in parts])
             continue
+        if any(re.fullmatch(pattern, name) for pattern in _UNUSED):
+            continue
         new_name = _rename(name)
         if new_name.endswith(".count"):
             tensor = tensor.to(torch.int64)
@@ -50,6 +65,11 @@ def _rename(name: str) -> str:
     for pattern, replacement in _RENAMED:
         if re.fullmatch(pattern, name):
             return re.sub(pattern, replacement, name)
+    # A projection of one type has the type's name in between, which may hold anything.
+    if match := re.fullmatch(_RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)", name):
+        which, entity, parameter = match.groups()
+        key = module_key(ALL_TYPES if entity is None else entity)
+        return f"relpos.{_PROJECTIONS[which]}.{key}.{parameter}"
     section, _, rest = name.partition(".")
     if section == "embedding" and (
         match := re.fullmatch(r"embeddings\.(.*)\.([013])\.(\w+)", rest)

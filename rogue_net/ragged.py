@@ -125,12 +125,16 @@ class EntityBatch:
             "__global__" one row per frame, where there is anything global.
         visible: bool (n,) per frame, for the types of which something may be hidden.
         actions: for every action, who takes it and what is allowed.
+        num_frames: B.
+        keys: int64 (B,) on the host, what the dropout of each frame is a function of, so that it
+            does not depend on how frames are batched; None to draw it from torch's generator.
     """
 
     features: Mapping[str, RaggedTensor]
     visible: Mapping[str, RaggedTensor]
     actions: Mapping[str, ActionBatch]
     num_frames: int
+    keys: npt.NDArray[np.int64] | None = None
 
     @staticmethod
     def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
@@ -147,6 +151,7 @@ class EntityBatch:
     def cat(pieces: Sequence["EntityBatch"]) -> "EntityBatch":
         """The frames of all pieces, one piece after the other."""
         first = pieces[0]
+        keys: list[Any] = [piece.keys for piece in pieces]
         return EntityBatch(
             {name: RaggedTensor.cat([p.features[name] for p in pieces]) for name in first.features},
             {
@@ -156,6 +161,7 @@ class EntityBatch:
             },
             {name: ActionBatch.cat([p.actions[name] for p in pieces]) for name in first.actions},
             sum(piece.num_frames for piece in pieces),
+            None if any(k is None for k in keys) else np.concatenate(keys),
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
@@ -165,6 +171,7 @@ class EntityBatch:
             {name: rows.take(frames) for name, rows in self.visible.items()},
             {name: action.take(frames) for name, action in self.actions.items()},
             len(frames),
+            None if self.keys is None else self.keys[frames],
         )
 
     def visibility(self, name: str) -> RaggedTensor:

@@ -1,7 +1,13 @@
-"""Relative positions: how the difference of two positions enters the attention."""
+"""Settings of relative positions: how the difference of two positions enters the attention."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import List, Literal, Optional
+
+from rogue_net.translate import rotation_problems
+
+GATES = ("linear", "relu", "gelu", "sigmoid")
 
 
 @dataclass
@@ -10,8 +16,10 @@ class RelposEncodingConfig:
 
     Attributes:
         extent: Each integer relative position in [-extent, extent] receives a positional
-            embedding, with positions outside the interval snapped to the closest end.
-        position_features: Names of the position features.
+            embedding, with positions outside the interval snapped to the closest end; one extent
+            for each position feature.
+        position_features: Names of the position features. Entities without them attend and are
+            attended to, but have no relative position.
         scale: Relative positions are divided by the scale before being assigned an embedding.
         per_entity_values: Whether to use per-entity embeddings for relative positional values.
         exclude_entities: Entity types to exclude from relative position encoding.
@@ -19,14 +27,16 @@ class RelposEncodingConfig:
             the relative positional values.
         key_relpos_projection: Adds a learnable projection from the relative position/distance to
             the relative positional keys.
-        per_entity_projections: Uses a different learned projection per entity type.
-        radial: Buckets all relative positions by their angle. The extent is the number of buckets.
+        per_entity_projections: Uses a different learned projection per type of the entity that
+            attends.
+        radial: Buckets all relative positions by their angle, in the plane of the first two
+            position features. The extent is the number of buckets.
         distance: Buckets all relative positions by their distance. The extent is the number of
-            buckets.
+            buckets. Together with radial, the extent is [angles, distances].
         rotation_vec_features: Names of features that give a unit orientation vector for each
-            entity by which to rotate relative positions.
+            entity by which to rotate relative positions (radial only).
         rotation_angle_feature: Name of the feature that gives an angle in radians by which to
-            rotate relative positions.
+            rotate relative positions (radial only).
         interpolate: Whether to interpolate between the embeddings of neighboring positions.
         value_gate: The gate on relative positional values.
         enable_negative_distance_weight_bug: Keeps the behaviour that networks saved before version
@@ -48,3 +58,40 @@ class RelposEncodingConfig:
     interpolate: bool = False
     value_gate: Literal["linear", "relu", "gelu", "sigmoid", None] = "relu"
     enable_negative_distance_weight_bug: bool = False
+
+    def __post_init__(self) -> None:
+        if problems := list(_problems(self)):
+            raise ValueError("; ".join(problems))
+
+
+def _problems(config: RelposEncodingConfig) -> Iterator[str]:
+    names, extent = config.position_features, config.extent
+    if not names or len(set(names)) < len(names):
+        yield f"position_features: expected names, each once, got {names}"
+    if config.radial and len(names) < 2:
+        yield f"position_features: expected two or more for angles (radial), got {names}"
+    expected = len(names)
+    what = "one number for each position feature"
+    if config.radial or config.distance:
+        expected = config.radial + config.distance
+        what = ["[buckets]", "[angles, distances]"][expected - 1]
+    least = 1 if config.radial or config.distance else 0
+    if len(extent) != expected or any(e < least for e in extent):
+        yield f"extent: expected {what}, each at least {least}, got {extent}"
+    if not 0 < config.scale < math.inf:
+        yield f"scale: expected a finite number above 0, got {config.scale}"
+    if config.value_gate not in (None, *GATES):
+        yield f"value_gate: expected None or one of {list(GATES)}, got {config.value_gate!r}"
+    yield from rotation_problems(config.rotation_vec_features, config.rotation_angle_feature)
+    rotated = config.rotation_vec_features is not None or config.rotation_angle_feature is not None
+    if rotated and not config.radial:
+        yield (
+            "rotation_vec_features, rotation_angle_feature: expected radial=true, without which "
+            "nothing is rotated; leave them out"
+        )
+    projected = config.value_relpos_projection or config.key_relpos_projection
+    if config.per_entity_projections and not projected:
+        yield (
+            "per_entity_projections: expected value_relpos_projection or key_relpos_projection, "
+            "without which there is nothing to project; leave it out"
+        )

@@ -1,8 +1,9 @@
 """`RogueNet`: a ragged batch of entities in, actions and values out."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Optional
+from typing import Literal, Optional
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,21 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.embedding import EntityEmbedding, module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead, entropy, full_precision, sample
+from rogue_net.answer import NetOutput, answer, draw, tempered
+from rogue_net.attention import Context, attention_mask, weights_by_frame
+from rogue_net.dropout import row_keys
+from rogue_net.embedding import EntityEmbedding, feature_names, module_key
+from rogue_net.heads import CategoricalHead, SelectEntityHead, full_precision
+from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of
+from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
 from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.transformer import Transformer, mean_over_frames
+from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.transformer import Transformer, init_linear
 from rogue_net.translate import TranslationConfig
+
+__all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "answer"]
 
 
 @dataclass
@@ -66,27 +75,27 @@ class RogueNetConfig:
             for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
             if not 0 <= getattr(self, name) < 1
         ]
+        if self.pooling not in (None, "mean", "max", "meanmax"):
+            problems.append(
+                f'pooling: expected None, "mean", "max" or "meanmax", got {self.pooling!r}'
+            )
+        if self.pooling is not None and self.relpos_encoding is not None:
+            problems.append(
+                "relpos_encoding: expected pooling=None, as it takes the place of the attention "
+                "that positions enter; leave one of them out"
+            )
+        if self.pooling is not None and self.attn_pdrop:
+            problems.append(
+                "attn_pdrop: expected pooling=None, as it takes the place of attention; leave it "
+                "out"
+            )
         if problems:
             raise ValueError("; ".join(problems))
 
-
-class NetOutput(NamedTuple):
-    """What a network says about B frames. Actors come frame after frame.
-
-    Attributes:
-        actions: per action (actors,) int64, the choices.
-        logprobs: per action (actors,) float32, the log-probability of each choice.
-        entropies: per action (actors,) float32.
-        log_probs: per action (actors, choices) float32, of all choices, -inf where not allowed.
-            For select-entity the choices are the actees, padded to the most of any frame.
-        values: per regression head (B, its size) float32.
-    """
-
-    actions: dict[str, Tensor]
-    logprobs: dict[str, Tensor]
-    entropies: dict[str, Tensor]
-    log_probs: dict[str, Tensor]
-    values: dict[str, Tensor]
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped while training."""
+        return max(self.embd_pdrop, self.resid_pdrop, self.attn_pdrop) > 0
 
 
 class RogueNet(nn.Module):
@@ -98,9 +107,10 @@ class RogueNet(nn.Module):
         action_space: the actions it chooses.
         regression_heads: sizes of further outputs by name, each a linear function of the mean
             over the entities of a frame, zero at first. Training needs `{"value": 1}`.
+        global_entity: make the global features an entity of their own even if no action is global.
 
     Raises:
-        ValueError: an option is not available in this version, or there is nothing to see.
+        ValueError: an option names what the spaces do not have, or there is nothing to see.
     """
 
     def __init__(
@@ -109,20 +119,31 @@ class RogueNet(nn.Module):
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
         regression_heads: Mapping[str, int] | None = None,
+        global_entity: bool = False,
     ) -> None:
         super().__init__()
-        if options := unavailable(config):
-            raise ValueError(f"{', '.join(options)}: not available in this version; leave it out")
-        has_global_choice = any(
-            isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
-        )
-        if not obs_space.entities and not has_global_choice:
+        global_entity = global_entity or has_global_choice(action_space)
+        if not obs_space.entities and not global_entity:
             raise ValueError("obs_space: expected an entity type or a global action, got neither")
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
-        self.embedding = EntityEmbedding(obs_space, has_global_choice, config.d_model)
-        self.transformer = Transformer(config.n_layer, config.n_head, config.d_model)
+        features = feature_names(obs_space, global_entity)
+        self.embedding = EntityEmbedding(features, config.d_model, config.translation)
+        self.relpos = None
+        if config.relpos_encoding is not None:
+            d_head = config.d_model // config.n_head
+            self.relpos = RelposEncoding(config.relpos_encoding, features, config.d_model, d_head)
+            self.relpos.apply(init_linear)
+        self.transformer = Transformer(
+            config.n_layer,
+            config.n_head,
+            config.d_model,
+            pooling=config.pooling,
+            embd_pdrop=config.embd_pdrop,
+            resid_pdrop=config.resid_pdrop,
+            attn_pdrop=config.attn_pdrop,
+        )
         self.action_heads = nn.ModuleDict(
             {
                 module_key(name): _action_head(space, config.d_model, config.d_qk)
@@ -142,43 +163,107 @@ class RogueNet(nn.Module):
         batch: EntityBatch,
         actions: Mapping[str, Tensor] | None = None,
         uniforms: Mapping[str, Tensor] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        temperature: float = 1.0,
+        attention: bool = False,
     ) -> NetOutput:
         """Choose actions, or judge chosen ones.
 
         Args:
             batch: B frames of `obs_space` and `action_space`.
             actions: per action (actors,) int64, choices to judge.
-            uniforms: per action (actors,) float32 in [0, 1) to sample choices with. Without
-                either, the most probable choice is taken.
+            uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
+            generator: to draw these with. Without any of the three, the most probable choice is
+                taken.
+            temperature: divides the scores of all choices, so that above 1 they are more equally
+                probable and below 1 less; all that is said is of these probabilities.
+            attention: also say how much entities look at each other.
+
+        Raises:
+            ValueError: an argument is out of range or excludes another.
         """
-        x, layout = self.embed(batch)
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
+        if generator is not None and (actions is not None or uniforms is not None):
+            raise ValueError("generator: expected neither actions nor uniforms beside it")
+        if attention and self.config.pooling is not None:
+            raise ValueError(
+                f"attention: expected a network with attention, this one has "
+                f"pooling={self.config.pooling!r} instead"
+            )
+        weights: list[list[Tensor]] | None = [] if attention else None
+        x, layout = self.embed(batch, weights)
         log_probs = {
-            name: self.action_heads[module_key(name)](x, layout, batch.actions[name])
+            name: tempered(
+                self.action_heads[module_key(name)](x, layout, batch.actions[name]), temperature
+            )
             for name in self.action_space
         }
-        return answer(log_probs, self._values(x, layout), actions, uniforms)
+        if generator is not None:
+            uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
+        return answer(log_probs, self._values(x, layout), actions, uniforms)._replace(
+            lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
+            attention=None
+            if weights is None
+            else weights_by_frame(weights, layout, self.config.n_head),
+        )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """The regression heads alone: (B, size) float32 each."""
         return self._values(*self.embed(batch))
 
-    def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
-        """(P, d_model), the entities after the transformer in padded rows, and their layout."""
-        types = self.embedding.types
-        layout = layout_of(batch, types)
-        embedded = self.embedding(batch)
-        x = embedded.new_zeros(layout.num_rows, embedded.shape[1])
-        x = x.index_copy(0, layout.row_of_entity, embedded)
+    def embed(
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
+    ) -> tuple[Tensor, Layout]:
+        """The entities after the transformer.
+
+        Args:
+            batch: B frames.
+            weights: takes the attention weights of each layer and bucket, if given.
+
+        Returns:
+            (P, d_model) in padded rows, and their layout.
+        """
+        layout = layout_of(batch, self.embedding.types)
+        inputs = self.embedding.inputs(batch)
         visible = None
         if batch.visible:
-            flags = torch.cat([batch.visibility(name).values for name in types])
-            visible = torch.zeros(layout.num_rows, dtype=torch.bool, device=x.device)
-            visible = visible.index_copy(0, layout.row_of_entity, flags)
-        return self.transformer(x, layout, visible), layout
+            flags = [batch.visibility(name).values for name in self.embedding.types]
+            visible = layout.pad(torch.cat(flags))
+        context = Context(
+            layout=layout,
+            visible=visible,
+            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+            relpos=self.relpos,
+            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+            weights=weights,
+        )
+        return self.transformer(layout.pad(self.embedding(inputs)), context), layout
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Take the features of a batch into the statistics that normalise the input."""
-        self.embedding.update_input_stats(batch)
+        self.merge_input_moments(self.input_moments(batch))
+
+    def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
+        """What the statistics need to know of a batch, by the module that keeps them."""
+        inputs = self.embedding.inputs(batch)
+        moments = {
+            f"embedding.by_type.{module_key(name)}.norm": one
+            for name, one in self.embedding.input_moments(inputs).items()
+        }
+        if self.relpos is not None and self.relpos.norm is not None:
+            layout = layout_of(batch, self.embedding.types)
+            moments["relpos.norm"] = self.relpos.input_moments(inputs, layout)
+        return moments
+
+    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
+        """Take what `input_moments` says, here or in another process, into the statistics."""
+        for module, one in moments.items():
+            norm = self.get_submodule(module)
+            assert isinstance(norm, InputNorm)
+            norm.merge(one)
 
     def _values(self, x: Tensor, layout: Layout) -> dict[str, Tensor]:
         if not self._regression_names:
@@ -190,57 +275,9 @@ class RogueNet(nn.Module):
         }
 
 
-def answer(
-    log_probs: dict[str, Tensor],
-    values: dict[str, Tensor],
-    actions: Mapping[str, Tensor] | None = None,
-    uniforms: Mapping[str, Tensor] | None = None,
-) -> NetOutput:
-    """Judge `actions`, or sample them with `uniforms`, or take the most probable ones.
-
-    Args:
-        log_probs: per action (actors, choices), of all choices.
-        values: per regression head (B, size).
-        actions: per action (actors,) int64.
-        uniforms: per action (actors,) float32 in [0, 1).
-    """
-    if actions is None:
-        actions = {
-            name: choose(p, None if uniforms is None else uniforms[name])
-            for name, p in log_probs.items()
-        }
-    return NetOutput(
-        actions=dict(actions),
-        logprobs={
-            name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
-            for name, p in log_probs.items()
-        },
-        entropies={name: entropy(p) for name, p in log_probs.items()},
-        log_probs=log_probs,
-        values=values,
-    )
-
-
-def choose(log_probs: Tensor, uniforms: Tensor | None) -> Tensor:
-    """(actors, choices) -> (actors,) int64: sampled, or without `uniforms` the most probable."""
-    if log_probs.shape[0] == 0:
-        return torch.zeros(0, dtype=torch.int64, device=log_probs.device)
-    return log_probs.argmax(dim=-1) if uniforms is None else sample(log_probs, uniforms)
-
-
-def unavailable(config: RogueNetConfig) -> list[str]:
-    """The options of a configuration that this version does not have."""
-    options = [
-        f"{name}={getattr(config, name)}"
-        for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
-        if getattr(config, name) != 0.0
-    ]
-    if config.pooling is not None:
-        options.append(f"pooling={config.pooling!r}")
-    options += [
-        name for name in ("relpos_encoding", "translation") if getattr(config, name) is not None
-    ]
-    return options
+def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
+    """Whether some action is taken by no entity, so that one has to stand for what is global."""
+    return any(isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values())
 
 
 def _action_head(space: ActionSpace, d_model: int, d_qk: int) -> nn.Module:

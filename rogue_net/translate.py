@@ -1,7 +1,11 @@
 """Positions as seen from one entity."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import List, NamedTuple, Optional
+
+import torch
+from torch import Tensor
 
 
 @dataclass
@@ -9,8 +13,10 @@ class TranslationConfig:
     """Settings for centering all positions on one entity.
 
     Attributes:
-        reference_entity: The entity type whose position becomes the origin.
-        position_features: Names of the position features.
+        reference_entity: The entity type whose position becomes the origin. Its own features stay
+            as they are. The center of several is taken; where there is none, or none that is
+            visible, positions stay as they are.
+        position_features: Names of the position features. Types without them stay as they are.
         rotation_vec_features: Names of features that give a unit orientation vector of the
             reference entity, by which positions are rotated.
         rotation_angle_feature: Name of the feature that gives the angle in radians of the
@@ -23,3 +29,184 @@ class TranslationConfig:
     rotation_vec_features: Optional[List[str]] = None
     rotation_angle_feature: Optional[str] = None
     add_dist_feature: bool = False
+
+    def __post_init__(self) -> None:
+        if problems := list(_problems(self)):
+            raise ValueError("; ".join(problems))
+
+
+def _problems(config: TranslationConfig) -> Iterator[str]:
+    names = config.position_features
+    if not names or len(set(names)) < len(names):
+        yield f"position_features: expected names, each once, got {names}"
+    yield from rotation_problems(config.rotation_vec_features, config.rotation_angle_feature)
+    rotated = config.rotation_vec_features is not None or config.rotation_angle_feature is not None
+    if rotated and len(names) < 2:
+        yield f"position_features: expected two or more to rotate, got {names}"
+
+
+def rotation_problems(vec_features: List[str] | None, angle_feature: str | None) -> Iterator[str]:
+    """What is wrong with the two ways to give an orientation."""
+    if vec_features is not None and len(vec_features) != 2:
+        yield f"rotation_vec_features: expected the names of two features, got {vec_features}"
+    if vec_features is not None and angle_feature is not None:
+        yield (
+            "rotation_vec_features, rotation_angle_feature: expected one of them, got both; "
+            "leave one out"
+        )
+
+
+class Pose(NamedTuple):
+    """Where the reference is in each of B frames.
+
+    Attributes:
+        origin: (B, axes) float.
+        direction: (B, 2) float, cosine and sine of its angle; None to leave directions alone.
+    """
+
+    origin: Tensor
+    direction: Tensor | None
+
+
+def pose(
+    position: Tensor, direction: Tensor | None, seen: Tensor, frames: Tensor, num_frames: int
+) -> Pose:
+    """The center of the references of each frame; of none, the origin, not rotated.
+
+    The center, and not the first, as the order of entities means nothing.
+
+    Args:
+        position: (n, axes) float, of all references.
+        direction: (n, 2) float, their unit orientation vectors.
+        seen: (n,) bool, which references count.
+        frames: (n,) int64, the frame of each.
+        num_frames: B.
+    """
+    seen = seen.unsqueeze(1)
+    count = position.new_zeros(num_frames, 1).index_add(0, frames, seen.to(position.dtype))
+    total = position.new_zeros(num_frames, position.shape[1])
+    total = total.index_add(0, frames, position * seen)
+    origin = total / count.clamp(min=1)
+    if direction is None:
+        return Pose(origin, None)
+    vector = direction.new_zeros(num_frames, 2).index_add(0, frames, direction * seen)
+    length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    ahead = torch.tensor([1.0, 0.0], dtype=vector.dtype, device=vector.device)
+    return Pose(origin, torch.where(length > 0, vector / torch.where(length > 0, length, 1), ahead))
+
+
+def seen_from(position: Tensor, reference: Pose, frames: Tensor) -> Tensor:
+    """Positions relative to a pose: what lies ahead of it lies along the first axis.
+
+    Args:
+        position: (n, axes) float.
+        reference: the pose in each frame. It rotates the first two axes.
+        frames: (n,) int64, the frame of each position.
+
+    Returns:
+        (n, axes).
+    """
+    relative = position - reference.origin.index_select(0, frames)
+    if reference.direction is None:
+        return relative
+    cos, sin = reference.direction.index_select(0, frames).unbind(1)
+    x, y = relative[:, 0], relative[:, 1]
+    turned = torch.stack([x * cos + y * sin, y * cos - x * sin], dim=1)
+    return torch.cat([turned, relative[:, 2:]], dim=1)
+
+
+class Translation:
+    """Centers the positions of all types but the reference's on the reference.
+
+    Args:
+        config: what is centered on what.
+        features: the names of the input features of each type.
+
+    Raises:
+        ValueError: the reference is no entity type, or lacks the features.
+    """
+
+    def __init__(self, config: TranslationConfig, features: Mapping[str, Sequence[str]]) -> None:
+        self.config = config
+        reference = config.reference_entity
+        if reference not in features:
+            raise ValueError(
+                f"translation.reference_entity: expected an entity type, which are {[*features]}, "
+                f"got {reference!r}"
+            )
+        self.position = self._columns("position_features", config.position_features, features)
+        self.vector = self._columns(
+            "rotation_vec_features", config.rotation_vec_features or [], features
+        )
+        angle = config.rotation_angle_feature
+        self.angle = self._columns(
+            "rotation_angle_feature", [] if angle is None else [angle], features
+        )
+        self.columns = columns_of(config.position_features, features)
+        del self.columns[reference]
+
+    def _columns(
+        self, field: str, names: Sequence[str], features: Mapping[str, Sequence[str]]
+    ) -> list[int]:
+        """Where the reference has some features."""
+        own = features[self.config.reference_entity]
+        if missing := [name for name in names if name not in own]:
+            raise ValueError(
+                f"translation.{field}: expected features of {self.config.reference_entity}, which "
+                f"has {[*own]}, got {missing}"
+            )
+        return [own.index(name) for name in names]
+
+    def widths(self, features: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """How many features each type has afterwards."""
+        extra = self.config.add_dist_feature
+        return {name: len(own) + (extra and name in self.columns) for name, own in features.items()}
+
+    def __call__(
+        self, inputs: Mapping[str, Tensor], frames: Mapping[str, Tensor], seen: Tensor, num: int
+    ) -> dict[str, Tensor]:
+        """Center the positions of a batch.
+
+        Args:
+            inputs: (n, features) float for each type.
+            frames: (n,) int64 for each type, the frame of each entity.
+            seen: (n,) bool, the references that are visible: others would tell the policy what it
+                must not know.
+            num: B, the frames of the batch.
+        """
+        rows = inputs[self.config.reference_entity]
+        direction = None
+        if self.vector:
+            direction = torch.stack([rows[:, c] for c in self.vector], dim=1)
+        elif self.angle:
+            angle = rows[:, self.angle[0]]
+            direction = torch.stack([angle.cos(), angle.sin()], dim=1)
+        position = torch.stack([rows[:, c] for c in self.position], dim=1)
+        reference = pose(position, direction, seen, frames[self.config.reference_entity], num)
+        return {
+            name: self._translated(x, self.columns[name], reference, frames[name])
+            if name in self.columns
+            else x
+            for name, x in inputs.items()
+        }
+
+    def _translated(
+        self, x: Tensor, columns: Sequence[int], reference: Pose, frames: Tensor
+    ) -> Tensor:
+        before = torch.stack([x[:, c] for c in columns], dim=1)
+        position = seen_from(before, reference, frames)
+        parts = list(x.unbind(1))
+        for column, values in zip(columns, position.unbind(1), strict=True):
+            parts[column] = values
+        if self.config.add_dist_feature:
+            parts.append(torch.linalg.vector_norm(position, dim=1))
+        return torch.stack(parts, dim=1)
+
+
+def columns_of(names: Sequence[str], features: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+    """Where each type has some features; types that do not have all of them are left out."""
+    return {
+        name: [own.index(feature) for feature in names]
+        for name, own in features.items()
+        if all(feature in own for feature in names)
+    }

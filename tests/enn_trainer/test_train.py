@@ -254,8 +254,8 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("net.pooling=mean", "net.pooling"),
-        ("net.resid_pdrop=0.1", "net.resid_pdrop"),
+        ("net.pooling=most", "net.pooling"),
+        ("net.resid_pdrop=1", "net.resid_pdrop"),
         ("vf_net.d_model=8", "vf_net"),
         ("track=true", "track"),
         ("capture_samples=x.bin", "capture_samples"),

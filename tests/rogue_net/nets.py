@@ -22,8 +22,17 @@ from entity_env import (
     SelectEntityActionSpace,
     batch_obs,
 )
-from rogue_net import ActionBatch, EntityBatch, NetOutput, RaggedTensor, RogueNet, RogueNetConfig
-from tests.strategies import World, worlds
+from rogue_net import (
+    ActionBatch,
+    EntityBatch,
+    NetOutput,
+    RaggedTensor,
+    RelposEncodingConfig,
+    RogueNet,
+    RogueNetConfig,
+    TranslationConfig,
+)
+from tests.strategies import World, some_of, worlds
 
 SPACE = ObsSpace(
     global_features=["clock"],
@@ -77,10 +86,10 @@ def net_of(
     heads: Mapping[str, int] | None = None,
     *,
     seed: int = 0,
-    n_layer: int = 2,
+    **options: Any,
 ) -> RogueNet:
     """A network in float64 whose every parameter is random, also those that begin as zero."""
-    config = RogueNetConfig(d_model=8, n_head=2, d_qk=4, n_layer=n_layer)
+    config = RogueNetConfig(**{"d_model": 8, "n_head": 2, "d_qk": 4, "n_layer": 2, **options})
     net = RogueNet(config, obs_space, action_space, {"value": 1} if heads is None else heads)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -94,9 +103,78 @@ def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
     """A network of a random world, and frames of it whose statistics it knows."""
     world = draw(worlds().filter(shows_something))
     batch = batch_of(world.frames, world.obs_space, world.action_space)
-    net = net_of(world.obs_space, world.action_space, n_layer=draw(st.integers(0, 2)))
+    chosen = draw(options(world.obs_space))
+    net = net_of(world.obs_space, world.action_space, n_layer=draw(st.integers(0, 2)), **chosen)
     net.update_input_stats(batch)
     return net, batch
+
+
+@st.composite
+def options(draw: st.DrawFn, obs_space: ObsSpace) -> dict[str, Any]:
+    """Everything that a configuration may ask for beyond sizes, where the space allows it."""
+    with_features = {n: e.features for n, e in obs_space.entities.items() if e.features}
+    kinds = ["plain", "pooling", "relpos", "translation", "relpos and translation"]
+    kind = draw(st.sampled_from(kinds if with_features else kinds[:2]))
+    chosen: dict[str, Any] = {}
+    if kind == "pooling":
+        chosen["pooling"] = draw(st.sampled_from(["mean", "max", "meanmax"]))
+    if "relpos" in kind:
+        chosen["relpos_encoding"] = draw(relpos_configs(obs_space, "translation" in kind))
+    if "translation" in kind:
+        reference = draw(st.sampled_from(sorted(with_features)))
+        names = draw(some_of(with_features[reference]).filter(len))
+        chosen["translation"] = TranslationConfig(
+            reference, names, **draw(rotations(with_features[reference], len(names) > 1))
+        )
+        chosen["translation"].add_dist_feature = draw(st.booleans())
+    return chosen
+
+
+@st.composite
+def relpos_configs(
+    draw: st.DrawFn, obs_space: ObsSpace, continuous: bool = False
+) -> RelposEncodingConfig:
+    """Relative positions of a space, some type of which has features.
+
+    Args:
+        draw: hypothesis'.
+        obs_space: has the features.
+        continuous: only those that hardly change with positions that hardly change.
+    """
+    owners = sorted(name for name, entity in obs_space.entities.items() if entity.features)
+    owner = draw(st.sampled_from(owners))
+    own = obs_space.entities[owner].features
+    names = draw(some_of(own).filter(len))
+    distance = draw(st.booleans())
+    radial = len(names) > 1 and not continuous and draw(st.booleans())
+    buckets = st.integers(1, 5)
+    extent = [draw(buckets) for _ in range(radial + distance)] or [
+        draw(st.integers(0, 3)) for _ in names
+    ]
+    projections = {f"{what}_relpos_projection": draw(st.booleans()) for what in ("key", "value")}
+    return RelposEncodingConfig(
+        extent=extent,
+        position_features=names,
+        scale=draw(st.sampled_from([1.0, 0.7, 3.0])),
+        radial=radial,
+        distance=distance,
+        interpolate=continuous or draw(st.booleans()),
+        per_entity_values=draw(st.booleans()),
+        per_entity_projections=any(projections.values()) and draw(st.booleans()),
+        exclude_entities=draw(some_of(sorted({*obs_space.entities} - {owner}))),
+        value_gate=draw(st.sampled_from([None, "relu", "gelu", "sigmoid", "linear"])),
+        **projections,
+        **draw(rotations(own, radial)),
+    )
+
+
+def rotations(features: list[str], allowed: bool) -> st.SearchStrategy[dict[str, Any]]:
+    """No orientation, an angle, or where there are two features a vector."""
+    choices: list[dict[str, Any]] = [{}]
+    if allowed:
+        choices += [{"rotation_angle_feature": name} for name in features]
+        choices += [{"rotation_vec_features": features[:2]}]
+    return st.sampled_from(choices)
 
 
 def shows_something(world: World) -> bool:

@@ -18,7 +18,9 @@ from entity_env import (
 )
 from rogue_net.published import from_published
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
+from rogue_net.translate import TranslationConfig
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 _SPACES = {
@@ -44,7 +46,7 @@ def load_case(name: str) -> PublishedCase:
     entities = {name: Entity(features) for name, features in meta["entities"].items()}
     space = ObsSpace(meta["global_features"], entities)
     actions = {name: _SPACES[a[0]](a[1:]) for name, a in meta["action_space"].items()}
-    net = RogueNet(RogueNetConfig(**meta["config"]), space, actions, {"value": 1}).eval()
+    net = RogueNet(_config(meta["config"]), space, actions, {"value": 1}).eval()
     net.load_state_dict(from_published(_tensors(data, "param/")))
     features = {
         key.split("/")[1]: _ragged(data, f"features/{key.split('/')[1]}")
@@ -70,6 +72,15 @@ def load_case(name: str) -> PublishedCase:
         {name: torch.from_numpy(data[f"chosen/{name}"]).reshape(-1) for name in actions},
         from_published(_tensors(data, "grad/")),
         {key.removeprefix("out/"): v for key, v in data.items() if key.startswith("out/")},
+    )
+
+
+def _config(fields: dict[str, Any]) -> RogueNetConfig:
+    relpos, translation = fields.pop("relpos_encoding"), fields.pop("translation")
+    return RogueNetConfig(
+        relpos_encoding=None if relpos is None else RelposEncodingConfig(**relpos),
+        translation=None if translation is None else TranslationConfig(**translation),
+        **fields,
     )
 
 

@@ -50,7 +50,7 @@ LARGEST_UNIFORM = 1 - 2**-23
 # What does not matter.
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches(), st.randoms(use_true_random=False))
 def test_order_of_entities_within_a_type_does_not_matter(
     net_and_batch: NetAndBatch, random: Any
@@ -81,7 +81,7 @@ def spaces(net: RogueNet) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
     return net.obs_space, net.action_space
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches())
 def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -93,7 +93,7 @@ def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBat
     torch.testing.assert_close(net.values(batch), net(batch).values)
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches(), st.data())
 def test_entities_of_another_frame_do_not_matter(
     net_and_batch: NetAndBatch, data: st.DataObject
@@ -151,7 +151,7 @@ def half_hidden(types: list[str], units: int, rocks: int, goals: int, *, seed: i
 # Visibility.
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches())
 def test_policy_does_not_know_what_is_hidden(net_and_batch: NetAndBatch) -> None:
     assert_hidden_is_hidden(*net_and_batch)
@@ -210,7 +210,7 @@ def test_frame_may_hide_everything(types: list[str]) -> None:
 # Frames in which something is missing.
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches())
 def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -224,7 +224,7 @@ def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
 def assert_no_nan(net: RogueNet, batch: EntityBatch) -> None:
     """Neither in what the network says nor in its gradients."""
     out = net(batch)
-    for tensors in out:
+    for tensors in out[:5]:
         assert not any(tensor.isnan().any() for tensor in tensors.values())
     for name in net.action_space:
         assert (out.entropies[name] >= -1e-6).all()
@@ -339,11 +339,11 @@ def test_any_name_may_be_used_for_types_actions_and_heads(
         actions=dict.fromkeys(ODD_NAMES, mask),
     )
     out = net(batch_of([obs, obs], obs_space, action_space))
-    for by_name in out:
+    for by_name in out[:5]:
         assert list(by_name) == ODD_NAMES
     for answers in (out.log_probs, out.values):  # every name has parameters of its own
         assert len({tuple(p.flatten().tolist()) for p in answers.values()}) == len(ODD_NAMES)
-    embedded = net.embedding(batch_of([obs], obs_space, action_space))
+    embedded = net.embedding(net.embedding.inputs(batch_of([obs], obs_space, action_space)))
     assert len(embedded[: len(ODD_NAMES)].unique(dim=0)) == len(ODD_NAMES)
     assert len(net.state_dict()) == len([*net.parameters(), *net.buffers()])
     again = net_of(obs_space, action_space, dict.fromkeys(ODD_NAMES, 1), seed=1)
@@ -401,7 +401,7 @@ def test_fresh_regression_heads_say_zero() -> None:
 # Probabilities and choices.
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches(), st.integers(0, 2**32 - 1))
 def test_choices_are_legal_and_their_probabilities_those_of_the_table(
     net_and_batch: NetAndBatch, seed: int
@@ -440,7 +440,7 @@ def legal(net: RogueNet, batch: EntityBatch, name: str) -> list[list[bool]]:
     return rows
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches())
 def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -460,7 +460,7 @@ def test_entropy_of_known_probabilities() -> None:
     assert gradient.isfinite().all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(nets_and_batches())
 def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch

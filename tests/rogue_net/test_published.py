@@ -9,7 +9,7 @@ import torch
 from rogue_net.input_norm import InputNorm
 from tests.rogue_net.published_case import GOLDEN, load_case
 
-CASES = ["plain", "no_layers", "deep_wide", "globals", "global_action_only", "visibility"]
+CASES = sorted(p.stem.removeprefix("roguenet_") for p in GOLDEN.glob("roguenet_*.npz"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -38,10 +38,11 @@ def test_gradients_equal_those_of_published_network(name: str) -> None:
     loss.backward()
     gradients = {name: p.grad for name, p in case.net.named_parameters() if p.grad is not None}
     assert gradients.keys() == case.gradients.keys()
+    largest = max(expected.abs().max().item() for expected in case.gradients.values())
     for parameter, expected in case.gradients.items():
         error = (gradients[parameter] - expected).abs().max()
-        # A key's bias has no effect: its gradient is rounding noise of about 1e-7 on both sides.
-        assert error <= max(1e-4 * expected.abs().max(), 1e-6), parameter
+        # A key's bias has no effect: its gradient is rounding noise on both sides.
+        assert error <= max(1e-4 * expected.abs().max(), 2.5e-7 * largest), parameter
 
 
 def test_input_normalisation_equals_published_one() -> None:
@@ -57,8 +58,9 @@ def test_input_normalisation_equals_published_one() -> None:
 
 
 def _assert_close(actual: torch.Tensor, expected: np.ndarray) -> None:  # type: ignore[type-arg]
-    # The golden numbers are float32: those of `deep_wide` lie 1.5e-5 from what the same network says
-    # in float64 where that is -17, ours half as far; it depends on the processor.
+    # The golden numbers are float32: those of `deep_wide` lie 1.5e-5 from what the same network
+    # says in float64 where that is -17, ours half as far; of `relpos_visible_deep`, where it is
+    # -24, ours lie 2.9e-5 from it. It depends on the processor.
     torch.testing.assert_close(
         actual.detach(), torch.from_numpy(expected).reshape(actual.shape), rtol=1e-6, atol=1e-5
     )

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,35 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from entity_env import Entity, ObsSpace
-from rogue_net import EntityBatch, NetOutput, RogueNet
+from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, TranslationConfig
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm
 from rogue_net.published import from_published
 from tests.rogue_net.nets import ACTIONS, batch_of, frame, net_of, policy_loss
 
 UNIFORMS = {"move": torch.full((5,), 0.5), "pick": torch.full((5,), 0.5), "plan": torch.zeros(3)}
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"pooling": "meanmax"},
+    {"translation": TranslationConfig("Unit", ["x"], add_dist_feature=True)},
+    {
+        "relpos_encoding": RelposEncodingConfig(
+            extent=[5, 3],
+            position_features=["x", "y"],
+            radial=True,
+            distance=True,
+            rotation_angle_feature="x",
+            interpolate=True,
+            per_entity_values=True,
+            per_entity_projections=True,
+            key_relpos_projection=True,
+            value_relpos_projection=True,
+        )
+    },
+    {"relpos_encoding": RelposEncodingConfig([2], ["x"], value_gate=None)},
+]
 
 
 def some_batch() -> EntityBatch:
@@ -37,7 +60,7 @@ def answers(net: RogueNet) -> list[Tensor]:
 
 
 def flat(out: NetOutput) -> list[Tensor]:
-    return [tensor for by_name in out for tensor in by_name.values()]
+    return [tensor for by_name in out[:5] for tensor in by_name.values()]
 
 
 def assert_equal(got: list[Tensor], expected: list[Tensor]) -> None:
@@ -266,6 +289,118 @@ def test_statistics_are_those_of_all_entities_that_were_shown() -> None:
     assert norm.count.item() == 5
     torch.testing.assert_close(norm.mean, x.mean(dim=0))
     torch.testing.assert_close((norm.squares_sum / 4).sqrt(), x.std(dim=0))
+
+
+# Conversion, and processes that share what they saw.
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_statistics_keep_their_precision_in_a_converted_network(dtype: torch.dtype) -> None:
+    net = known_net()
+    expected = {n: t for n, t in net.state_dict().items() if n.endswith(STATISTICS)}
+    assert expected
+    converted = copy.deepcopy(net).to(dtype)
+    for name, tensor in expected.items():
+        kept = converted.state_dict()[name]
+        assert kept.dtype == tensor.dtype
+        assert torch.equal(kept, tensor)
+    assert {p.dtype for p in converted.parameters()} == {dtype}
+
+
+STATISTICS = ("norm.count", "norm.mean", "norm.squares_sum")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_network_in_half_precision_answers_nearly_the_same(
+    dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    net = net_of(**options)
+    net.update_input_stats(some_batch())
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(0.5)
+    expected = net(some_batch())
+    out = copy.deepcopy(net).to(dtype)(some_batch())
+    for name in ACTIONS:
+        assert out.logprobs[name].dtype == torch.float32
+        torch.testing.assert_close(
+            out.log_probs[name].exp(), expected.log_probs[name].exp().float(), atol=0.05, rtol=0
+        )
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_copies_files_and_inference_mode_keep_every_option(options: dict[str, Any]) -> None:
+    net = net_of(**options)
+    expected = answers(net)
+    with torch.inference_mode():
+        torch.testing.assert_close(answers(net), expected)
+    assert_equal(answers(copy.deepcopy(net)), expected)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    assert_equal(answers(torch.load(file, weights_only=False)), expected)
+    kept = everything_kept(net)
+    train_a_little(net)
+    assert {k: v for k, v in everything_kept(net).items() if "holds" not in k} == {
+        k: v for k, v in kept.items() if "holds" not in k
+    }
+    assert not torch.equal(answers(net)[-1], expected[-1])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_processes_that_merge_what_they_saw_know_what_one_would(options: dict[str, Any]) -> None:
+    """In equal order they agree to the last bit, as ranks must."""
+    batch = some_batch()
+    alone, *ranks = (net_of(**options) for _ in range(3))
+    alone.update_input_stats(batch)
+    parts = [net_of(**options).input_moments(batch.take(np.array(f))) for f in ([0], [1, 2])]
+    for rank in ranks:
+        for part in parts:
+            rank.merge_input_moments(part)
+    for name, tensor in alone.state_dict().items():
+        merged = ranks[0].state_dict()[name]
+        assert torch.equal(merged, ranks[1].state_dict()[name])
+        torch.testing.assert_close(merged, tensor, rtol=1e-12, atol=1e-12)
+        if name.endswith("norm.count"):
+            assert merged.item() == tensor.item() > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gpu_answers_as_the_processor_does(options: dict[str, Any]) -> None:
+    net = net_of(**options)
+    net.update_input_stats(some_batch())
+    expected = net(some_batch())
+    policy_loss(expected).backward()
+    gradients = [p.grad for p in net.parameters()]
+    net = net_of(**options).cuda()
+    batch = on_gpu(some_batch())
+    net.update_input_stats(batch)
+    out = net(batch)
+    policy_loss(NetOutput(*({n: t.cpu() for n, t in part.items()} for part in out[:5]))).backward()
+    for got, want in zip(flat(out), flat(expected), strict=True):
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-8, atol=1e-8)
+    for parameter, want in zip(net.parameters(), gradients, strict=True):
+        got = parameter.grad
+        assert (got is None) == (want is None)
+        if got is not None and want is not None:
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-8, atol=1e-8)
+
+
+def on_gpu(batch: EntityBatch) -> EntityBatch:
+    def moved(rows: Any) -> Any:
+        return None if rows is None else replace(rows, values=rows.values.cuda())
+
+    return replace(
+        batch,
+        features={name: moved(rows) for name, rows in batch.features.items()},
+        visible={name: moved(rows) for name, rows in batch.visible.items()},
+        actions={
+            name: replace(a, actors=moved(a.actors), mask=moved(a.mask), actees=moved(a.actees))
+            for name, a in batch.actions.items()
+        },
+    )
 
 
 # Published weights.

@@ -1,0 +1,141 @@
+"""Attention between the entities of each frame, over padded frames."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rogue_net.dropout import dropout
+from rogue_net.layout import Bucket, Layout
+from rogue_net.relpos_attention import Pairs
+from rogue_net.relpos_encoding import RelposEncoding
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the layers need to know of a batch, made once and handed down.
+
+    Attributes:
+        layout: which of the P padded rows make a frame.
+        visible: (P,) bool, what visible entities may attend to; None when it is everything.
+            Invisible entities may attend to all.
+        masks: for each bucket as `attention_mask` makes it.
+        pairs: for each bucket the relative positions; None without relative positions.
+        relpos: their encoding.
+        keys: (P,) int64, what dropout is drawn from; None to drop nothing.
+        weights: takes for each layer the attention weights of each bucket, (b, H, n, n); None when
+            nobody asked for them.
+    """
+
+    layout: Layout
+    visible: Tensor | None
+    masks: list[Tensor | None]
+    pairs: list[Pairs] | None = None
+    relpos: RelposEncoding | None = None
+    keys: Tensor | None = None
+    weights: list[list[Tensor]] | None = None
+
+
+class Attention(nn.Module):
+    """Multi-head attention between the entities of each frame.
+
+    Args:
+        n_head: H.
+        d_model: width of the entities.
+        attn_pdrop: how many of the attention weights are dropped while training.
+        site: the number of its draws.
+    """
+
+    def __init__(self, n_head: int, d_model: int, attn_pdrop: float = 0.0, site: int = 0) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.pdrop = attn_pdrop
+        self.site = site
+        self.query_key_value = nn.Linear(d_model, 3 * d_model)
+        self.project = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """(P, d_model) -> (P, d_model)."""
+        qkv = self.query_key_value(x)
+        gate = None if context.relpos is None else context.relpos.gate_of(x)
+        weights: list[Tensor] = []
+        mixed = [
+            self.attend(qkv, gate, context, k, weights) for k in range(len(context.layout.buckets))
+        ]
+        if context.weights is not None:
+            context.weights.append(weights)
+        y = mixed[0] if len(mixed) == 1 else torch.cat([x[:0], *mixed])
+        return self.project(y)  # type: ignore[no-any-return]
+
+    def attend(
+        self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
+    ) -> Tensor:
+        """(P, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if asked for."""
+        bucket, mask = context.layout.buckets[k], context.masks[k]
+        b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
+        rows = qkv[bucket.rows]
+        drops = context.keys is not None and self.pdrop > 0
+        plain = context.relpos is None and context.weights is None and not drops
+        if plain and n == 1:  # an entity alone attends to itself
+            return rows[:, 2 * d :]
+        q, key, v = rows.view(b, n, 3, self.n_head, d // self.n_head).permute(2, 0, 3, 1, 4)
+        if plain:
+            mixed: Tensor = F.scaled_dot_product_attention(q, key, v, attn_mask=mask)
+            return mixed.transpose(1, 2).reshape(b * n, d)
+        scores = q @ key.transpose(2, 3) / math.sqrt(q.shape[-1])
+        if context.relpos is not None and context.pairs is not None:
+            scores = scores + context.relpos.scores(q, context.pairs[k])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        attention = scores.softmax(dim=-1)
+        weights.append(attention)
+        if drops and context.keys is not None:
+            # Targets before heads, so that padding does not change who draws what.
+            by_query = attention.permute(0, 2, 3, 1).reshape(b * n, n * self.n_head)
+            by_query = dropout(by_query, self.pdrop, context.keys[bucket.rows], self.site)
+            attention = by_query.view(b, n, n, self.n_head).permute(0, 3, 1, 2)
+        y: Tensor = attention @ v
+        if context.relpos is not None and context.pairs is not None:
+            of_target = None if gate is None else gate[bucket.rows].view(b, n, -1)
+            y = y + context.relpos.weighted_values(attention, of_target, context.pairs[k])
+        return y.transpose(1, 2).reshape(b * n, d)
+
+
+def attention_mask(bucket: Bucket, visible: Tensor | None) -> Tensor | None:
+    """(b, 1, 1 or n, n) bool, True where row i of a frame may attend to row j; None for all.
+
+    Padding attends to everything, so that no row is without anything to attend to.
+    """
+    b, n = bucket.num_frames, bucket.length
+    is_entity = bucket.is_entity
+    if visible is None:
+        return None if is_entity is None else is_entity.view(b, 1, 1, n)
+    seen = visible[bucket.rows].view(b, n)
+    allowed = seen[:, None, :] | ~seen[:, :, None]
+    if is_entity is not None:
+        allowed = (allowed | ~is_entity[:, :, None]) & is_entity[:, None, :]
+    return allowed[:, None]
+
+
+def weights_by_frame(weights: list[list[Tensor]], layout: Layout, n_head: int) -> list[Tensor]:
+    """Attention weights of each frame, without padding.
+
+    Args:
+        weights: for each layer and bucket (b, H, n, n).
+        layout: of the B frames.
+        n_head: H.
+
+    Returns:
+        For each frame (layers, H, n, n): [l, h, i, j] is how much entity i looks at entity j.
+    """
+    device = layout.row_of_entity.device
+    lengths = layout.lengths.tolist()
+    frames = [torch.zeros(len(weights), n_head, n, n, device=device) for n in lengths]
+    if not weights:
+        return frames
+    of_rows = [row for of_bucket in zip(*weights, strict=True) for row in torch.stack(of_bucket, 1)]
+    for i, padded in zip(layout.frame_order.tolist(), of_rows, strict=True):
+        frames[i] = padded[..., : lengths[i], : lengths[i]]
+    return frames

@@ -1,0 +1,95 @@
+"""What takes the place of attention: every entity learns what its frame is like as a whole."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rogue_net.attention import Context
+from rogue_net.layout import Bucket, Layout
+
+
+class Pool(nn.Module):
+    """The mean or the maximum of a projection of a frame's entities, or both, projected again.
+
+    What an entity must not see is not in what it gets: visible entities get what the visible ones
+    are like, the others what all of them are like.
+
+    Args:
+        pooling: "mean", "max" or "meanmax".
+        d_model: width of the entities.
+    """
+
+    def __init__(self, pooling: str, d_model: int) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.prepool = nn.Linear(d_model, d_model)
+        self.project = nn.Linear(d_model * (2 if pooling == "meanmax" else 1), d_model)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """(P, d_model) -> (P, d_model)."""
+        x = self.prepool(x)
+        pooled = [
+            self.of_bucket(x[bucket.rows], bucket, context.visible)
+            for bucket in context.layout.buckets
+        ]
+        return torch.cat([x[:0], *pooled])
+
+    def of_bucket(self, x: Tensor, bucket: Bucket, visible: Tensor | None) -> Tensor:
+        """(b * n, d_model) -> (b * n, d_model)."""
+        rows = x.view(bucket.num_frames, bucket.length, -1)
+        everyone = self.project(pool(rows, bucket.is_entity, self.pooling)).unsqueeze(1)
+        if visible is None:
+            return everyone.expand_as(rows).flatten(0, 1)  # type: ignore[no-any-return]
+        seen = visible[bucket.rows].view(rows.shape[:2])
+        of_seen = self.project(pool(rows, seen, self.pooling)).unsqueeze(1)
+        return torch.where(seen.unsqueeze(2), of_seen, everyone).flatten(0, 1)
+
+
+def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
+    """Mean and maximum of each frame.
+
+    Args:
+        x: (b, n, d).
+        among: (b, n) bool, the rows that count; None for all. Of no rows, both are zero.
+        pooling: "mean", "max" or "meanmax".
+
+    Returns:
+        (b, d), or (b, 2 * d) of both, the mean first.
+    """
+    parts = []
+    if "mean" in pooling:
+        parts.append(mean(x, among))
+    if "max" in pooling:
+        masked = x if among is None else x.masked_fill(~among.unsqueeze(2), -math.inf)
+        largest = masked.amax(dim=1)
+        parts.append(largest.masked_fill(largest == -math.inf, 0))
+    return torch.cat(parts, dim=1)
+
+
+def mean(x: Tensor, among: Tensor | None) -> Tensor:
+    """(b, n, d) -> (b, d), the mean of the rows that count; of no rows, zero."""
+    if among is None:
+        return x.mean(dim=1)
+    among = among.unsqueeze(2)
+    return (x * among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
+
+
+def mean_over_frames(x: Tensor, layout: Layout) -> Tensor:
+    """The mean over the entities of each frame; zero for an empty frame.
+
+    Args:
+        x: (P, d), padded rows.
+        layout: which rows make a frame.
+
+    Returns:
+        (B, d).
+    """
+    means = [
+        mean(x[bucket.rows].view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
+        for bucket in layout.buckets
+    ]
+    pooled = x.new_zeros(len(layout.lengths), x.shape[1])
+    if not means:
+        return pooled
+    return pooled.index_copy(0, layout.frame_order, torch.cat(means))

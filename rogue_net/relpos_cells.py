@@ -1,0 +1,114 @@
+"""From the difference of two positions to the cells whose encoding it has.
+
+Cells are numbered from 0. A position has one cell, or when interpolated a few, its corners, with
+weights that add up to 1.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Cells(NamedTuple):
+    """The cells of some positions.
+
+    Attributes:
+        corners: int64 tensors of one shape, each position's cells.
+        weights: float tensors of that shape, one for each corner; None for a single corner.
+    """
+
+    corners: list[Tensor]
+    weights: list[Tensor] | None
+
+
+def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolate: bool) -> Cells:
+    """Cells of a grid from -extent to extent along each axis; the first axis counts fastest.
+
+    What is further away has the cell at the border.
+
+    Args:
+        relative: (..., axes) float, differences of positions.
+        extent: for each axis, so many cells to either side of the one in the middle.
+        scale: the width of a cell.
+        interpolate: between the 2**axes cells around the position.
+
+    Source: rogue-net 0.1.9. It rounds the number of the cell, not the position along each axis:
+        between whole positions, the cell along one axis depends on the others. Networks are
+        trained with that.
+    """
+    top = torch.tensor(extent, dtype=relative.dtype, device=relative.device)
+    position = (relative * (1.0 / scale)).clamp(-top, top) + top
+    sizes = [2 * e + 1 for e in extent]
+    if interpolate:
+        axes = zip(position.unbind(-1), sizes, strict=True)
+        return combined([between(x, size) for x, size in axes], sizes)
+    strides = torch.tensor(_strides(sizes), dtype=relative.dtype, device=relative.device)
+    return Cells([(position * strides).sum(dim=-1).round().long()], None)
+
+
+def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bool) -> Cells:
+    """Cells by the angle of the first two axes, counterclockwise from the heading.
+
+    Args:
+        relative: (..., axes) float, differences of positions.
+        heading: angle in radians, broadcast to (...).
+        sectors: how many cells a full turn has.
+        interpolate: between the two cells around the angle.
+    """
+    # Above zero before the remainder is taken, else a tiny negative angle rounds to a full turn.
+    angle = angle_of(relative[..., 0], relative[..., 1]) - heading + 2 * math.pi
+    position = angle / (2 * math.pi) * sectors % sectors
+    low = position.detach().long().clamp(max=sectors - 1)
+    if not interpolate:
+        return Cells([low], None)
+    beyond = position - low
+    return Cells([low, (low + 1) % sectors], [1 - beyond, beyond])
+
+
+def angle_of(x: Tensor, y: Tensor) -> Tensor:
+    """The angle of a vector in radians; 0, with a gradient of 0, for no vector at all."""
+    return torch.atan2(y, torch.where((x == 0) & (y == 0), 1.0, x))
+
+
+def distance_cells(relative: Tensor, rings: int, scale: float, interpolate: bool) -> Cells:
+    """Cells by distance; what is further away has the last.
+
+    Args:
+        relative: (..., axes) float, differences of positions.
+        rings: how many cells.
+        scale: the width of a cell.
+        interpolate: between the two cells around the distance.
+    """
+    distance = torch.linalg.vector_norm(relative, dim=-1) * (1.0 / scale)
+    position = distance.clamp(max=rings - 1)  # before it becomes an integer, which cannot be large
+    return between(position, rings) if interpolate else Cells([position.detach().long()], None)
+
+
+def between(position: Tensor, size: int) -> Cells:
+    """The cells below and above, for positions from 0 to size - 1."""
+    low = position.detach().long()
+    beyond = position - low
+    return Cells([low, (low + 1).clamp(max=size - 1)], [1 - beyond, beyond])
+
+
+def combined(axes: Sequence[Cells], sizes: Sequence[int]) -> Cells:
+    """Cells along several axes as cells of their product; the first axis counts fastest.
+
+    Args:
+        axes: the cells along each axis.
+        sizes: how many cells there are along each axis.
+    """
+    strides = _strides(sizes)
+    corners, weights = axes[0].corners, axes[0].weights
+    for axis, stride in zip(axes[1:], strides[1:], strict=True):
+        if weights is not None and axis.weights is not None:
+            weights = [w * v for v in axis.weights for w in weights]
+        corners = [c + stride * d for d in axis.corners for c in corners]
+    return Cells(corners, weights)
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    return [math.prod(sizes[:k]) for k in range(len(sizes))]

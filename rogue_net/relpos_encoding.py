@@ -1,0 +1,283 @@
+"""The encoding of relative positions: its parameters, and which of them each pair of entities has.
+
+All layers and heads share the keys and values of a cell. What `pairs` finds out about a batch is
+handed to the layers and kept nowhere.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from entity_env.spaces import GLOBAL
+from rogue_net.embedding import module_key
+from rogue_net.input_norm import InputNorm, Moments
+from rogue_net.layout import Layout
+from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.relpos_attention import (
+    Pairs,
+    gated_relative_values,
+    relative_scores,
+    relative_values,
+)
+from rogue_net.relpos_cells import (
+    Cells,
+    angle_cells,
+    angle_of,
+    combined,
+    distance_cells,
+    grid_cells,
+)
+from rogue_net.translate import columns_of
+
+ALL_TYPES = ""
+"""The name of a projection that all types share."""
+PAIRS_AT_ONCE = 2**20
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class RelposEncoding(nn.Module):
+    """Keys and values of relative positions, shared by all layers and heads.
+
+    Entities of an excluded type, or of one without the position features, attend and are attended
+    to without a relative term.
+
+    Args:
+        config: how positions are encoded.
+        features: the names of the input features of each type, in the order of the types.
+        d_model: width of the entities.
+        d_head: width of a head.
+
+    Raises:
+        ValueError: the configuration names types or features that there are none of.
+    """
+
+    def __init__(
+        self,
+        config: RelposEncodingConfig,
+        features: Mapping[str, Sequence[str]],
+        d_model: int,
+        d_head: int,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.columns = _position_columns(config, features)
+        self.heading_columns = _heading_columns(config, features, [*self.columns])
+        self.num_cells = _num_cells(config)
+        self.types = list(features)
+        self.keys = nn.Parameter(0.05 * torch.randn(self.num_cells, d_head))
+        num_values = self.num_cells * (len(features) if config.per_entity_values else 1)
+        self.values = nn.Parameter(0.2 * torch.randn(num_values, d_head))
+        num_offsets = len(config.position_features) + 1
+        projected = config.key_relpos_projection or config.value_relpos_projection
+        self.norm = InputNorm(num_offsets) if projected else None
+        by_type = [*self.columns] if config.per_entity_projections else [ALL_TYPES]
+        self.key_projection = nn.ModuleDict()
+        self.value_projection = nn.ModuleDict()
+        for wanted, projection in (
+            (config.key_relpos_projection, self.key_projection),
+            (config.value_relpos_projection, self.value_projection),
+        ):
+            projection.update(
+                {module_key(name): nn.Linear(num_offsets, d_head) for name in by_type * wanted}
+            )
+        self.gate = None if config.value_gate is None else nn.Linear(d_model, d_head)
+
+    def gate_of(self, x: Tensor) -> Tensor | None:
+        """(..., d_model) -> (..., d_head), by what each entity multiplies its relative values."""
+        if self.gate is None or self.config.value_gate is None:
+            return None
+        return _GATES[self.config.value_gate](self.gate(x))
+
+    def scores(self, queries: Tensor, pairs: Pairs) -> Tensor:
+        """(b, H, n, d_head) -> (b, H, n, n), what is added to the attention's scores."""
+        table = F.pad(self.keys, (0, 0, 0, 1))  # the last cell is that of pairs without a term
+        return relative_scores(queries, table, self._stacked(self.key_projection), pairs)
+
+    def weighted_values(self, attention: Tensor, gate: Tensor | None, pairs: Pairs) -> Tensor:
+        """(b, H, n, n) attention -> (b, H, n, d_head), what is added to the attention's result."""
+        table = F.pad(self.values, (0, 0, 0, 1))
+        projection = self._stacked(self.value_projection)
+        if gate is None:
+            return relative_values(attention, table, projection, pairs)
+        return gated_relative_values(attention, table, projection, gate, pairs)
+
+    @torch.no_grad()
+    def pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[Pairs]:
+        """How the entities of each bucket of a layout lie to each other; once for all layers.
+
+        Which cells a pair has is taken as given: no gradient finds its way to the positions.
+
+        Args:
+            inputs: (n, features) for each type, as the configuration's names count them.
+            layout: where entities are padded to.
+        """
+        places = self._places(inputs, layout)
+        return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
+
+    def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
+        """Those of relative positions and distances, which the projections normalise by."""
+        assert self.norm is not None
+        places = self._places({name: x.double() for name, x in inputs.items()}, layout)
+        total = Moments.of(self.norm.mean.new_zeros(0, len(self.norm.mean)))
+        for bucket in layout.buckets:
+            n = bucket.length
+            frames = max(1, PAIRS_AT_ONCE // n**2)
+            for start in range(bucket.start, bucket.rows.stop, frames * n):
+                rows = slice(start, min(start + frames * n, bucket.rows.stop))
+                placed = places.placed[rows].view(-1, n)
+                offsets = _offsets(_relative(places.position[rows].view(len(placed), n, -1)))
+                both = placed.unsqueeze(1) & placed.unsqueeze(2)
+                total = total.merged(Moments.of(offsets[both]))
+        return total
+
+    def _places(self, inputs: Mapping[str, Tensor], layout: Layout) -> "_Places":
+        x = next(iter(inputs.values()))
+        positions, headings, placed, types = [], [], [], []
+        for k, (name, rows) in enumerate(inputs.items()):
+            columns = self.columns.get(name)
+            num_axes = len(self.config.position_features)
+            positions.append(
+                rows.new_zeros(len(rows), num_axes)
+                if columns is None
+                else torch.stack([rows[:, c] for c in columns], dim=1)
+            )
+            headings.append(_heading(rows, self.heading_columns.get(name, [])))
+            placed.append(torch.full((len(rows),), columns is not None, device=x.device))
+            types.append(torch.full((len(rows),), k, device=x.device))
+        return _Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
+
+    def _pairs_of(self, places: "_Places", rows: slice, num_frames: int) -> Pairs:
+        position, heading, placed, types = (
+            x[rows].view(num_frames, -1, *x.shape[1:]) for x in places
+        )
+        relative = _relative(position)
+        both = placed.unsqueeze(1) & placed.unsqueeze(2)
+        cells = _cells(self.config, relative, heading.unsqueeze(2))
+        key_cells = [c.masked_fill(~both, self.num_cells) for c in cells.corners]
+        value_cells = key_cells
+        if self.config.per_entity_values:
+            first = self.num_cells * types.unsqueeze(1)  # of the target's type
+            value_cells = [(c + first).masked_fill(~both, len(self.values)) for c in cells.corners]
+        weights = cells.weights
+        if weights is not None:
+            weights = [w.to(self.keys.dtype) for w in weights]
+        offsets, query_type = None, None
+        if self.norm is not None:
+            normal = self.norm(_offsets(relative)).to(self.keys.dtype)
+            offsets = F.pad(normal, (0, 1), value=1.0) * both.unsqueeze(-1)
+            query_type = types if self.config.per_entity_projections else None
+        return Pairs(key_cells, value_cells, weights, offsets, query_type)
+
+    def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
+        """(d_head, axes + 2), or per type (types, d_head, axes + 2): weights, then the bias."""
+        if not projection:
+            return None
+        matrices = {
+            name: torch.cat([linear.weight, linear.bias.unsqueeze(1)], dim=1)
+            for name, linear in projection.items()
+            if isinstance(linear, nn.Linear)
+        }
+        if not self.config.per_entity_projections:
+            return matrices[module_key(ALL_TYPES)]
+        nothing = torch.zeros_like(next(iter(matrices.values())))
+        return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
+
+
+class _Places(NamedTuple):
+    """Where the P padded rows of a layout are.
+
+    Attributes:
+        position: (P, axes) float, 0 where there is none.
+        heading: (P,) float, angle in radians, 0 where there is none.
+        placed: (P,) bool, whether there is a position.
+        type: (P,) int64, the number of the type.
+    """
+
+    position: Tensor
+    heading: Tensor
+    placed: Tensor
+    type: Tensor
+
+
+def _cells(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
+    """The cells of relative positions (..., axes), seen from headings (...)."""
+    extent, scale, interpolate = config.extent, config.scale, config.interpolate
+    if not config.radial and not config.distance:
+        return grid_cells(relative, extent, scale, interpolate)
+    along = []
+    if config.radial:
+        along.append(angle_cells(relative, heading, extent[0], interpolate))
+    if config.distance:
+        along.append(distance_cells(relative, extent[-1], scale, interpolate))
+    return combined(along, extent)
+
+
+def _num_cells(config: RelposEncodingConfig) -> int:
+    by_distance_or_angle = config.radial or config.distance
+    return math.prod(e if by_distance_or_angle else 2 * e + 1 for e in config.extent)
+
+
+def _relative(position: Tensor) -> Tensor:
+    """(b, n, axes) -> (b, n, n, axes), [b, i, j] is position i minus position j."""
+    return position.unsqueeze(2) - position.unsqueeze(1)
+
+
+def _offsets(relative: Tensor) -> Tensor:
+    """(..., axes) -> (..., axes + 1), with the distance."""
+    return torch.cat([relative, torch.linalg.vector_norm(relative, dim=-1, keepdim=True)], dim=-1)
+
+
+def _position_columns(
+    config: RelposEncodingConfig, features: Mapping[str, Sequence[str]]
+) -> dict[str, list[int]]:
+    """Where each type that takes part has its position among its features."""
+    if unknown := sorted({*config.exclude_entities} - {*features, GLOBAL}):
+        raise ValueError(
+            f"relpos_encoding.exclude_entities: expected entity types, which are {[*features]}, "
+            f"got {unknown}"
+        )
+    included = {n: f for n, f in features.items() if n not in config.exclude_entities}
+    columns = columns_of(config.position_features, included)
+    if not columns:
+        raise ValueError(
+            f"relpos_encoding.position_features: expected features of some entity type, but none "
+            f"that is not excluded has all of {config.position_features}"
+        )
+    return columns
+
+
+def _heading_columns(
+    config: RelposEncodingConfig, features: Mapping[str, Sequence[str]], types: Sequence[str]
+) -> dict[str, list[int]]:
+    """Where types have their angle or vector; those without face along the first axis."""
+    names = config.rotation_vec_features or []
+    if config.rotation_angle_feature is not None:
+        names = [config.rotation_angle_feature]
+    if not names:
+        return {}
+    columns = columns_of(names, {name: features[name] for name in types})
+    if not columns:
+        field = "rotation_angle_feature" if len(names) == 1 else "rotation_vec_features"
+        raise ValueError(
+            f"relpos_encoding.{field}: expected features of an entity type with a position, but "
+            f"none of {[*types]} has {names}"
+        )
+    return columns
+
+
+def _heading(rows: Tensor, columns: Sequence[int]) -> Tensor:
+    """(n, features) -> (n,), the angle in radians."""
+    if not columns:
+        return rows.new_zeros(len(rows))
+    if len(columns) == 1:
+        return rows[:, columns[0]]
+    return angle_of(rows[:, columns[0]], rows[:, columns[1]])

@@ -1,0 +1,77 @@
+"""A policy whose value function is a network of its own, with a size of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.answer import NetOutput
+from rogue_net.input_norm import Moments
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet, RogueNetConfig, has_global_choice
+
+
+class RogueNetWithValueNet(nn.Module):
+    """Two networks that answer as one: nothing is shared, neither weights nor statistics.
+
+    Args:
+        config: of the policy.
+        vf_config: of the value function.
+        obs_space: the entity types and features that both take.
+        action_space: the actions of the policy.
+        regression_heads: sizes of what the value function says, by name.
+    """
+
+    def __init__(
+        self,
+        config: RogueNetConfig,
+        vf_config: RogueNetConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        regression_heads: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_space = obs_space
+        self.action_space = dict(action_space)
+        self.policy = RogueNet(config, obs_space, action_space)
+        heads = {"value": 1} if regression_heads is None else regression_heads
+        self.value_function = RogueNet(
+            vf_config, obs_space, {}, heads, global_entity=has_global_choice(action_space)
+        )
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+        **options: Any,
+    ) -> NetOutput:
+        """As `RogueNet`; `options` are its keyword arguments, and attention is the policy's."""
+        out: NetOutput = self.policy(batch, actions, uniforms, **options)
+        return out._replace(values=self.values(batch))
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """The value function alone: (B, size) float32 each."""
+        return self.value_function.values(batch)
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Take the features of a batch into the statistics of both."""
+        self.merge_input_moments(self.input_moments(batch))
+
+    def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
+        """What the statistics need to know of a batch, by the module that keeps them."""
+        return {
+            f"{part}.{module}": moments
+            for part, net in self._parts().items()
+            for module, moments in net.input_moments(batch).items()
+        }
+
+    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
+        """Take what `input_moments` says, here or in another process, into the statistics."""
+        for part, net in self._parts().items():
+            own = {m.removeprefix(f"{part}."): x for m, x in moments.items() if m.startswith(part)}
+            net.merge_input_moments(own)
+
+    def _parts(self) -> dict[str, RogueNet]:
+        return {"policy": self.policy, "value_function": self.value_function}
