@@ -14,7 +14,7 @@ from enn_trainer import checkpoint, ron
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, TrainConfig
 from enn_trainer.config_io import dump_config, load_config
-from enn_trainer.errors import CheckpointError
+from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -98,10 +98,17 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
 def make_network(
     cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
 ) -> RogueNet:
-    """A fresh network; its weights are a function of the seed. Leaves torch's generator alone."""
+    """A fresh network; its weights are a function of the seed. Leaves torch's generator alone.
+
+    Raises:
+        ConfigError: the configuration names types or features that the spaces do not have.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "network"))
-        return RogueNet(cfg.net, obs_space, action_space, regression_heads={"value": 1})
+        try:
+            return RogueNet(cfg.net, obs_space, action_space, regression_heads={"value": 1})
+        except ValueError as error:
+            raise ConfigError(f"net: {error}") from None
 
 
 def make_optimizer(network: nn.Module, optim: OptimizerConfig) -> torch.optim.AdamW:

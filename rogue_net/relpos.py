@@ -40,7 +40,8 @@ class RelposEncodingConfig:
         interpolate: Whether to interpolate between the embeddings of neighboring positions.
         value_gate: The gate on relative positional values.
         enable_negative_distance_weight_bug: Keeps the behaviour that networks saved before version
-            4 were trained with.
+            4 were trained with. It makes no difference: beyond the last bucket, they weighted one
+            embedding by two numbers of which one was negative and whose sum was 1.
     """
 
     extent: List[int]

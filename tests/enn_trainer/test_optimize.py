@@ -20,12 +20,15 @@ from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.worlds import Meadow
 
 
-def a_rollout(num_envs: int = 4, steps: int = 6, seed: int = 0) -> tuple[RogueNet, Rollout]:
+def a_rollout(
+    num_envs: int = 4, steps: int = 6, seed: int = 0, pdrop: float = 0.0
+) -> tuple[RogueNet, Rollout]:
     envs = AddMetricsWrapper(EnvList(Meadow, num_envs))
     envs.seed(seed)
     obs = envs.reset(envs.obs_space())
     config = TrainConfig.__new__(TrainConfig)  # only what make_network reads
-    config.seed, config.net = seed, RogueNetConfig(d_model=16)
+    config.seed = seed
+    config.net = RogueNetConfig(d_model=16, embd_pdrop=pdrop, resid_pdrop=pdrop, attn_pdrop=pdrop)
     net = make_network(config, envs.obs_space(), envs.action_space())
     net.update_input_stats(EntityBatch.of(obs))
     rollout = collect(
@@ -84,11 +87,17 @@ def double(rollout: Rollout) -> Rollout:
 
 
 @settings(max_examples=15, deadline=None)
-@given(bs=st.integers(2, 24), micro_bs=st.integers(1, 30), seed=st.integers(0, 3))
+@given(
+    bs=st.integers(2, 24),
+    micro_bs=st.integers(1, 30),
+    seed=st.integers(0, 3),
+    pdrop=st.sampled_from([0.0, 0.3]),
+)
 def test_any_micro_bs_gives_the_gradient_of_the_whole_minibatch(
-    bs: int, micro_bs: int, seed: int
+    bs: int, micro_bs: int, seed: int, pdrop: float
 ) -> None:
-    net, rollout = a_rollout(seed=seed)
+    """Whatever is dropped: it is the same however the minibatch is cut."""
+    net, rollout = a_rollout(seed=seed, pdrop=pdrop)
     whole = gradients_of_one_step(net, rollout, bs, None)
     cut = gradients_of_one_step(net, rollout, bs, micro_bs)
     largest = max(g.abs().max() for g in whole)

@@ -445,3 +445,25 @@ def test_published_names_with_dots_become_ours() -> None:
         f"action_heads.{module_key('a.b')}.project.bias",
         f"regression_heads.{module_key('a.b')}.bias",
     ]
+
+
+def test_published_relative_positions_become_ours() -> None:
+    """Blocks name the shared encoding again, and buffers that follow from the configuration."""
+    shared = "backbone.relpos_encoding."
+    published = {
+        f"{shared}{name}": torch.zeros(1)
+        for name in (
+            *["keys.weight", "values.weight", "value_gate_proj.bias", "relpos_norm.count"],
+            *["kproj.weight", "vproj.a.b.bias", "vproj.weight.weight"],
+            *["strides", "extent_tensor", "distance_values.weight"],
+        )
+    }
+    published["backbone.blocks.0.attn.relpos_encoding.keys.weight"] = torch.ones(1)
+    renamed = from_published(published)
+    assert list(renamed) == [
+        *["relpos.keys", "relpos.values", "relpos.gate.bias", "relpos.norm.count"],
+        "relpos.key_projection./.weight",
+        f"relpos.value_projection.{module_key('a.b')}.bias",
+        f"relpos.value_projection.{module_key('weight')}.weight",
+    ]
+    assert renamed["relpos.norm.count"].dtype == torch.int64
