@@ -24,7 +24,7 @@ XOR = ["env.id=Xor", *SMALL]
         (["env.id=MoveToOrgin"], ["env.id", "MoveToOrgin", "MoveToOrigin"]),
         (["optim.bs=1000000"], ["optim.bs", "1000000", "rollout"]),
         (["net.pooling=median"], ["net.pooling", "median", "mean"]),
-        (["net.pooling=mean"], ["net.pooling"]),
+        (["net.pooling=mean", "net.attn_pdrop=0.1"], ["attn_pdrop", "pooling"]),
         (["net.d_model=10", "net.n_head=3"], ["net.n_head", "10", "3"]),
         (["env.kwargs=x"], ["env.kwargs"]),
         (["env.id=Count", 'env.kwargs={"masks": 2}'], ["env.kwargs", "masks", "masked_choices"]),
