@@ -114,17 +114,16 @@ class Observation:
     def ids_of_type(self, entity: EntityName) -> Sequence[EntityID]:
         """The ids of the entities of a type, `(type, row)` for a type without ids."""
         ids = self.ids.get(entity)
-        return ids if ids is not None else rows_of_type(entity, self.num_entities(entity))
-
-
-def rows_of_type(entity: EntityName, n: int) -> Sequence[EntityID]:
-    """`(type, row)` for each of n entities without ids."""
-    return _rows_of_type(entity, 1 << n.bit_length())[:n]
+        if ids is not None:
+            return ids
+        n = self.num_entities(entity)
+        return _rows_of_type(entity, 1 << n.bit_length())[:n]
 
 
 @lru_cache(maxsize=256)
-def _rows_of_type(entity: EntityName, at_least: int) -> tuple[EntityID, ...]:
-    return tuple((entity, i) for i in range(at_least))
+def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
+    """`(type, row)` for each of n entities; made once for numbers of entities that are alike."""
+    return tuple((entity, i) for i in range(n))
 
 
 class SeededRandom:

@@ -70,7 +70,6 @@ class ParallelEnvList(VecEnv):
         self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
-        self._acting = False
         self._workers: list[WorkerProcess] = []
         try:
             self._workers = [WorkerProcess(setup) for setup in setups]
@@ -120,8 +119,9 @@ class ParallelEnvList(VecEnv):
 
     def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
         """Let the workers begin a step."""
-        if self._batch is None or self._acting:
-            raise EntityEnvError(f"act_async: call {'wait' if self._acting else 'reset'} first")
+        if self._batch is None:
+            raise EntityEnvError("act_async: call reset first")
+        self.refuse_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
         pieces = {name: chosen.split(counts) for name, chosen in actions.items()}
         changed = obs_filter if obs_filter != self._shown else None
@@ -133,13 +133,13 @@ class ParallelEnvList(VecEnv):
                 for i in range(len(self._workers))
             ],
         )
-        self._acting = True
+        self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
         """What all workers show after the step that they began."""
-        if not self._acting:
+        if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
-        self._acting = False
+        self._begun = None
         pieces: list[VecObs] = self._receive_all(self._begin_again)
         for episodes, piece in zip(self._episodes, pieces, strict=True):
             episodes += piece.done
@@ -159,8 +159,7 @@ class ParallelEnvList(VecEnv):
     def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
         if not self._workers:
             raise WorkerError(f"{name}: the workers are closed")
-        if self._acting:
-            raise EntityEnvError(f"{name}: call wait first")
+        self.refuse_begun_step(name)
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args])
 

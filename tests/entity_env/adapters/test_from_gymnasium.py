@@ -18,8 +18,8 @@ from entity_env import (
 )
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.mapping import FieldMap
-from entity_env.random_play import fields_of, random_choices
 from entity_env.testing import conformance
+from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Show, Turns, choose, maker
 
 
@@ -65,19 +65,9 @@ def test_adapted_world_conforms() -> None:
 
 def test_workers_show_what_one_process_shows() -> None:
     create_env = functools.partial(FromGymnasium, maker(Countdown), None, longest=3)
-    apart, here = ParallelEnvList(create_env, 4, 2), EnvList(create_env, 4)
-    try:
-        space, rng = here.obs_space(), np.random.default_rng(0)
-        apart.seed(1)
-        here.seed(1)
-        expected, shown = here.reset(space), apart.reset(space)
-        for _ in range(12):
-            assert fields_of(shown) == fields_of(expected)
-            choices = random_choices(expected, here.action_space(), rng)
-            expected, shown = here.act(choices, space), apart.act(choices, space)
-    finally:
-        apart.close()
-        here.close()
+    assert_workers_show_the_same(
+        ParallelEnvList(create_env, 4, 2), EnvList(create_env, 4), steps=12
+    )
 
 
 def test_numbers_of_the_info_are_metrics() -> None:

@@ -20,7 +20,7 @@ from entity_env import (
 )
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
-from entity_env.random_play import fields_of, random_choices
+from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Hunt, Show, Turns, choose, maker
 
 PICK = FieldMap(actions={"pick": Select("prey", "seen")}, metrics=["age"])
@@ -71,19 +71,7 @@ def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
 
 def test_matches_step_in_lists_and_workers() -> None:
     cls = FromPettingZoo.of(maker(Hunt, LIVES), PICK, TEAMS)
-    apart, here = ParallelEnvList(cls, 8, 2), EnvList(cls, 8)
-    try:
-        space, rng = here.obs_space(), np.random.default_rng(0)
-        apart.seed(1)
-        here.seed(1)
-        expected, shown = here.reset(space), apart.reset(space)
-        for _ in range(12):
-            assert fields_of(shown) == fields_of(expected)
-            choices = random_choices(expected, here.action_space(), rng)
-            expected, shown = here.act(choices, space), apart.act(choices, space)
-    finally:
-        apart.close()
-        here.close()
+    assert_workers_show_the_same(ParallelEnvList(cls, 8, 2), EnvList(cls, 8), steps=12)
 
 
 def test_team_sees_its_living_members_and_what_they_see() -> None:

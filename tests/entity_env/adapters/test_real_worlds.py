@@ -18,7 +18,7 @@ from entity_env import (
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Rows
-from entity_env.random_play import fields_of, random_choices
+from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import (
     FORAGING,
     FORAGING_ID,
@@ -216,19 +216,9 @@ def test_world_is_without_problems(world: Any) -> None:
 @pytest.mark.parametrize("world", WORLDS, ids=NAMES)
 def test_world_steps_alike_in_a_list_and_in_workers(world: Any) -> None:
     num_envs = 2 * getattr(world, "num_sides", 1)
-    apart, here = ParallelEnvList(world, num_envs, 2), EnvList(world, num_envs, validate=True)
-    try:
-        space, rng = here.obs_space(), np.random.default_rng(0)
-        apart.seed(1)
-        here.seed(1)
-        expected, shown = here.reset(space), apart.reset(space)
-        for _ in range(15):
-            assert fields_of(shown) == fields_of(expected)
-            choices = random_choices(expected, here.action_space(), rng)
-            expected, shown = here.act(choices, space), apart.act(choices, space)
-    finally:
-        apart.close()
-        here.close()
+    assert_workers_show_the_same(
+        ParallelEnvList(world, num_envs, 2), EnvList(world, num_envs, validate=True), steps=15
+    )
 
 
 def test_partial_of_the_class_makes_worlds_in_workers() -> None:
