@@ -31,12 +31,8 @@ from torch import Tensor
 
 from rogue_net.attention import Context, attention_mask
 from rogue_net.layout import make_layout
-from rogue_net.relpos_attention import (
-    Pairs,
-    gated_relative_values,
-    relative_scores,
-    relative_values,
-)
+from rogue_net.pair_rows import make_rows
+from rogue_net.relpos_attention import relative_scores, relative_values
 from rogue_net.transformer import Transformer
 
 LAYERS, HEADS, D_HEAD = 2, 2, 16
@@ -60,7 +56,8 @@ class Inputs(NamedTuple):
     gates: list[Tensor] | None
     key_table: Tensor
     value_table: Tensor
-    pairs: Pairs
+    corners: list[Tensor]
+    weights: list[Tensor] | None
 
     def parameters(self) -> list[Tensor]:
         """What gradients are asked for."""
@@ -85,28 +82,28 @@ def random_inputs(kind: Kind, n: int, gated: bool, tokens: int) -> Inputs:
         [rand(b, n, D_HEAD) for _ in range(LAYERS)] if gated else None,
         rand(kind.cells, D_HEAD),
         rand(kind.cells, D_HEAD),
-        Pairs(cells, cells, weights, None, None),
+        cells,
+        weights,
     )
 
 
 def ours(x: Inputs) -> Tensor:
     """(layers, b, H, n, d_head)."""
+    both = torch.ones_like(x.corners[0], dtype=torch.bool)
+    pairs = make_rows(x.corners, x.weights, both, None, len(x.key_table), torch.float32)
+    keys, values = (pairs.table(table, None) for table in (x.key_table, x.value_table))
     results = []
     for layer, (q, k, v) in enumerate(x.qkv):
         scores = q @ k.transpose(2, 3) / math.sqrt(D_HEAD)
-        attention = (scores + relative_scores(q, x.key_table, None, x.pairs)).softmax(dim=-1)
-        if x.gates is None:
-            relative = relative_values(attention, x.value_table, None, x.pairs)
-        else:
-            gate = x.gates[layer].relu()
-            relative = gated_relative_values(attention, x.value_table, None, gate, x.pairs)
-        results.append(attention @ v + relative)
+        attention = (scores + relative_scores(q, keys, pairs)).softmax(dim=-1)
+        gate = None if x.gates is None else x.gates[layer].relu()
+        results.append(attention @ v + relative_values(attention, values, gate, pairs))
     return torch.stack(results)
 
 
 def reference(x: Inputs) -> Tensor:
     """The same with (b, n, n, d_head) keys and values, made once."""
-    keys, values = written_out(x.key_table, x.pairs), written_out(x.value_table, x.pairs)
+    keys, values = written_out(x.key_table, x), written_out(x.value_table, x)
     results = []
     for layer, (q, k, v) in enumerate(x.qkv):
         scores = q @ k.transpose(2, 3) + torch.einsum("bhid,bijd->bhij", q, keys)
@@ -118,11 +115,11 @@ def reference(x: Inputs) -> Tensor:
     return torch.stack(results)
 
 
-def written_out(table: Tensor, pairs: Pairs) -> Tensor:
+def written_out(table: Tensor, x: Inputs) -> Tensor:
     """(b, n, n, d_head)."""
     vectors = torch.zeros(())
-    for k, cells in enumerate(pairs.key_cells):
-        weight = 1.0 if pairs.weights is None else pairs.weights[k].unsqueeze(-1)
+    for k, cells in enumerate(x.corners):
+        weight = 1.0 if x.weights is None else x.weights[k].unsqueeze(-1)
         vectors = vectors + F.embedding(cells, table) * weight
     return vectors
 

@@ -16,13 +16,9 @@ from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
+from rogue_net.pair_rows import make_rows
 from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.relpos_attention import (
-    Pairs,
-    gated_relative_values,
-    relative_scores,
-    relative_values,
-)
+from rogue_net.relpos_attention import Pairs, relative_scores, relative_values
 from rogue_net.relpos_cells import (
     Cells,
     angle_cells,
@@ -99,16 +95,13 @@ class RelposEncoding(nn.Module):
 
     def scores(self, queries: Tensor, pairs: Pairs) -> Tensor:
         """(b, H, n, d_head) -> (b, H, n, n), what is added to the attention's scores."""
-        table = F.pad(self.keys, (0, 0, 0, 1))  # the last cell is that of pairs without a term
-        return relative_scores(queries, table, self._stacked(self.key_projection), pairs)
+        table = pairs.keys.table(self.keys, self._stacked(self.key_projection))
+        return relative_scores(queries, table, pairs.keys)
 
     def weighted_values(self, attention: Tensor, gate: Tensor | None, pairs: Pairs) -> Tensor:
         """(b, H, n, n) attention -> (b, H, n, d_head), what is added to the attention's result."""
-        table = F.pad(self.values, (0, 0, 0, 1))
-        projection = self._stacked(self.value_projection)
-        if gate is None:
-            return relative_values(attention, table, projection, pairs)
-        return gated_relative_values(attention, table, projection, gate, pairs)
+        table = pairs.values.table(self.values, self._stacked(self.value_projection))
+        return relative_values(attention, table, gate, pairs.values)
 
     @torch.no_grad()
     def pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[Pairs]:
@@ -162,20 +155,22 @@ class RelposEncoding(nn.Module):
         relative = _relative(position)
         both = placed.unsqueeze(1) & placed.unsqueeze(2)
         cells = _cells(self.config, relative, heading.unsqueeze(2))
-        key_cells = [c.masked_fill(~both, self.num_cells) for c in cells.corners]
-        value_cells = key_cells
+        offsets = None
+        if self.norm is not None:
+            offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
+            if self.config.per_entity_projections:
+                is_type = F.one_hot(types, len(self.types)).to(offsets.dtype)
+                offsets = (is_type[:, :, None, :, None] * offsets.unsqueeze(3)).flatten(3)
+        of_keys = offsets if self.config.key_relpos_projection else None
+        of_values = offsets if self.config.value_relpos_projection else None
+        dtype = _dtype_of(self.keys)
+        keys = make_rows(*cells, both, of_keys, len(self.keys), dtype)
         if self.config.per_entity_values:
             first = self.num_cells * types.unsqueeze(1)  # of the target's type
-            value_cells = [(c + first).masked_fill(~both, len(self.values)) for c in cells.corners]
-        weights = cells.weights
-        if weights is not None:
-            weights = [w.to(self.keys.dtype) for w in weights]
-        offsets, query_type = None, None
-        if self.norm is not None:
-            normal = self.norm(_offsets(relative)).to(self.keys.dtype)
-            offsets = F.pad(normal, (0, 1), value=1.0) * both.unsqueeze(-1)
-            query_type = types if self.config.per_entity_projections else None
-        return Pairs(key_cells, value_cells, weights, offsets, query_type)
+            cells = Cells([c + first for c in cells.corners], cells.weights)
+        elif of_keys is of_values:
+            return Pairs(keys, keys)
+        return Pairs(keys, make_rows(*cells, both, of_values, len(self.values), dtype))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
         """(d_head, axes + 2), or per type (types, d_head, axes + 2): weights, then the bias."""
@@ -224,6 +219,13 @@ def _cells(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> C
 def _num_cells(config: RelposEncodingConfig) -> int:
     by_distance_or_angle = config.radial or config.distance
     return math.prod(e if by_distance_or_angle else 2 * e + 1 for e in config.extent)
+
+
+def _dtype_of(parameter: Tensor) -> torch.dtype:
+    """In what type to compute: that of a parameter, or what autocast makes of it."""
+    if torch.is_autocast_enabled(parameter.device.type):
+        return torch.get_autocast_dtype(parameter.device.type)
+    return parameter.dtype
 
 
 def _relative(position: Tensor) -> Tensor:

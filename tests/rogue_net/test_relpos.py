@@ -19,7 +19,7 @@ from rogue_net import (
     RelposEncodingConfig,
     RogueNet,
     RogueNetConfig,
-    pair_vectors,
+    pair_rows,
 )
 from rogue_net.relpos_cells import Cells, angle_cells, distance_cells, grid_cells
 from tests.rogue_net.nets import (
@@ -85,7 +85,7 @@ def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject)
     net, batch = data.draw(random_case())
     whole = said(net, batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_vectors, "PIECE", 1)
+        patch.setattr(pair_rows, "PIECE", 1)
         for got, expected in zip(said(net, batch), whole, strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
@@ -118,8 +118,8 @@ def test_no_vector_is_made_for_each_pair(
     gate: Any, interpolate: bool, extent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at once, neither forward nor backward, with few cells or many."""
-    n, d_head = 120, 64
-    monkeypatch.setattr(pair_vectors, "PIECE", n * n)
+    n, d_head = 120, 256
+    monkeypatch.setattr(pair_rows, "PIECE", n * n)
     config = RelposEncodingConfig(
         extent=[extent, extent],
         position_features=["x", "y"],

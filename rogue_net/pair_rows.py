@@ -1,0 +1,163 @@
+"""Which rows of a table make the vector of each pair of entities, and how much of each.
+
+The vectors are made for some queries at a time, so that they stay in the cache, and are kept
+nowhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PIECE = 1 << 21
+"""So many numbers are made for pairs at once."""
+DENSE_ROWS = 8
+"""With at most so many rows in the table for each that a pair has, the shares of all are written
+out: a product with the whole table is faster than looking up the rows."""
+
+
+class Piece(NamedTuple):
+    """Some queries of some frames."""
+
+    frames: slice
+    queries: slice
+
+    @property
+    def of_heads(self) -> tuple[slice, slice, slice]:
+        """Where they are behind a dimension of heads."""
+        return self.frames, slice(None), self.queries
+
+
+EVERYTHING = Piece(slice(None), slice(None))
+
+
+class DenseRows(NamedTuple):
+    """How much of every row of a table each pair has: query i, target j.
+
+    Attributes:
+        shares: float (b, n, n, rows).
+    """
+
+    shares: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the vectors."""
+        return self.shares.dtype
+
+    def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:
+        """(rows, d), the cells and below them the rows of a projection, see `make_rows`."""
+        return cells if projection is None else torch.cat([cells, _as_rows(projection)])
+
+    def vectors(self, piece: Piece, table: Tensor) -> Tensor:
+        """(frames, queries, n, d) of a table (rows, d)."""
+        return self.shares[piece] @ table.to(self.dtype)
+
+    def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
+        """Add to the gradient of a table what that of the vectors of a piece makes of it."""
+        of_table += self.shares[piece].flatten(0, 2).T @ gradient.flatten(0, 2)
+
+
+class SparseRows(NamedTuple):
+    """The few rows of a table that each pair has: query i, target j.
+
+    Attributes:
+        rows: int64 (b, n, n) each, the numbers of the rows; that behind the last cell is zero.
+        weights: float (b, n, n) for each of them; None for a single one, which counts as it is.
+        offsets: float (b, n, n, e), weights of the last rows of the table; None for none of them.
+        dtype: of the vectors.
+    """
+
+    rows: Sequence[Tensor]
+    weights: Sequence[Tensor] | None
+    offsets: Tensor | None
+    dtype: torch.dtype
+
+    def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:
+        """(rows, d), the cells, a row of zeros, and the rows of a projection, see `make_rows`."""
+        table = F.pad(cells, (0, 0, 0, 1))
+        return table if projection is None else torch.cat([table, _as_rows(projection)])
+
+    def vectors(self, piece: Piece, table: Tensor) -> Tensor:
+        """(frames, queries, n, d) of a table (rows, d)."""
+        table = table.to(self.dtype)
+        vectors = self._of_row(0, piece, table)
+        for k in range(1, len(self.rows)):
+            vectors += self._of_row(k, piece, table)
+        if self.offsets is not None:
+            vectors += self.offsets[piece] @ table[len(table) - self.offsets.shape[-1] :]
+        return vectors
+
+    def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
+        """Add to the gradient of a table what that of the vectors of a piece makes of it."""
+        flat = gradient.flatten(0, 2)
+        for k, rows in enumerate(self.rows):
+            if self.weights is not None:
+                flat = (gradient * self.weights[k][piece].unsqueeze(-1)).flatten(0, 2)
+            of_table.index_add_(0, rows[piece].flatten(), flat.to(of_table.dtype))
+        if self.offsets is not None:
+            offsets = self.offsets[piece].flatten(0, 2)
+            of_table[len(of_table) - offsets.shape[-1] :] += offsets.T @ gradient.flatten(0, 2)
+
+    def _of_row(self, k: int, piece: Piece, table: Tensor) -> Tensor:
+        """(frames, queries, n, d), what the k-th row of each pair adds to its vector."""
+        of_row = F.embedding(self.rows[k][piece], table)
+        return of_row if self.weights is None else of_row.mul_(self.weights[k][piece].unsqueeze(-1))
+
+
+PairRows = DenseRows | SparseRows
+
+
+def make_rows(
+    corners: Sequence[Tensor],
+    weights: Sequence[Tensor] | None,
+    both: Tensor,
+    offsets: Tensor | None,
+    num_cells: int,
+    dtype: torch.dtype,
+) -> PairRows:
+    """The rows of all pairs, in the form that is faster.
+
+    Args:
+        corners: int64 (b, n, n) each, the cells of a pair.
+        weights: float (b, n, n) for each of them; None for a single one, which counts as it is.
+        both: (b, n, n) bool, which pairs have a relative position at all.
+        offsets: float (b, n, n, e), what each pair is projected from; None without projection.
+        num_cells: how many there are.
+        dtype: of the vectors.
+    """
+    if weights is not None:
+        weights = [w.to(dtype) for w in weights]
+    if offsets is not None:
+        offsets = (offsets * both.unsqueeze(-1)).to(dtype)
+    num_offsets = 0 if offsets is None else offsets.shape[-1]
+    if num_cells + num_offsets > DENSE_ROWS * len(corners):
+        rows = [cells.masked_fill(~both, num_cells) for cells in corners]
+        return SparseRows(rows, weights, offsets, dtype)
+    shares = torch.zeros(*both.shape, num_cells + num_offsets, dtype=dtype, device=both.device)
+    for k, cells in enumerate(corners):
+        weight = both.to(dtype) if weights is None else weights[k] * both
+        index = cells.masked_fill(~both, 0)
+        shares.scatter_add_(3, index.unsqueeze(3), weight.unsqueeze(3))
+    if offsets is not None:
+        shares[..., num_cells:] = offsets
+    return DenseRows(shares)
+
+
+def pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
+    """All queries of frames of n entities, cut so that a few numbers of a width for each pair fit.
+
+    A piece has whole frames, as many as fit, or else some queries of one.
+    """
+    pairs = max(1, PIECE // (3 * width))
+    frames, queries = max(1, pairs // n**2), min(n, max(1, pairs // n))
+    for start in range(0, num_frames, frames):
+        for first in range(0, n, queries):
+            yield Piece(slice(start, start + frames), slice(first, first + queries))
+
+
+def _as_rows(projection: Tensor) -> Tensor:
+    """(d, e) or, one type after the other, (types, d, e), as rows of width d."""
+    return projection.transpose(-1, -2).reshape(-1, projection.shape[-2])
