@@ -194,15 +194,17 @@ class RogueNet(nn.Module):
             )
         weights: list[list[Tensor]] | None = [] if attention else None
         x, layout = self.embed(batch, weights)
-        log_probs = {
-            name: tempered(
-                self.action_heads[module_key(name)](x, layout, batch.actions[name]), temperature
-            )
-            for name in self.action_space
-        }
+        with torch.autocast(x.device.type, enabled=False):
+            log_probs = {
+                name: tempered(
+                    self.action_heads[module_key(name)](x, layout, batch.actions[name]), temperature
+                )
+                for name in self.action_space
+            }
+            values = self._values(x, layout)
         if generator is not None:
             uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
-        return answer(log_probs, self._values(x, layout), actions, uniforms)._replace(
+        return answer(log_probs, values, actions, uniforms)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -211,7 +213,9 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """The regression heads alone: (B, size) float32 each."""
-        return self._values(*self.embed(batch))
+        x, layout = self.embed(batch)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._values(x, layout)
 
     def embed(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
@@ -240,7 +244,11 @@ class RogueNet(nn.Module):
             keys=row_keys(batch, layout) if self.training and self.config.drops else None,
             weights=weights,
         )
-        return self.transformer(layout.pad(self.embedding(inputs)), context), layout
+        # Under `torch.autocast`, what goes in, what the blocks add up and what the heads make of it
+        # keep the precision of the parameters.
+        with torch.autocast(layout.row_of_entity.device.type, enabled=False):
+            x = layout.pad(self.embedding(inputs))
+        return self.transformer(x, context), layout
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Take the features of a batch into the statistics that normalise the input."""

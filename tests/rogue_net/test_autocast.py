@@ -1,0 +1,91 @@
+"""Half of the bits inside the network, by `torch.autocast`, and all of them in what it says."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.embedding import module_key
+from rogue_net.ragged import EntityBatch
+from tests.rogue_net.nets import ACTIONS, SPACE, batch_obs, frame, policy_loss
+
+POLAR = RelposEncodingConfig(
+    extent=[8, 2], position_features=["x", "y"], radial=True, distance=True, interpolate=True
+)
+GRID = RelposEncodingConfig(extent=[10, 10], position_features=["x", "y"], scale=0.2)
+PROJECTED = RelposEncodingConfig(
+    extent=[3, 3],
+    position_features=["x", "y"],
+    value_gate=None,
+    interpolate=True,
+    key_relpos_projection=True,
+    value_relpos_projection=True,
+)
+
+
+def decided_net(options: dict[str, Any]) -> RogueNet:
+    """A network whose choices are far from equally probable, as those of a trained one."""
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=128, **options), SPACE, ACTIONS, {"value": 1})
+    with torch.no_grad():
+        for action in ("move", "plan"):
+            net.action_heads[module_key(action)].project.weight *= 300
+        for matrix in (p for p in net.transformer.parameters() if p.dim() == 2):
+            matrix *= 3
+        net.regression_heads[module_key("value")].weight.normal_()
+    return net
+
+
+def some_batch() -> EntityBatch:
+    frames = [
+        frame(int(n), 3, int(m), seed=int(n)) for n, m in zip(range(12), range(12), strict=True)
+    ]
+    batch = EntityBatch.of(batch_obs(frames, SPACE, ACTIONS))
+    return batch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pooling": "meanmax"},
+        {"relpos_encoding": POLAR},
+        {"relpos_encoding": GRID},
+        {"relpos_encoding": PROJECTED},
+    ],
+    ids=["plain", "pooling", "polar", "grid", "projected"],
+)
+def test_the_policy_hardly_changes(options: dict[str, Any]) -> None:
+    """And what a loss is made of has full precision, as has every gradient."""
+    net, batch = decided_net(options), some_batch()
+    net.update_input_stats(batch)
+    full = net(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = net(batch)
+    assert max(float(p.detach().exp().max()) for p in full.log_probs.values()) > 0.95
+    for name, expected in full.log_probs.items():
+        got = half.log_probs[name]
+        assert got.dtype == torch.float32
+        assert (got.exp() - expected.exp()).detach().abs().max() < 0.02, name
+    assert half.values["value"].dtype == torch.float32
+    full_gradient, half_gradient = (
+        torch.cat([g.flatten() for g in torch.autograd.grad(policy_loss(out), [*net.parameters()])])
+        for out in (full, half)
+    )
+    assert half_gradient.dtype == torch.float32
+    assert float(torch.cosine_similarity(half_gradient, full_gradient, dim=0)) > 0.98
+
+
+def test_heads_are_not_cast() -> None:
+    """What they say of the same entities is the same, to the bit."""
+    net, batch = decided_net({}), some_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        x, layout = net.embed(batch)
+        half = net(batch)
+    assert x.dtype == torch.float32
+    net.embed = lambda *_: (x, layout)  # type: ignore[method-assign]
+    full: NetOutput = net(batch)
+    for name, expected in full.log_probs.items():
+        torch.testing.assert_close(half.log_probs[name], expected, rtol=0, atol=0)
+    torch.testing.assert_close(half.values, full.values, rtol=0, atol=0)
