@@ -1,136 +1,93 @@
 """How fast the network is: attention with relative positions, and the transformer as a whole.
 
-    python benchmarks/network.py [--threads 1] [--tokens 4096] [--repeats 5] [--results FILE.md]
+    python benchmarks/network.py [SECTION ...] [--threads 1] [--repeats 3] [--results FILE.md]
 
-*Attention* is two layers of two heads of width 16, all entities in frames of N, forward and
-backward. It is compared with a plain reference that writes out the relative keys and values of all
-pairs once and shares them between the layers. Both take the same numbers, and their results are
-compared after the timing.
+*relpos*: two layers of two heads of width 16, all entities in frames of N. They are compared with a
+plain reference that writes out the relative keys and values of all pairs once and shares them
+between the layers. Both take the same numbers, and their results are compared after the timing.
 
-*Transformer* is two layers of two heads. It is compared with its floor: the matrix products alone.
+*transformer*: two layers of two heads, compared with the floor: the same matrix products alone.
+
+*ragged*: frames of 1 to N entities, compared with as many entities and pairs in frames of equal
+length; and with the reference, which packs short frames into rows as long as the longest.
+
+*memory*: the most memory that forward and backward take, for heads of width 16 to 128.
+
+*bfloat16*: the transformer under `torch.autocast`, compared with float32.
 
 Each figure is the median of several repeats, in which both sides take turns.
 """
 
 import argparse
-import math
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from network_sides import (
+    HEADS,
+    LAYERS,
+    Inputs,
+    Kind,
+    attention_inputs,
+    attention_of_network,
+    attention_of_reference,
+    packed_rows,
+    products_of,
+)
 from torch import Tensor
 
+from entity_env import CategoricalActionSpace, Entity, ObsSpace
+from rogue_net import (
+    ActionBatch,
+    EntityBatch,
+    NetOutput,
+    RaggedTensor,
+    RelposEncodingConfig,
+    RogueNet,
+    RogueNetConfig,
+)
 from rogue_net.attention import Context, attention_mask
-from rogue_net.layout import make_layout
-from rogue_net.pair_rows import make_rows
-from rogue_net.relpos_attention import relative_scores, relative_values
+from rogue_net.layout import layout_of, make_layout
 from rogue_net.transformer import Transformer
 
-LAYERS, HEADS, D_HEAD = 2, 2, 16
+KINDS = [
+    Kind("polar 8 x 2, interpolated", 16, 4),
+    Kind("grid 21 x 21", 441, 1),
+    Kind("grid 5 x 5, interpolated", 25, 4),
+    Kind("grid 5 x 5 x 5, interpolated", 125, 8),
+    Kind("distance 8, interpolated", 8, 2),
+    Kind("angle 8", 8, 1),
+]
+MOST_KINDS_AT = (11, 64)
+"""Only the first two kinds are measured at every length."""
+MOST_ENTITIES, MOST_PAIRS = 1 << 14, 1 << 21
+"""A minibatch is as large as these allow."""
+
+OBS_SPACE = ObsSpace(entities={"unit": Entity(["x", "y"])})
+ACTION_SPACE = {"move": CategoricalActionSpace(["left", "right"])}
+POLAR = RelposEncodingConfig(
+    extent=[8, 2], position_features=["x", "y"], radial=True, distance=True, interpolate=True
+)
+
+Lines = Callable[[str], None]
 
 
-class Kind(NamedTuple):
-    """A kind of relative positions: the cells of its table, and how many of them a pair has."""
-
-    name: str
-    cells: int
-    corners: int
+def frames_of(n: int) -> int:
+    """How many frames of n entities are measured at once."""
+    return max(1, min(MOST_ENTITIES // n, MOST_PAIRS // n**2))
 
 
-KINDS = [Kind("polar 8 x 2, interpolated", 16, 4), Kind("grid 21 x 21", 441, 1)]
-
-
-class Inputs(NamedTuple):
-    """What both sides of a comparison take: queries, keys and values (3, b, H, n, d) a layer."""
-
-    qkv: list[Tensor]
-    gates: list[Tensor] | None
-    key_table: Tensor
-    value_table: Tensor
-    corners: list[Tensor]
-    weights: list[Tensor] | None
-
-    def parameters(self) -> list[Tensor]:
-        """What gradients are asked for."""
-        return [*self.qkv, *(self.gates or []), self.key_table, self.value_table]
-
-
-def random_inputs(kind: Kind, n: int, gated: bool, tokens: int) -> Inputs:
-    b = max(1, tokens // n)
-    generator = torch.Generator().manual_seed(0)
-
-    def rand(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).requires_grad_()
-
-    cells = [
-        torch.randint(0, kind.cells, (b, n, n), generator=generator) for _ in range(kind.corners)
-    ]
-    weights = None
-    if kind.corners > 1:
-        weights = list(torch.rand(kind.corners, b, n, n, generator=generator).softmax(dim=0))
-    return Inputs(
-        [rand(3, b, HEADS, n, D_HEAD) for _ in range(LAYERS)],
-        [rand(b, n, D_HEAD) for _ in range(LAYERS)] if gated else None,
-        rand(kind.cells, D_HEAD),
-        rand(kind.cells, D_HEAD),
-        cells,
-        weights,
-    )
-
-
-def ours(x: Inputs) -> Tensor:
-    """(layers, b, H, n, d_head)."""
-    both = torch.ones_like(x.corners[0], dtype=torch.bool)
-    pairs = make_rows(x.corners, x.weights, both, None, len(x.key_table), torch.float32)
-    keys, values = (pairs.table(table, None) for table in (x.key_table, x.value_table))
-    results = []
-    for layer, (q, k, v) in enumerate(x.qkv):
-        scores = q @ k.transpose(2, 3) / math.sqrt(D_HEAD)
-        attention = (scores + relative_scores(q, keys, pairs)).softmax(dim=-1)
-        gate = None if x.gates is None else x.gates[layer].relu()
-        results.append(attention @ v + relative_values(attention, values, gate, pairs))
-    return torch.stack(results)
-
-
-def reference(x: Inputs) -> Tensor:
-    """The same with (b, n, n, d_head) keys and values, made once."""
-    keys, values = written_out(x.key_table, x), written_out(x.value_table, x)
-    results = []
-    for layer, (q, k, v) in enumerate(x.qkv):
-        scores = q @ k.transpose(2, 3) + torch.einsum("bhid,bijd->bhij", q, keys)
-        attention = (scores / math.sqrt(D_HEAD)).softmax(dim=-1)
-        gated = values
-        if x.gates is not None:
-            gated = torch.einsum("bijd,bjd->bijd", values, x.gates[layer].relu())
-        results.append(attention @ v + torch.einsum("bhij,bijd->bhid", attention, gated))
-    return torch.stack(results)
-
-
-def written_out(table: Tensor, x: Inputs) -> Tensor:
-    """(b, n, n, d_head)."""
-    vectors = torch.zeros(())
-    for k, cells in enumerate(x.corners):
-        weight = 1.0 if x.weights is None else x.weights[k].unsqueeze(-1)
-        vectors = vectors + F.embedding(cells, table) * weight
-    return vectors
-
-
-def forward_and_backward(run: Callable[[], Tensor], parameters: list[Tensor]) -> list[Tensor]:
-    result = run()
-    return [result.detach(), *torch.autograd.grad(result.square().sum(), parameters)]
-
-
-def in_turns(sides: list[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """Seconds of each side, `repeats` times each, after one run that does not count."""
+def in_turns(sides: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
+    """Milliseconds of each side, `repeats` times each, after one run that does not count."""
     times: list[list[float]] = [[] for _ in sides]
     for side in sides:
         side()
@@ -138,109 +95,274 @@ def in_turns(sides: list[Callable[[], object]], repeats: int) -> list[list[float
         for side, of_side in zip(sides, times, strict=True):
             start = time.perf_counter()
             side()
-            of_side.append(time.perf_counter() - start)
+            of_side.append(1e3 * (time.perf_counter() - start))
     return times
 
 
-def attention_row(kind: Kind, n: int, gated: bool, tokens: int, repeats: int) -> str:
-    x = random_inputs(kind, n, gated, tokens)
-    sides = [
-        lambda: forward_and_backward(lambda: ours(x), x.parameters()),
-        lambda: forward_and_backward(lambda: reference(x), x.parameters()),
-    ]
-    times = in_turns(sides, repeats)
-    for a, b in zip(sides[0](), sides[1](), strict=True):
+def shown(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.1f} ({min(times):.1f}-{max(times):.1f})"
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> str:
+    return f"{statistics.median(above) / statistics.median(below):.2f}"
+
+
+def gradients(attend: Callable[[Inputs], Tensor], x: Inputs) -> list[Tensor]:
+    """What attention gives, and the gradients of it."""
+    result = attend(x)
+    return [result.detach(), *torch.autograd.grad(result.square().sum(), x.parameters())]
+
+
+@torch.no_grad()
+def without_gradients(run: Callable[..., Tensor], *arguments: object) -> Tensor:
+    return run(*arguments)
+
+
+def backward(run: Callable[..., Tensor], *arguments: object) -> None:
+    torch.autograd.backward(run(*arguments).sum())
+
+
+def relpos(add: Lines, options: argparse.Namespace) -> None:
+    add("| relative positions | value_gate | N | frames | ours | reference | reference / ours |")
+    add("| --- | --- | --- | --- | --- | --- | --- |")
+    for k, kind in enumerate(KINDS):
+        for gated in (True, False):
+            for n in options.lengths:
+                if k < 2 or n in MOST_KINDS_AT:
+                    add(relpos_row(kind, n, gated, options.repeats))
+
+
+def relpos_row(kind: Kind, n: int, gated: bool, repeats: int) -> str:
+    x = attention_inputs(kind, frames_of(n), n, gated)
+    sides = [attention_of_network, attention_of_reference]
+    forward = in_turns([partial(without_gradients, side, x) for side in sides], repeats)
+    full = in_turns([partial(gradients, side, x) for side in sides], repeats)
+    for a, b in zip(*(gradients(side, x) for side in sides), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max()))
+    ratios = f"{ratio(full[1], full[0])} (forward {ratio(forward[1], forward[0])})"
     gate = "relu" if gated else "None"
-    return f"| {kind.name} | {gate} | {n} | {' | '.join(cells(times))} |"
+    frames = frames_of(n)
+    return f"| {kind.name} | {gate} | {n} | {frames} | {' | '.join(map(shown, full))} | {ratios} |"
 
 
-def transformer_row(d_model: int, n: int, tokens: int, repeats: int) -> str:
-    b = max(1, tokens // n)
-    net = Transformer(LAYERS, HEADS, d_model)
-    layout = make_layout({"entity": np.full(b, n)}, torch.device("cpu"))
-    context = Context(layout, None, [attention_mask(bucket, None) for bucket in layout.buckets])
-    x = torch.randn(b * n, d_model, requires_grad=True)
-    weights = [
-        [torch.randn(d_model, out, requires_grad=True) for out in (3 * d_model, d_model)]
-        + [torch.randn(d_model, 4 * d_model, requires_grad=True)]
-        + [torch.randn(4 * d_model, d_model, requires_grad=True)]
-        for _ in range(LAYERS)
-    ]
-
-    def products() -> Tensor:
-        y = x
-        for qkv, project, up, down in weights:
-            q, k, v = (y @ qkv).view(b, n, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-            y = ((q @ k.transpose(2, 3)) @ v).transpose(1, 2).reshape(b * n, d_model) @ project
-            y = y @ up @ down
-        return y
-
-    sides = [lambda: net(x, context).sum().backward(), lambda: products().sum().backward()]
-    return f"| {d_model} | {n} | {' | '.join(cells(in_turns(sides, repeats), inverse=True))} |"
+def transformer(add: Lines, options: argparse.Namespace) -> None:
+    add("| d_model | N | ours | matrix products alone | ours / products |")
+    add("| --- | --- | --- | --- | --- |")
+    for d_model in options.widths:
+        for n in options.lengths:
+            net, context, x = transformer_over([n] * frames_of(n), d_model)
+            products = products_of(d_model, frames_of(n), n)
+            sides: list[tuple[Any, ...]] = [(net, x, context), (products, x)]
+            forward = in_turns([partial(without_gradients, *s) for s in sides], options.repeats)
+            full = in_turns([partial(backward, *s) for s in sides], options.repeats)
+            ratios = f"{ratio(*full)} (forward {ratio(*forward)})"
+            add(f"| {d_model} | {n} | {' | '.join(map(shown, full))} | {ratios} |")
 
 
-def cells(times: list[list[float]], inverse: bool = False) -> list[str]:
-    """Milliseconds of both sides, and the ratio of their medians."""
-    ours_s, other_s = (statistics.median(t) for t in times)
-    ratio = ours_s / other_s if inverse else other_s / ours_s
-    return [
-        *(
-            f"{1e3 * statistics.median(t):.1f} ({1e3 * min(t):.1f}-{1e3 * max(t):.1f})"
-            for t in times
-        ),
-        f"{ratio:.2f}",
-    ]
+def transformer_over(lengths: Sequence[int], d_model: int) -> tuple[Transformer, Context, Tensor]:
+    """A transformer and a batch of frames of these lengths, padded as the network pads them."""
+    torch.manual_seed(0)
+    layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
+    masks = [attention_mask(bucket, None) for bucket in layout.buckets]
+    x = torch.randn(layout.num_rows, d_model, requires_grad=True)
+    return Transformer(LAYERS, HEADS, d_model), Context(layout, None, masks), x
+
+
+def ragged(add: Lines, options: argparse.Namespace) -> None:
+    add("| network | longest | ragged | equal lengths | ragged / equal |")
+    add("| --- | --- | --- | --- | --- |")
+    for positions in (None, POLAR):
+        for d_model in (32, 128):
+            for longest in (20, 64, 256):
+                lengths = ragged_lengths(longest)
+                net = network_of(d_model, positions)
+                batches = [batch_of(lengths), batch_of(equal_to(lengths))]
+                runs = [partial(backward, answers, net, batch) for batch in batches]
+                full = in_turns(runs, options.repeats)
+                name = f"d_model {d_model}{'' if positions is None else f', {KINDS[0].name}'}"
+                add(f"| {name} | {longest} | {' | '.join(map(shown, full))} | {ratio(*full)} |")
+    add("")
+    add(f"{KINDS[0].name}, value_gate relu:")
+    add("")
+    add("| longest | ragged | equal lengths | ragged / equal | reference | reference / ragged |")
+    add("| --- | --- | --- | --- | --- | --- |")
+    for longest in (20, 64):
+        lengths = ragged_lengths(longest)
+        equal = equal_to(lengths)
+        layout = layout_of(batch_of(lengths), ["unit"], of_pairs=True)
+        buckets = [
+            attention_inputs(KINDS[0], bucket.num_frames, bucket.length, True)
+            for bucket in layout.buckets
+        ]
+        padded = attention_inputs(KINDS[0], len(equal), equal[0], True)
+        packed = attention_inputs(KINDS[0], packed_rows(lengths), longest, True)
+        full = in_turns(
+            [
+                partial(all_gradients, attention_of_network, buckets),
+                partial(gradients, attention_of_network, padded),
+                partial(gradients, attention_of_reference, packed),
+            ],
+            options.repeats,
+        )
+        ours, same, reference = map(shown, full)
+        by_equal, by_reference = ratio(full[0], full[1]), ratio(full[2], full[0])
+        add(f"| {longest} | {ours} | {same} | {by_equal} | {reference} | {by_reference} |")
+
+
+def network_of(d_model: int, positions: RelposEncodingConfig | None) -> RogueNet:
+    config = RogueNetConfig(d_model=d_model, relpos_encoding=positions)
+    return RogueNet(config, OBS_SPACE, ACTION_SPACE, {"value": 1})
+
+
+def batch_of(lengths: Sequence[int]) -> EntityBatch:
+    """Frames of so many units, each of which acts."""
+    generator = torch.Generator().manual_seed(0)
+    features = 4 * torch.randn(sum(lengths), 2, generator=generator)
+    actors = torch.cat([torch.arange(n) for n in lengths])
+    counts = np.array(lengths)
+    return EntityBatch(
+        features={"unit": RaggedTensor(features, counts)},
+        visible={},
+        actions={"move": ActionBatch(RaggedTensor(actors, counts), None, None)},
+        num_frames=len(lengths),
+    )
+
+
+def answers(net: RogueNet, batch: EntityBatch) -> Tensor:
+    out: NetOutput = net(batch)
+    total: Tensor = out.logprobs["move"].sum() + out.values["value"].sum()
+    return total
+
+
+def all_gradients(attend: Callable[[Inputs], Tensor], inputs: Sequence[Inputs]) -> None:
+    for x in inputs:
+        gradients(attend, x)
+
+
+def ragged_lengths(longest: int) -> list[int]:
+    """Frames of 1 to `longest` entities, each as often."""
+    generator = np.random.default_rng(0)
+    count = min(MOST_ENTITIES * 2 // longest, MOST_PAIRS * 3 // longest**2)
+    return [int(n) for n in generator.integers(1, longest + 1, size=count)]
+
+
+def equal_to(lengths: Sequence[int]) -> list[int]:
+    """Equally long frames with as many entities and pairs."""
+    entities, pairs = sum(lengths), sum(n * n for n in lengths)
+    n = round(pairs / entities)
+    return [n] * round(entities / n)
+
+
+def memory(add: Lines, options: argparse.Namespace) -> None:
+    add("| relative positions | value_gate | N | width of a head | ours, MB | reference, MB |")
+    add("| --- | --- | --- | --- | --- | --- |")
+    for k in (0, 1):
+        for gated in (True, False):
+            for d_head in (16, 64, 128):
+                peaks = " | ".join(str(peak_of(side, k, gated, d_head)) for side in (0, 1))
+                gate = "relu" if gated else "None"
+                add(f"| {KINDS[k].name} | {gate} | 256 | {d_head} | {peaks} |")
+
+
+def peak_of(side: int, kind: int, gated: bool, d_head: int) -> int:
+    """Megabytes, measured in a process of its own."""
+    command = [sys.executable, __file__, "--peak", *map(str, (side, kind, int(gated), d_head))]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure_peak(side: int, kind: int, gated: int, d_head: int) -> int:
+    """Megabytes that this process needs at most, above those with the inputs made."""
+    torch.set_num_threads(1)
+    attend = (attention_of_network, attention_of_reference)[side]
+    gradients(attend, attention_inputs(KINDS[kind], 1, 4, bool(gated), d_head))
+    x = attention_inputs(KINDS[kind], 8, 256, bool(gated), d_head)
+    before = resident("VmRSS")
+    gradients(attend, x)
+    return (resident("VmHWM") - before) // 1024
+
+
+def resident(what: str) -> int:
+    """Kilobytes of this process that Linux says are in memory, now or at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(what)))
+
+
+def bfloat16(add: Lines, options: argparse.Namespace) -> None:
+    has_it = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    add(f"This processor {'computes' if has_it else 'does not compute'} with bfloat16.")
+    add("")
+    add("| d_model | N | bfloat16 | float32 | float32 / bfloat16 |")
+    add("| --- | --- | --- | --- | --- |")
+    for d_model in (32, 128, 256):
+        for n in (11, 64, 128):
+            net, context, x = transformer_over([n] * frames_of(n), d_model)
+
+            half = torch.autocast("cpu", torch.bfloat16)(net.forward)
+            full = in_turns(
+                [partial(backward, half, x, context), partial(backward, net, x, context)],
+                options.repeats,
+            )
+            add(f"| {d_model} | {n} | {' | '.join(map(shown, full))} | {ratio(*full[::-1])} |")
+
+
+SECTIONS = {
+    "relpos": ("Attention with relative positions", relpos),
+    "transformer": ("Transformer without relative positions", transformer),
+    "ragged": ("Frames of different lengths", ragged),
+    "memory": ("Memory", memory),
+    "bfloat16": ("bfloat16", bfloat16),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=4096, help="entities in all frames")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[11, 64, 128])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4, 11, 20, 64, 128, 256, 512])
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 128, 256])
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--peak", nargs=4, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.peak:
+        print(measure_peak(*options.peak))
+        return
+    if unknown := {*options.sections} - {*SECTIONS}:
+        parser.error(f"expected some of {', '.join(SECTIONS)}, got {', '.join(sorted(unknown))}")
     torch.set_num_threads(options.threads)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    lines = [
-        "# The network, forward and backward",
-        "",
-        f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, {options.threads} threads, "
-        f"float32, torch {torch.__version__}, Python {platform.python_version()}, commit {commit}. "
-        f"Milliseconds, median (smallest to largest) of {options.repeats}; {options.tokens} "
-        f"entities.",
-        "",
-        "## Attention with relative positions",
-        "",
-        "| relative positions | value_gate | N | ours | reference | reference / ours |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    print("\n".join(lines), flush=True)
+    lines: list[str] = []
 
     def add(line: str) -> None:
         lines.append(line)
         print(line, flush=True)
 
-    for kind in KINDS:
-        for gated in (True, False):
-            for n in options.lengths:
-                add(attention_row(kind, n, gated, options.tokens, options.repeats))
-    for line in (
-        "",
-        "## Transformer without relative positions",
-        "",
-        "| d_model | N | ours | matrix products alone | ours / products |",
-        "| --- | --- | --- | --- | --- |",
-    ):
-        add(line)
-    for d_model in (32, 128):
-        for n in options.lengths:
-            add(transformer_row(d_model, n, options.tokens, options.repeats))
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    add("# The network, forward and backward")
+    add("")
+    add(
+        f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores of {processor()}, "
+        f"{options.threads} threads, float32, torch {torch.__version__}, Python "
+        f"{platform.python_version()}, commit {commit}. Milliseconds, median (smallest to largest) "
+        f"of {options.repeats}."
+    )
+    for name in options.sections or SECTIONS:
+        title, measure = SECTIONS[name]
+        for line in ("", f"## {title}", ""):
+            add(line)
+        measure(add, options)
     if options.results:
         options.results.write_text("\n".join(lines) + "\n")
+
+
+def processor() -> str:
+    """What the machine says its processor is."""
+    described = Path("/proc/cpuinfo")
+    names = described.read_text().splitlines() if described.exists() else []
+    models = [line.partition(": ")[2] for line in names if line.startswith("model name")]
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{models[0] if models else platform.machine()} ({capability})"
 
 
 if __name__ == "__main__":

@@ -58,11 +58,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """(P, d_model) -> (P, d_model)."""
-        qkv = self.query_key_value(x)
+        # Split, not sliced: the gradient of each slice would be as large as the whole.
+        sizes = [bucket.num_frames * bucket.length for bucket in context.layout.buckets]
+        qkv = torch.split(self.query_key_value(x), sizes)
         gate = None if context.relpos is None else context.relpos.gate_of(x)
+        gates = [None] * len(sizes) if gate is None else torch.split(gate, sizes)
         weights: list[Tensor] = []
         mixed = [
-            self.attend(qkv, gate, context, k, weights) for k in range(len(context.layout.buckets))
+            self.attend(*of_bucket, context, k, weights)
+            for k, of_bucket in enumerate(zip(qkv, gates, strict=True))
         ]
         if context.weights is not None:
             context.weights.append(weights)
@@ -72,15 +76,14 @@ class Attention(nn.Module):
     def attend(
         self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
     ) -> Tensor:
-        """(P, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if asked for."""
+        """(b * n, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if given."""
         bucket, mask = context.layout.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
-        rows = qkv[bucket.rows]
         drops = context.keys is not None and self.pdrop > 0
         plain = context.relpos is None and context.weights is None and not drops
         if plain and n == 1:  # an entity alone attends to itself
-            return rows[:, 2 * d :]
-        q, key, v = rows.view(b, n, 3, self.n_head, d // self.n_head).permute(2, 0, 3, 1, 4)
+            return qkv[:, 2 * d :]
+        q, key, v = qkv.view(b, n, 3, self.n_head, d // self.n_head).permute(2, 0, 3, 1, 4)
         if plain:
             mixed: Tensor = F.scaled_dot_product_attention(q, key, v, attn_mask=mask)
             return mixed.transpose(1, 2).reshape(b * n, d)
@@ -98,7 +101,7 @@ class Attention(nn.Module):
             attention = by_query.view(b, n, n, self.n_head).permute(0, 3, 1, 2)
         y: Tensor = attention @ v
         if context.relpos is not None and context.pairs is not None:
-            of_target = None if gate is None else gate[bucket.rows].view(b, n, -1)
+            of_target = None if gate is None else gate.view(b, n, -1)
             y = y + context.relpos.weighted_values(attention, of_target, context.pairs[k])
         return y.transpose(1, 2).reshape(b * n, d)
 

@@ -15,10 +15,12 @@ from torch import Tensor
 from entity_env.ragged import exclusive_cumsum, row_indices
 from rogue_net.ragged import EntityBatch, Lengths, to_device
 
-MAX_PADDING = 0.1
+MAX_PADDING = 0.02
 """A bucket takes in shorter frames while padding stays below this part of its rows ..."""
-FREE_PADDING = 256
+FREE_PADDING = 32
 """... or below this many rows: another bucket's operations would cost more."""
+FREE_PADDING_OF_PAIRS = 128
+"""The same where relative positions make a bucket's operations many."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,15 @@ class Layout:
         return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
 
 
-def make_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
+def make_layout(
+    type_lengths: Mapping[str, Lengths], device: torch.device, free_padding: int = FREE_PADDING
+) -> Layout:
     """Plan the padded rows of a batch.
 
     Args:
         type_lengths: (B,) entities per frame for each type, in the order of the types.
         device: where the index tensors go.
+        free_padding: so many rows of padding cost less than a bucket.
     """
     counts = np.stack(list(type_lengths.values()))  # (types, B)
     lengths = counts.sum(axis=0)
@@ -96,7 +101,7 @@ def make_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> La
     first_row = np.zeros_like(lengths)
     buckets: list[Bucket] = []
     start = 0
-    for low, high in _cut(lengths[order]):
+    for low, high in _cut(lengths[order], free_padding):
         frames, n = order[low:high], int(lengths[order[high - 1]])
         first_row[frames] = start + n * np.arange(len(frames))
         is_entity = None
@@ -119,7 +124,7 @@ def make_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> La
     )
 
 
-def _cut(lengths: Lengths) -> list[tuple[int, int]]:
+def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
     """Cut ascending lengths into ranges [low, high), each to be padded to its last length."""
     ranges = []
     before = exclusive_cumsum(lengths)
@@ -128,14 +133,22 @@ def _cut(lengths: Lengths) -> list[tuple[int, int]]:
         n = int(lengths[high - 1])
         entities = before[high - 1] + n - before[:high]  # of the frames from each low to high
         padded = n * (high - np.arange(high))
-        fits = padded - entities <= np.maximum(MAX_PADDING * padded, FREE_PADDING)
+        fits = padded - entities <= np.maximum(MAX_PADDING * padded, free_padding)
         low = int(np.flatnonzero(~fits)[-1]) + 1 if not fits.all() else 0
         ranges.append((low, high))
         high = low
     return ranges[::-1]
 
 
-def layout_of(batch: EntityBatch, types: list[str]) -> Layout:
-    """The layout of a batch's entities of the given types, in their order."""
+def layout_of(batch: EntityBatch, types: list[str], of_pairs: bool = False) -> Layout:
+    """The layout of a batch's entities of the given types, in their order.
+
+    Args:
+        batch: B frames.
+        types: whose entities.
+        of_pairs: whether there are relative positions.
+    """
     device = batch.features[types[0]].values.device
-    return make_layout({name: batch.features[name].lengths for name in types}, device)
+    free_padding = FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING
+    lengths = {name: batch.features[name].lengths for name in types}
+    return make_layout(lengths, device, free_padding)

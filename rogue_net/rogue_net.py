@@ -229,7 +229,7 @@ class RogueNet(nn.Module):
         Returns:
             (P, d_model) in padded rows, and their layout.
         """
-        layout = layout_of(batch, self.embedding.types)
+        layout = layout_of(batch, self.embedding.types, of_pairs=self.relpos is not None)
         inputs = self.embedding.inputs(batch)
         visible = None
         if batch.visible:

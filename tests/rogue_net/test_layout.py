@@ -98,9 +98,9 @@ def test_padding_stays_below_its_limits(lengths: list[list[int]]) -> None:
 def test_frames_of_all_lengths_take_few_buckets() -> None:
     """Each bucket costs operations of its own in every layer."""
     layout = layout_for([list(range(1, 513)) * 4])
-    assert len(layout.buckets) <= 25
+    assert len(layout.buckets) <= 70
     padding = layout.num_rows - layout.lengths.sum()
-    assert padding <= MAX_PADDING * layout.num_rows + 2 * FREE_PADDING
+    assert padding <= 1.1 * MAX_PADDING * layout.num_rows
 
 
 def test_equal_lengths_need_neither_padding_nor_a_mask() -> None:

@@ -1,0 +1,128 @@
+"""What `network.py` compares: the network's attention, a plain reference, and the floor."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rogue_net.pair_rows import make_rows
+from rogue_net.relpos_attention import relative_scores, relative_values
+
+LAYERS, HEADS, D_HEAD = 2, 2, 16
+
+
+class Kind(NamedTuple):
+    """A kind of relative positions: the cells of its table, and how many of them a pair has."""
+
+    name: str
+    cells: int
+    corners: int
+
+
+class Inputs(NamedTuple):
+    """What both sides of a comparison take: queries, keys and values (3, b, H, n, d) a layer."""
+
+    qkv: list[Tensor]
+    gates: list[Tensor] | None
+    key_table: Tensor
+    value_table: Tensor
+    corners: list[Tensor]
+    weights: list[Tensor] | None
+
+    def parameters(self) -> list[Tensor]:
+        """What gradients are asked for."""
+        return [*self.qkv, *(self.gates or []), self.key_table, self.value_table]
+
+
+def attention_inputs(kind: Kind, b: int, n: int, gated: bool, d_head: int = D_HEAD) -> Inputs:
+    """Random numbers for b frames of n entities."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).requires_grad_()
+
+    corners = [
+        torch.randint(0, kind.cells, (b, n, n), generator=generator) for _ in range(kind.corners)
+    ]
+    weights = None
+    if kind.corners > 1:
+        weights = list(torch.rand(kind.corners, b, n, n, generator=generator).softmax(dim=0))
+    return Inputs(
+        [rand(3, b, HEADS, n, d_head) for _ in range(LAYERS)],
+        [rand(b, n, d_head) for _ in range(LAYERS)] if gated else None,
+        rand(kind.cells, d_head),
+        rand(kind.cells, d_head),
+        corners,
+        weights,
+    )
+
+
+def attention_of_network(x: Inputs) -> Tensor:
+    """(layers, b, H, n, d_head)."""
+    both = torch.ones_like(x.corners[0], dtype=torch.bool)
+    pairs = make_rows(x.corners, x.weights, both, None, len(x.key_table), torch.float32)
+    keys, values = (pairs.table(table, None) for table in (x.key_table, x.value_table))
+    results = []
+    for layer, (q, k, v) in enumerate(x.qkv):
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        attention = (scores + relative_scores(q, keys, pairs)).softmax(dim=-1)
+        gate = None if x.gates is None else x.gates[layer].relu()
+        results.append(attention @ v + relative_values(attention, values, gate, pairs))
+    return torch.stack(results)
+
+
+def attention_of_reference(x: Inputs) -> Tensor:
+    """The same with (b, n, n, d_head) keys and values, made once."""
+    keys, values = written_out(x.key_table, x), written_out(x.value_table, x)
+    results = []
+    for layer, (q, k, v) in enumerate(x.qkv):
+        scores = q @ k.transpose(2, 3) + torch.einsum("bhid,bijd->bhij", q, keys)
+        attention = (scores / math.sqrt(q.shape[3])).softmax(dim=-1)
+        gated = values
+        if x.gates is not None:
+            gated = torch.einsum("bijd,bjd->bijd", values, x.gates[layer].relu())
+        results.append(attention @ v + torch.einsum("bhij,bijd->bhid", attention, gated))
+    return torch.stack(results)
+
+
+def written_out(table: Tensor, x: Inputs) -> Tensor:
+    """(b, n, n, d_head)."""
+    vectors = torch.zeros(())
+    for k, cells in enumerate(x.corners):
+        weight = 1.0 if x.weights is None else x.weights[k].unsqueeze(-1)
+        vectors = vectors + F.embedding(cells, table) * weight
+    return vectors
+
+
+def packed_rows(lengths: Sequence[int]) -> int:
+    """How many rows as long as the longest frame hold all frames, the long ones placed first."""
+    longest = max(lengths)
+    free: list[int] = []
+    for n in sorted(lengths, reverse=True):
+        fits = next((i for i, room in enumerate(free) if room >= n), None)
+        if fits is None:
+            free.append(longest - n)
+        else:
+            free[fits] -= n
+    return len(free)
+
+
+def products_of(d_model: int, b: int, n: int) -> Callable[[Tensor], Tensor]:
+    """The matrix products of a transformer alone, over (b * n, d_model)."""
+    shapes = [(d_model, 3 * d_model), (d_model, d_model), (d_model, 4 * d_model)]
+    weights = [
+        [torch.randn(*s, requires_grad=True) for s in (*shapes, (4 * d_model, d_model))]
+        for _ in range(LAYERS)
+    ]
+
+    def products(x: Tensor) -> Tensor:
+        for qkv, project, up, down in weights:
+            q, k, v = (x @ qkv).view(b, n, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            x = ((q @ k.transpose(2, 3)) @ v).transpose(1, 2).reshape(b * n, d_model) @ project
+            x = x @ up @ down
+        return x
+
+    return products
