@@ -108,8 +108,8 @@ class RogueNet(nn.Module):
         action_space: the actions it chooses.
         regression_heads: sizes of further outputs by name, each a linear function of the mean
             over the entities of a frame, zero at first. Training needs `{"value": 1}`. Bins
-            instead of a size make an output their expectation, and their logits another one,
-            `value_logits` for `value`.
+            instead of a size, equally probable at first, make an output their expectation, and
+            their logits another one, `value_logits` for `value`.
         global_entity: make the global features an entity of their own even if no action is global.
 
     Raises:
