@@ -19,6 +19,7 @@ from enn_trainer.state_manager import StateManager, load_checkpoint
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
 from rogue_net.translate import TranslationConfig
+from rogue_net.value_bins import ValueBinsConfig
 
 __all__ = [
     # Run
@@ -42,6 +43,7 @@ __all__ = [
     "RogueNetConfig",
     "RelposEncodingConfig",
     "TranslationConfig",
+    "ValueBinsConfig",
     "OptimizerConfig",
     "PPOConfig",
     "RolloutConfig",

@@ -78,7 +78,7 @@ class Act(NamedTuple):
 
     Attributes:
         actions: for every action that the frame offers, with the probabilities of all choices.
-        value: the predicted return from here.
+        value: the predicted return from here; of scaled rewards, if the run scaled them.
     """
 
     actions: dict[ActionName, Action]

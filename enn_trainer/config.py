@@ -9,13 +9,17 @@ import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, Literal, Optional, get_args
 
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.errors import ConfigError
 from rogue_net.rogue_net import RogueNetConfig
+from rogue_net.value_bins import ValueBinsConfig
+
+PerActorOrFrame = Literal["actor", "frame"]
+ValueLoss = Literal["mse", "huber", "hl_gauss"]
 
 
 def _script_name() -> str:
@@ -95,6 +99,27 @@ class PPOConfig:
         target_kl: Leave a rollout's optimization once the KL divergence from the policy that
             collected it exceeds this.
         anneal_entropy: Lower the entropy coefficient linearly to 0 over the run.
+        ratio: Clip the probability ratio of each "actor" by itself, or that of all that was chosen
+            in a "frame" together, for actors whose choices only make sense together.
+        weight_by: Every "actor" counts the same in the policy's loss, so that frames with many
+            dominate, or every "frame", for worlds whose number of actors changes a lot.
+        dual_clip: Where an action turned out badly, ignore how much more probable than this many
+            times it became; above 1, such as 3. For many actors, of which rare ones get huge
+            ratios.
+        value_loss: The value function's loss: "mse" squares; "huber" grows linearly beyond
+            huber_delta, for rare large returns; "hl_gauss" learns the probabilities of value_bins
+            as classes, for returns of several sizes.
+        vf_clip_coef: How far a value may move before clip_vloss stops it, in units of the returns;
+            clip_coef if not set. Set it where returns are not of the size of 1.
+        huber_delta: The error beyond which value_loss "huber" grows linearly.
+        value_bins: The bins of value_loss "hl_gauss".
+        reward_scaling: Divide rewards by the running standard deviation of discounted returns, for
+            rewards that are far from 1. What is reported stays as it was.
+        ent_targets: For each action named, the share of the largest possible entropy to keep,
+            between 0 and 1. Its coefficient starts as ent_coef and is learnt, and not annealed;
+            for keeping several actions exploring to a known degree.
+        ent_target_lr: Relative change of these coefficients in an optimizer step, for an entropy
+            that misses its target by 1.
     """
 
     gae: bool = True
@@ -107,6 +132,16 @@ class PPOConfig:
     vf_coef: float = 0.5
     target_kl: Optional[float] = None
     anneal_entropy: bool = True
+    ratio: PerActorOrFrame = "actor"
+    weight_by: PerActorOrFrame = "actor"
+    dual_clip: Optional[float] = None
+    value_loss: ValueLoss = "mse"
+    vf_clip_coef: Optional[float] = None
+    huber_delta: float = 1.0
+    value_bins: Optional[ValueBinsConfig] = None
+    reward_scaling: bool = False
+    ent_targets: Dict[str, float] = field(default_factory=dict)
+    ent_target_lr: float = 0.1
 
     def __post_init__(self) -> None:
         _refuse(
@@ -116,7 +151,39 @@ class PPOConfig:
             _within("ent_coef", self.ent_coef),
             _within("vf_coef", self.vf_coef),
             _positive("target_kl", self.target_kl),
+            _one_of("ratio", self.ratio, PerActorOrFrame),
+            _one_of("weight_by", self.weight_by, PerActorOrFrame),
+            _above("dual_clip", self.dual_clip, 1.0),
+            _one_of("value_loss", self.value_loss, ValueLoss),
+            _above("vf_clip_coef", self.vf_clip_coef, 0.0),
+            _above("huber_delta", self.huber_delta, 0.0),
+            _above("ent_target_lr", self.ent_target_lr, 0.0),
+            *(_share(f"ent_targets[{name!r}]", t) for name, t in self.ent_targets.items()),
+            *self._contradictions(),
         )
+
+    def _contradictions(self) -> List[str]:
+        """What cannot have an effect beside the rest."""
+        binned = self.value_loss == "hl_gauss"
+        found = {
+            "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low and "
+            "high, beyond all returns": binned and self.value_bins is None,
+            f"value_bins: expected value_loss='hl_gauss', which they are for, got "
+            f"{self.value_loss!r}; leave them out": not binned and self.value_bins is not None,
+            "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to clip, "
+            "got true": binned and self.clip_vloss,
+            "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out": (
+                self.vf_clip_coef is not None and not self.clip_vloss
+            ),
+            f"huber_delta: expected value_loss='huber', which it is for, got {self.value_loss!r}; "
+            "leave it out": self.value_loss != "huber" and self.huber_delta != 1.0,
+            "ent_target_lr: expected ent_targets, which it is for, got none; leave it out": (
+                not self.ent_targets and self.ent_target_lr != 0.1
+            ),
+            f"ent_coef: expected a number above 0, where the coefficients of ent_targets start, "
+            f"got {self.ent_coef}": bool(self.ent_targets) and not self.ent_coef > 0,
+        }
+        return [problem for problem, is_so in found.items() if is_so]
 
 
 @dataclass
@@ -309,6 +376,26 @@ def _positive(name: str, value: Optional[float]) -> Optional[str]:
     if value is None or value > 0:
         return None
     return f"{name}: expected a number above 0, got {value}"
+
+
+def _above(name: str, value: Optional[float], least: float) -> Optional[str]:
+    """Say what is wrong with a finite number that must be above another."""
+    if value is None or least < value < math.inf:
+        return None
+    return f"{name}: expected a finite number above {least}, got {value}"
+
+
+def _share(name: str, value: float) -> Optional[str]:
+    if 0 < value < 1:
+        return None
+    return f"{name}: expected a number between 0 and 1, got {value}"
+
+
+def _one_of(name: str, value: str, kind: object) -> Optional[str]:
+    """Say what is wrong with a value that must be one of those of a `Literal`."""
+    if value in get_args(kind):
+        return None
+    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}"
 
 
 def _json_object(name: str, text: str) -> Optional[str]:

@@ -21,6 +21,7 @@ from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import optimize
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
+from enn_trainer.reward_scaling import RewardScaling, reward_scalars
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -107,6 +108,8 @@ def train(
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
         obs = envs.reset(state.obs_space)
+        if state.reward_scaling is not None:
+            state.reward_scaling.begin_episodes(config.rollout.num_envs)
         if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
         while not run.is_over():
@@ -125,7 +128,7 @@ def train(
                 first_frame=state.step,
                 device=device,
             )
-            estimate = advantages(rollout, config.ppo)
+            estimate = advantages(rollout, config.ppo, state.reward_scaling)
             losses = optimize(
                 state.agent,
                 state.optimizer,
@@ -135,6 +138,7 @@ def train(
                 optim=config.optim,
                 ent_coef=rates.ent_coef,
                 seed=derive_seed(config.seed, "minibatches", state.step),
+                ent_tunings=state.ent_tunings,
             )
             state.agent.update_input_stats(rollout.batch)
             obs = rollout.next_obs
@@ -147,8 +151,14 @@ def train(
         return run.result()
 
 
-def advantages(rollout: Rollout, ppo: PPOConfig) -> Estimate:
-    """Returns and advantages of a rollout, (T, B) each."""
+def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:
+    """Returns and advantages of a rollout, (T, B) each.
+
+    Args:
+        rollout: T steps of B environments.
+        ppo: how to estimate.
+        scaling: divides the rewards, after taking them in; None leaves them as they are.
+    """
     following = next_values(
         rollout.values,
         rollout.last_values,
@@ -157,9 +167,12 @@ def advantages(rollout: Rollout, ppo: PPOConfig) -> Estimate:
         rollout.final_values,
     )
     done = rollout.terminated | rollout.truncated
+    rewards = rollout.rewards
+    if scaling is not None:
+        rewards = scaling.scaled(rewards, done, ppo.gamma)
     if ppo.gae:
-        return gae(rollout.rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
-    return discounted_returns(rollout.rewards, rollout.values, following, done, ppo.gamma)
+        return gae(rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
+    return discounted_returns(rewards, rollout.values, following, done, ppo.gamma)
 
 
 def _open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
@@ -282,6 +295,7 @@ class _Run:
                 ),
                 "charts/learning_rate": rates.lr,
                 "charts/entropy_coef": rates.ent_coef,
+                **reward_scalars(self.state.reward_scaling),
                 "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
                 "restart": self.state.restart,
                 "throughput": fps,

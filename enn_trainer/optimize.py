@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,13 @@ from torch import Tensor, nn
 from enn_trainer import losses
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, PPOConfig
+from enn_trainer.entropy_targets import coef_of_actor, normalised_entropy, tune, tuned_scalars
+from enn_trainer.errors import AgentError
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
 from entity_env.seeding import derive_seed, mix
 from rogue_net.rogue_net import NetOutput
+from rogue_net.value_bins import bin_targets
 
 
 @dataclass
@@ -22,10 +26,12 @@ class Sums:
     """Sums over what an update has covered, kept on the device until it ends.
 
     Attributes:
-        policy_loss, entropy, approx_kl, clipped: over actors.
+        policy_loss, entropy: over terms, which are actors, or frames that have actors.
+        approx_kl, clipped: over actors.
         value_loss: over frames.
         grad_norm: over optimizer steps, before clipping.
-        actors, frames, optimizer_steps: how many of each.
+        tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
+        terms, actors, frames, optimizer_steps: how many of each.
     """
 
     policy_loss: Tensor
@@ -34,15 +40,17 @@ class Sums:
     clipped: Tensor
     value_loss: Tensor
     grad_norm: Tensor
+    tuned_entropy: Tensor
+    terms: int = 0
     actors: int = 0
     frames: int = 0
     optimizer_steps: int = 0
 
     @staticmethod
-    def zero(device: torch.device) -> "Sums":
+    def zero(device: torch.device, num_tuned: int = 0) -> "Sums":
         """Nothing covered yet."""
         zero = torch.zeros((), device=device)
-        return Sums(zero, zero, zero, zero, zero, zero)
+        return Sums(zero, zero, zero, zero, zero, zero, torch.zeros(num_tuned, 2, device=device))
 
     def __iadd__(self, other: "Sums") -> "Sums":
         for f in fields(self):
@@ -51,10 +59,10 @@ class Sums:
 
     def means(self) -> dict[str, float]:
         """The published names of the losses, each a mean over what it covers."""
-        actors, frames = max(1, self.actors), max(1, self.frames)
+        terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
         return {
-            "losses/policy_loss": self.policy_loss.item() / actors,
-            "losses/entropy": self.entropy.item() / actors,
+            "losses/policy_loss": self.policy_loss.item() / terms,
+            "losses/entropy": self.entropy.item() / terms,
             "losses/approx_kl": self.approx_kl.item() / actors,
             "losses/clipfrac": self.clipped.item() / actors,
             "losses/value_loss": self.value_loss.item() / frames,
@@ -73,6 +81,7 @@ def optimize(
     optim: OptimizerConfig,
     ent_coef: float,
     seed: int,
+    ent_tunings: dict[str, Tensor] | None = None,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -89,37 +98,46 @@ def optimize(
         optim: the sizes of minibatches and microbatches, epochs, gradient clipping.
         ent_coef: weight of the entropy.
         seed: of this update; the order of the frames is a function of it.
+        ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
+            of, see `tune`; they are tuned.
 
     Returns:
         The losses by their published names.
+
+    Raises:
+        AgentError: the network does not tell what `ppo.value_loss` needs.
     """
     assert isinstance(agent, nn.Module)
+    ent_tunings = {} if ent_tunings is None else ent_tunings
     agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
-    total = Sums.zero(returns.device)
+    total = Sums.zero(returns.device, len(ent_tunings))
     for frames in minibatches(rollout.num_frames, optim.bs, optim.update_epochs, seed):
         index = torch.from_numpy(frames).to(returns.device)
         minibatch = _Minibatch(
             frames=frames,
-            num_actors=sum(int(a.lengths[frames].sum()) for a in rollout.actions.values()),
+            num_terms=_num_terms(rollout, frames, ppo.weight_by),
             advantages=losses.normalize(advantages[index]) if ppo.norm_adv else advantages[index],
             returns=returns[index],
             old_values=rollout.values.flatten()[index],
             keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
         optimizer.zero_grad(set_to_none=True)
-        done = Sums.zero(returns.device)
+        done = Sums.zero(returns.device, len(ent_tunings))
         for piece in _pieces(len(frames), optim.micro_bs or len(frames)):
-            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef)
+            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
         done.grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), optim.max_grad_norm)
         done.optimizer_steps = 1
         optimizer.step()
+        tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total += done
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
     agent.eval()
     return {
         **total.means(),
+        **tuned_scalars(ent_tunings, total.tuned_entropy),
+        **_beyond_bins(returns, ppo),
         "losses/explained_variance": losses.explained_variance(
             rollout.values.flatten(), returns
         ).item(),
@@ -141,16 +159,24 @@ def _pieces(total: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, total))
 
 
+def _num_terms(
+    rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
+) -> int:
+    """What the policy loss of these frames is a mean over."""
+    actors = sum(a.lengths[frames] for a in rollout.actions.values())
+    return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
+
+
 @dataclass(frozen=True)
 class _Minibatch:
-    """The frames of one optimizer step, (F,) each, and how many actors they have.
+    """The frames of one optimizer step, (F,) each, and how many terms their policy loss has.
 
     Attributes:
         keys: int64, what the dropout of each frame is a function of.
     """
 
     frames: npt.NDArray[np.int64]
-    num_actors: int
+    num_terms: int
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
@@ -164,6 +190,7 @@ def _backward(
     piece: slice,
     ppo: PPOConfig,
     ent_coef: float,
+    ent_tunings: Mapping[str, Tensor],
 ) -> Sums:
     """Add the gradient of some frames of a minibatch."""
     frames = minibatch.frames[piece]
@@ -172,34 +199,81 @@ def _backward(
     out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
     old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     logratio, entropies = _of_all_actors(out, old_logprobs)
-    frame_of_actor = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
-    advantages = minibatch.advantages[piece][torch.from_numpy(frame_of_actor).to(logratio.device)]
-    policy_loss = losses.policy_loss(logratio, advantages, ppo.clip_coef).sum()
-    value_loss = losses.value_loss(
-        out.values["value"].flatten(),
-        minibatch.returns[piece],
-        minibatch.old_values[piece],
-        ppo.clip_coef if ppo.clip_vloss else None,
+    frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
+    frame_of_actor = torch.from_numpy(frame_of_row).to(logratio.device)
+    advantages = minibatch.advantages[piece][frame_of_actor]
+    weights = torch.ones_like(logratio)
+    if ppo.weight_by == "frame":
+        weights = losses.equal_frames(frame_of_actor, len(frames)).to(logratio)
+    judged = logratio
+    if ppo.ratio == "frame":
+        judged = losses.joint_logratio(logratio, frame_of_actor, len(frames))
+    surrogate = losses.policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
+    policy_loss = (weights * surrogate).sum()
+    entropy = (weights * entropies).sum()
+    bonus = ent_coef * entropy
+    if ent_tunings:
+        num_actors = {name: len(rows.values) for name, rows in chosen.items()}
+        coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
+        bonus = (weights * coefs * entropies).sum()
+    value_loss = _value_loss(
+        out.values, minibatch.returns[piece], minibatch.old_values[piece], ppo
     ).sum()
-    entropy = entropies.sum()
-    actors = max(1, minibatch.num_actors)
-    loss = (policy_loss - ent_coef * entropy) / actors
+    loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
     loss.backward()  # type: ignore[no-untyped-call]
-    logratio = logratio.detach()
+    logratio, judged = logratio.detach(), judged.detach()
+    tuned_entropy = [
+        normalised_entropy(out.log_probs[name].detach(), out.entropies[name].detach())
+        for name in ent_tunings
+    ]
     return Sums(
         policy_loss=policy_loss.detach(),
         entropy=entropy.detach(),
         approx_kl=losses.approx_kl(logratio).sum(),
-        clipped=losses.is_clipped(logratio, ppo.clip_coef).sum(),
+        clipped=losses.is_clipped(judged, ppo.clip_coef).sum(),
         value_loss=value_loss.detach(),
         grad_norm=torch.zeros_like(policy_loss),
+        tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        terms=_num_terms(rollout, frames, ppo.weight_by),
         actors=len(logratio),
         frames=len(frames),
     )
+
+
+def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
+    """How much of what the value function should tell it has no bins for."""
+    bins = ppo.value_bins
+    if bins is None:
+        return {}
+    beyond = (returns < bins.low) | (returns > bins.high)
+    return {"losses/returns_beyond_bins": beyond.float().mean().item()}
 
 
 def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Log-ratios and entropies, (actors,) each, of all actions one after the other."""
     logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
     return torch.cat(logratios), torch.cat([out.entropies[name] for name in old_logprobs])
+
+
+def _value_loss(
+    values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
+) -> Tensor:
+    """(F,) float, what is wrong with what a network says about the values of F frames."""
+    if ppo.value_bins is not None:
+        logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
+        if logits is None or logits.shape != expected:
+            got = "none" if logits is None else f"shape {tuple(logits.shape)}"
+            raise AgentError(
+                f"values['value_logits']: expected shape {expected}, as ppo.value_bins says, "
+                f"got {got}"
+            )
+        return losses.cross_entropy(logits, bin_targets(returns, ppo.value_bins))
+    clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
+    return losses.value_loss(
+        values["value"].flatten(),
+        returns,
+        old_values,
+        clip_coef if ppo.clip_vloss else None,
+        ppo.huber_delta if ppo.value_loss == "huber" else None,
+    )

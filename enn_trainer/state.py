@@ -1,7 +1,7 @@
 """What a run needs to continue, and how it becomes files and comes back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Dict, NamedTuple, Optional
 
 import torch
@@ -10,11 +10,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from enn_trainer import checkpoint, ron
+from enn_trainer import checkpoint, loss_state, ron
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, TrainConfig
 from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.reward_scaling import RewardScaling
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -27,6 +28,7 @@ from entity_env.spaces import (
 from rogue_net.rogue_net import RogueNet
 
 STATE_VERSION = 1
+LOSS_STATE = "state.loss.safetensors"
 
 
 @dataclass
@@ -45,6 +47,9 @@ class State:
         action_space: What can be done in it.
         time_used: Seconds of training, over all restarts.
         run_name: The folder that trackers write to, so that a resumed run continues there.
+        ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
+            is made of.
+        reward_scaling: The returns so far, if rewards are scaled by them.
     """
 
     step: int
@@ -58,10 +63,15 @@ class State:
     action_space: Dict[str, ActionSpace]
     time_used: float = 0.0
     run_name: str = ""
+    ent_tunings: Dict[str, Tensor] = field(default_factory=dict)
+    reward_scaling: Optional[RewardScaling] = None
 
     def to(self, device: torch.device) -> None:
-        """Move the network, and with it the moments of its parameters, to a device."""
+        """Move the tensors to a device: the network, the moments of its parameters, the rest."""
         self.agent.to(device)
+        self.ent_tunings = {name: t.to(device) for name, t in self.ent_tunings.items()}
+        if self.reward_scaling is not None:
+            self.reward_scaling.to(device)
         for moments in self.optimizer.state.values():
             for name, value in moments.items():
                 if isinstance(value, Tensor) and name != "step":
@@ -92,6 +102,8 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         vf_optimizer=None,
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
+        ent_tunings=loss_state.fresh_ent_tunings(cfg.ppo, ctx["action_space"]),
+        reward_scaling=loss_state.fresh_reward_scaling(cfg),
     )
 
 
@@ -106,7 +118,8 @@ def make_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "network"))
         try:
-            return RogueNet(cfg.net, obs_space, action_space, regression_heads={"value": 1})
+            heads = {"value": cfg.ppo.value_bins or 1}
+            return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
         except ValueError as error:
             raise ConfigError(f"net: {error}") from None
 
@@ -126,11 +139,13 @@ def to_files(config: TrainConfig, state: State) -> Dict[str, bytes]:
         for i, entry in state.optimizer.state_dict()["state"].items()
         for key, value in entry.items()
     }
+    learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         "state.agent.safetensors": _tensor_bytes(state.agent.state_dict()),
         "state.optimizer.safetensors": _tensor_bytes(moments),
+        **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
 
 
@@ -155,11 +170,14 @@ def restore(
     _load_weights(network, saved)
     optimizer = make_optimizer(network, config.optim)
     _load_moments(optimizer, network, _tensors(saved, "state.optimizer.safetensors"))
+    learnt = _tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
     return State(
         agent=network,
         value_function=None,
         optimizer=optimizer,
         vf_optimizer=None,
+        ent_tunings=loss_state.ent_tunings(learnt, config.ppo, plain["action_space"]),
+        reward_scaling=loss_state.reward_scaling(learnt, config),
         **plain,
     )
 
@@ -241,12 +259,17 @@ _ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
 
 def _refuse_other_network(saved: checkpoint.Checkpoint, config: TrainConfig) -> None:
     """The network of a run that continues keeps its shape."""
-    before = load_config(TrainConfig, None, text=saved.read("config.ron").decode()).net
+    before = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
     changed = [
         f"net.{f.name}: expected {old!r} as in {saved.path}, got {new!r}"
-        for f in fields(before)
-        if (old := getattr(before, f.name)) != (new := getattr(config.net, f.name))
+        for f in fields(before.net)
+        if (old := getattr(before.net, f.name)) != (new := getattr(config.net, f.name))
     ]
+    if before.ppo.value_bins != config.ppo.value_bins:
+        changed.append(
+            f"ppo.value_bins: expected {before.ppo.value_bins!r} as in {saved.path}, "
+            f"got {config.ppo.value_bins!r}"
+        )
     if changed:
         raise CheckpointError(f"{'; '.join(changed)}; a run that continues keeps its network")
 

@@ -8,6 +8,8 @@ The tags of a run, which dashboards rely on; whoever calls `Track.write` compose
 | `losses/value_loss`, `losses/policy_loss`, `losses/entropy` | the terms of the loss |
 | `losses/approx_kl`, `losses/clipfrac`, `losses/explained_variance` | how far the update went |
 | `losses/gradnorm`, `losses/vf_gradnorm` | before clipping |
+| `losses/normalised_entropy/<name>`, `charts/entropy_coef/<name>` | of `ppo.ent_targets` |
+| `losses/returns_beyond_bins`, `charts/reward_deviation` | of `hl_gauss`; of `reward_scaling` |
 | `actions/<name>/<label>` | `action_frequencies` |
 | `<name>.mean`, `.min`, `.max`, `.count` | `metric_scalars` of the environments |
 | `eval/...` | `metric_scalars` of an evaluation |

@@ -4,6 +4,7 @@ from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
 from rogue_net.translate import TranslationConfig
+from rogue_net.value_bins import ValueBinsConfig
 from rogue_net.value_net import RogueNetWithValueNet
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "RogueNetWithValueNet",
     "RelposEncodingConfig",
     "TranslationConfig",
+    "ValueBinsConfig",
     "NetOutput",
     "EntityBatch",
     "ActionBatch",

@@ -20,7 +20,8 @@ class NetOutput(NamedTuple):
         log_probs: per action (actors, choices) float32, of all choices, -inf where not allowed.
             For select-entity the choices are the actees, padded to the most of any frame.
             `actee_log_probs` takes the padding off.
-        values: per regression head (B, its size) float32.
+        values: per regression head (B, its size) float32; one of bins has (B, 1), their
+            expectation, and (B, bins) in `<name>_logits`.
         lengths: per action (B,) int64 on the host, the actors of each frame; None where it is not
             known.
         attention: for each frame (layers, heads, n, n) float, how much entity i looks at entity j;

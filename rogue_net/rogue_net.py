@@ -28,6 +28,7 @@ from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.translate import TranslationConfig
+from rogue_net.value_bins import ValueBinsConfig, expected_values
 
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "answer"]
 
@@ -106,7 +107,9 @@ class RogueNet(nn.Module):
         obs_space: the entity types and features it takes.
         action_space: the actions it chooses.
         regression_heads: sizes of further outputs by name, each a linear function of the mean
-            over the entities of a frame, zero at first. Training needs `{"value": 1}`.
+            over the entities of a frame, zero at first. Training needs `{"value": 1}`. Bins
+            instead of a size, equally probable at first, make an output their expectation, and
+            their logits another one, `value_logits` for `value`.
         global_entity: make the global features an entity of their own even if no action is global.
 
     Raises:
@@ -118,7 +121,7 @@ class RogueNet(nn.Module):
         config: RogueNetConfig,
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
-        regression_heads: Mapping[str, int] | None = None,
+        regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
         global_entity: bool = False,
     ) -> None:
         super().__init__()
@@ -152,11 +155,13 @@ class RogueNet(nn.Module):
         )
         self.regression_heads = nn.ModuleDict(
             {
-                module_key(name): _zero_linear(config.d_model, size)
+                module_key(name): _zero_linear(
+                    config.d_model, size if isinstance(size, int) else size.num_bins
+                )
                 for name, size in (regression_heads or {}).items()
             }
         )
-        self._regression_names = list(regression_heads or {})
+        self._regression_sizes = dict(regression_heads or {})
 
     def forward(
         self,
@@ -212,7 +217,7 @@ class RogueNet(nn.Module):
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """The regression heads alone: (B, size) float32 each."""
+        """The regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
         x, layout = self.embed(batch)
         with torch.autocast(x.device.type, enabled=False):
             return self._values(x, layout)
@@ -274,13 +279,17 @@ class RogueNet(nn.Module):
             norm.merge(one)
 
     def _values(self, x: Tensor, layout: Layout) -> dict[str, Tensor]:
-        if not self._regression_names:
+        if not self._regression_sizes:
             return {}
         pooled = mean_over_frames(x, layout)
-        return {
-            name: full_precision(self.regression_heads[module_key(name)](pooled))
-            for name in self._regression_names
-        }
+        values = {}
+        for name, size in self._regression_sizes.items():
+            said = full_precision(self.regression_heads[module_key(name)](pooled))
+            if not isinstance(size, int):
+                values[f"{name}_logits"] = said
+                said = expected_values(said, size)
+            values[name] = said
+        return values
 
 
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:

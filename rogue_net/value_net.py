@@ -10,6 +10,7 @@ from rogue_net.answer import NetOutput
 from rogue_net.input_norm import Moments
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet, RogueNetConfig, has_global_choice
+from rogue_net.value_bins import ValueBinsConfig
 
 
 class RogueNetWithValueNet(nn.Module):
@@ -20,7 +21,7 @@ class RogueNetWithValueNet(nn.Module):
         vf_config: of the value function.
         obs_space: the entity types and features that both take.
         action_space: the actions of the policy.
-        regression_heads: sizes of what the value function says, by name.
+        regression_heads: sizes of what the value function says, by name, or bins.
     """
 
     def __init__(
@@ -29,13 +30,15 @@ class RogueNetWithValueNet(nn.Module):
         vf_config: RogueNetConfig,
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
-        regression_heads: Mapping[str, int] | None = None,
+        regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
     ) -> None:
         super().__init__()
         self.obs_space = obs_space
         self.action_space = dict(action_space)
         self.policy = RogueNet(config, obs_space, action_space)
-        heads = {"value": 1} if regression_heads is None else regression_heads
+        heads: Mapping[str, int | ValueBinsConfig] = {"value": 1}
+        if regression_heads is not None:
+            heads = regression_heads
         self.value_function = RogueNet(
             vf_config, obs_space, {}, heads, global_entity=has_global_choice(action_space)
         )

@@ -29,6 +29,19 @@ def test_published_result_is_reached(tmp_path: Path, name: str) -> None:
     assert trained(tmp_path, name)[1] >= 0.99
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "ratio=frame weight_by=frame dual_clip=3 value_loss=huber vf_clip_coef=1",
+        "value_loss=hl_gauss clip_vloss=false value_bins.low=-1 value_bins.high=4"
+        " reward_scaling=true",
+        'ent_targets={"count":0.05}',
+    ],
+)
+def test_options_of_the_loss_learn_as_well(tmp_path: Path, options: str) -> None:
+    assert trained(tmp_path, "count", *(f"ppo.{option}" for option in options.split()))[1] >= 0.99
+
+
 def test_nothing_is_learnt_without_a_learning_rate(tmp_path: Path) -> None:
     assert trained(tmp_path, "count", "optim.lr=0")[1] < 0.95
 

@@ -24,6 +24,7 @@ from enn_trainer.unbuilt import check_supported
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import RogueNetConfig
 from rogue_net.translate import TranslationConfig
+from rogue_net.value_bins import ValueBinsConfig
 
 GOLDEN_CONFIG = (
     Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
@@ -68,6 +69,17 @@ def test_the_defaults_are_the_published_ones() -> None:
             "vf_coef": 0.5,
             "target_kl": None,
             "anneal_entropy": True,
+            # Not published; these are the values at which they change nothing.
+            "ratio": "actor",
+            "weight_by": "actor",
+            "dual_clip": None,
+            "value_loss": "mse",
+            "vf_clip_coef": None,
+            "huber_delta": 1.0,
+            "value_bins": None,
+            "reward_scaling": False,
+            "ent_targets": {},
+            "ent_target_lr": 0.1,
         },
         "rollout": {"steps": 16, "num_envs": 128, "processes": 4},
         "eval": None,
@@ -108,9 +120,17 @@ def test_fields_come_in_the_published_order() -> None:
     """Positional arguments are part of the interface; a published file lists all of them."""
     published = loads(GOLDEN_CONFIG.read_text())
     assert list(published) == ["version", *(f.name for f in dataclasses.fields(TrainConfig))]
-    for section in (EnvConfig, RogueNetConfig, OptimizerConfig, PPOConfig, RolloutConfig):
+    ours = {"ppo": 10}  # fields of our own come after the published ones
+    sections = {
+        "env": EnvConfig,
+        "net": RogueNetConfig,
+        "optim": OptimizerConfig,
+        "ppo": PPOConfig,
+        "rollout": RolloutConfig,
+    }
+    for name, section in sections.items():
         names = [f.name for f in dataclasses.fields(section)]
-        assert names in [list(v) for v in published.values() if isinstance(v, dict)]
+        assert names[: len(names) - ours.get(name, 0)] == list(published[name])
 
 
 @pytest.mark.parametrize(
@@ -162,6 +182,15 @@ def test_every_field_has_a_description() -> None:
         (lambda: PPOConfig(ent_coef=math.inf), "ent_coef: expected a finite number, got inf"),
         (lambda: PPOConfig(vf_coef=math.nan), "vf_coef: "),
         (lambda: PPOConfig(target_kl=0.0), "target_kl: "),
+        (lambda: PPOConfig(ratio="frames"), "ratio: expected 'actor' or 'frame', got 'frames'"),
+        (lambda: PPOConfig(weight_by=""), "weight_by: expected 'actor' or 'frame', got ''"),
+        (lambda: PPOConfig(dual_clip=1.0), "dual_clip: expected a finite number above 1.0, got"),
+        (lambda: PPOConfig(value_loss="mae"), "value_loss: expected 'mse' or 'huber' or 'hl_ga"),
+        (lambda: PPOConfig(vf_clip_coef=0.0), "vf_clip_coef: "),
+        (lambda: PPOConfig(value_loss="huber", huber_delta=math.inf), "huber_delta: "),
+        (lambda: PPOConfig(ent_targets={"walk": 1.0}), r"ent_targets\['walk'\]: .* 0 and 1, got 1"),
+        (lambda: PPOConfig(ent_targets={"walk": math.nan}), r"ent_targets\['walk'\]: .*got nan"),
+        (lambda: PPOConfig(ent_targets={"a": 0.5}, ent_target_lr=0.0), "ent_target_lr: "),
         (lambda: RolloutConfig(steps=0), "steps: "),
         (lambda: RolloutConfig(num_envs=0), "num_envs: "),
         (lambda: RolloutConfig(processes=0), "processes: "),
@@ -180,6 +209,28 @@ def test_every_field_has_a_description() -> None:
 def test_a_value_out_of_range_is_refused(build: Callable[[], Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
         build()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"value_loss": "hl_gauss", "clip_vloss": False}, "value_bins: .*set their low and high"),
+        ({"value_bins": ValueBinsConfig(0, 1)}, "value_bins: .*got 'mse'; leave them out"),
+        (
+            {"value_loss": "hl_gauss", "value_bins": ValueBinsConfig(0, 1)},
+            "clip_vloss: expected false beside value_loss='hl_gauss'",
+        ),
+        ({"clip_vloss": False, "vf_clip_coef": 1.0}, "vf_clip_coef: expected clip_vloss=true"),
+        ({"huber_delta": 2.0}, "huber_delta: expected value_loss='huber', .*leave it out"),
+        ({"ent_target_lr": 1.0}, "ent_target_lr: expected ent_targets"),
+        ({"ent_targets": {"walk": 0.5}, "ent_coef": 0.0}, "ent_coef: expected a number above 0"),
+    ],
+)
+def test_an_option_of_the_loss_that_would_do_nothing_is_refused(
+    settings: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        PPOConfig(**settings)
 
 
 def test_values_at_the_edge_are_accepted() -> None:

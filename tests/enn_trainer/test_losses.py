@@ -57,3 +57,60 @@ def test_explained_variance_by_hand() -> None:
     # Var(returns) = 1; errors 0.5 and -0.5 have variance 0.25
     assert losses.explained_variance(torch.tensor([0.5, 3.5]), returns).item() == 0.75
     assert losses.explained_variance(returns, torch.ones(2)).isnan()
+
+
+def test_dual_clip_bounds_the_loss_of_bad_actions_only() -> None:
+    """However probable a bad choice became: a huge ratio must not decide the whole step."""
+    logratio = torch.tensor([10.0, 2.0, 10.0, 0.5]).log().requires_grad_()
+    advantages = torch.tensor([-2.0, -2.0, 1.0, -1.0])
+    loss = losses.policy_loss(logratio, advantages, 0.2, dual_clip=3.0)
+    # bad, ratio 10: 20 without, 2 * 3 with; bad, ratio 2: below the bound, 4; good, ratio 10:
+    # -1.2 as ever; bad, ratio 0.5: 1 * max(0.5, 0.8)
+    assert loss.tolist() == pytest.approx([6.0, 4.0, -1.2, 0.8])
+    loss.sum().backward()
+    # d loss / d logratio = -advantage * ratio where nothing is clipped
+    assert logratio.grad is not None
+    assert logratio.grad.tolist() == pytest.approx([0.0, 4.0, 0.0, 0.0])
+
+
+def test_joint_ratio_is_of_all_choices_of_a_frame() -> None:
+    logratio = torch.tensor([0.1, 0.2, -0.4, 0.8], dtype=torch.float64)
+    # actors 0 and 2 are in frame 0, nobody in frame 1, actors 1 and 3 in frame 2
+    joint = losses.joint_logratio(logratio, torch.tensor([0, 2, 0, 2]), num_frames=3)
+    assert joint.tolist() == pytest.approx([-0.3, 1.0, -0.3, 1.0])
+
+
+def test_joint_ratio_of_very_many_actors_has_a_finite_gradient() -> None:
+    """0 * inf of a ratio that overflowed would be NaN in every parameter."""
+    logratio = torch.full((1000,), 0.2, requires_grad=True)
+    frame = torch.zeros(1000, dtype=torch.int64)
+    joint = losses.joint_logratio(logratio, frame, num_frames=1)
+    for advantage in (1.0, -1.0):
+        loss = losses.policy_loss(joint, torch.full((1000,), advantage), 0.2)
+        (gradient,) = torch.autograd.grad(loss.sum(), logratio, retain_graph=True)
+        assert gradient.isfinite().all()
+
+
+def test_weights_of_equal_frames_add_up_to_one_a_frame() -> None:
+    weights = losses.equal_frames(torch.tensor([0, 2, 0, 0]), num_frames=3)
+    assert weights.tolist() == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3])
+
+
+def test_huber_loss_by_hand() -> None:
+    values, returns = torch.tensor([0.5, 3.0, -3.0]), torch.zeros(3)
+    loss = losses.value_loss(values, returns, values, None, huber_delta=2.0)
+    # 0.5 * 0.25 within delta; 2 * (3 - 1) beyond
+    assert loss.tolist() == [0.125, 4.0, 4.0]
+
+
+def test_clipped_huber_loss_by_hand() -> None:
+    values, returns = torch.tensor([3.0]), torch.tensor([4.0])
+    loss = losses.value_loss(values, returns, torch.zeros(1), clip_coef=1.0, huber_delta=2.0)
+    # the value itself misses by 1: 0.5; the value that moved by 1 only, by 3: 2 * (3 - 1)
+    assert loss.tolist() == [4.0]
+
+
+def test_cross_entropy_by_hand() -> None:
+    logits = torch.tensor([[0.25, 0.75]]).log() + 5.0
+    loss = losses.cross_entropy(logits, torch.tensor([[0.5, 0.5]]))
+    assert loss.item() == pytest.approx(-0.5 * np.log(0.25 * 0.75))

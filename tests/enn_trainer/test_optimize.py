@@ -21,13 +21,18 @@ from tests.enn_trainer.worlds import Meadow
 
 
 def a_rollout(
-    num_envs: int = 4, steps: int = 6, seed: int = 0, pdrop: float = 0.0
+    num_envs: int = 4,
+    steps: int = 6,
+    seed: int = 0,
+    pdrop: float = 0.0,
+    ppo: PPOConfig | None = None,
 ) -> tuple[RogueNet, Rollout]:
     envs = AddMetricsWrapper(EnvList(Meadow, num_envs))
     envs.seed(seed)
     obs = envs.reset(envs.obs_space())
     config = TrainConfig.__new__(TrainConfig)  # only what make_network reads
     config.seed = seed
+    config.ppo = ppo or PPOConfig()
     config.net = RogueNetConfig(d_model=16, embd_pdrop=pdrop, resid_pdrop=pdrop, attn_pdrop=pdrop)
     net = make_network(config, envs.obs_space(), envs.action_space())
     net.update_input_stats(EntityBatch.of(obs))

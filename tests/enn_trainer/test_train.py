@@ -251,6 +251,21 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
     assert resumed.state.step == 72
 
 
+def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
+    """From the first rollout on: else the policy that learns is not the one that acted."""
+    seen = set()
+
+    class Watched(RogueNet):
+        def forward(self, batch: Any, actions: Any = None, uniforms: Any = None, **_: Any) -> Any:
+            seen.add(("judges" if uniforms is None else "acts", self.training))
+            return super().forward(batch, actions, uniforms)
+
+    env = Meadow()
+    config = RogueNetConfig(d_model=8, resid_pdrop=0.5)
+    run(tmp_path, agent=Watched(config, env.obs_space(), env.action_space(), {"value": 1}))
+    assert seen == {("acts", False), ("judges", True)}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
