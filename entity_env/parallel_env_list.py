@@ -124,7 +124,9 @@ class ParallelEnvList(VecEnv):
         self.refuse_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
         pieces = {name: chosen.split(counts) for name, chosen in actions.items()}
-        changed = obs_filter if obs_filter != self._shown else None
+        # Equal spaces may have their types in another order, and with that show other frames.
+        same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
+        changed = None if same else obs_filter
         self._shown = self._shown if changed is None else copy.deepcopy(changed)
         self._send_all(
             "act",

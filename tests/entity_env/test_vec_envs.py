@@ -100,6 +100,27 @@ def test_a_filter_changes_nothing_but_what_is_shown() -> None:
         assert_same(part.reward, whole.reward)
 
 
+def test_types_in_another_order_are_shown_in_that_order_by_workers_too() -> None:
+    """Also from the middle of a run on: indices of actees count in the order of the filter."""
+    entities = Walk().obs_space().entities
+    space = ObsSpace(Walk().obs_space().global_features, dict(reversed(entities.items())))
+    assert space == Walk().obs_space()
+    envs, workers = EnvList(Walk, 4), ParallelEnvList(Walk, 4, 2)
+    try:
+        for vec_env in (envs, workers):
+            vec_env.seed(5)
+        shown = [vec_env.reset(vec_env.obs_space()) for vec_env in (envs, workers)]
+        for k in range(6):
+            chosen = random_choices(envs, shown[0], np.random.default_rng(k))
+            obs_filter = space if k >= 2 else envs.obs_space()
+            shown = [vec_env.act(chosen, obs_filter) for vec_env in (envs, workers)]
+            assert_same(shown[1], shown[0])
+            order = [name for name in shown[1].features if name in entities]
+            assert order == list(obs_filter.entities)
+    finally:
+        workers.close()
+
+
 def test_a_run_is_a_function_of_its_seed_and_goes_on_after_the_first_episode() -> None:
     first, second = play(EnvList(Walk, 3), 20), play(EnvList(Walk, 3), 20)
     for one, other in zip(first, second, strict=True):
