@@ -91,7 +91,8 @@ def train(
     device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
     create_envs = env_factory(env)
     with ExitStack() as stack:
-        stack.enter_context(torch_threads(config.net.d_model))
+        widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
+        stack.enter_context(torch_threads(max(widths)))
         stack.enter_context(global_randomness_kept())
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
@@ -135,6 +136,7 @@ def train(
                 optim=config.optim,
                 ent_coef=rates.ent_coef,
                 seed=derive_seed(config.seed, "minibatches", state.step),
+                vf_optimizer=state.vf_optimizer,
             )
             state.agent.update_input_stats(rollout.batch)
             obs = rollout.next_obs
@@ -170,6 +172,8 @@ def _open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -
 
 def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
     """The state of the run, if it is one of these environments."""
+    if agent is not None and manager.config.vf_net is not None:
+        raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
     if not envs.action_space():
         raise ConfigError("env: expected a world with actions, its action space is empty")
     if not envs.obs_space().entities and not envs.has_global_entity():
@@ -255,8 +259,9 @@ class _Run:
         """Set the learning rate of the update that begins."""
         self.update_start = time.monotonic()
         rates = rates_at(self.config, self.state.step, self.state.time_used)
-        for group in self.state.optimizer.param_groups:
-            group["lr"] = rates.lr
+        for optimizer in self.state.optimizers():
+            for group in optimizer.param_groups:
+                group["lr"] = rates.lr
         return rates
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:

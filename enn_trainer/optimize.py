@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from enn_trainer import losses
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, PPOConfig
+from enn_trainer.optimizers import clipped_step
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
 from entity_env.seeding import derive_seed, mix
@@ -26,6 +27,7 @@ class Sums:
         value_loss: over frames.
         grad_norm: over optimizer steps, before clipping.
         actors, frames, optimizer_steps: how many of each.
+        vf_grad_norm: as grad_norm, of a value network apart from the policy.
     """
 
     policy_loss: Tensor
@@ -37,6 +39,7 @@ class Sums:
     actors: int = 0
     frames: int = 0
     optimizer_steps: int = 0
+    vf_grad_norm: Tensor | float = 0.0
 
     @staticmethod
     def zero(device: torch.device) -> "Sums":
@@ -52,14 +55,15 @@ class Sums:
     def means(self) -> dict[str, float]:
         """The published names of the losses, each a mean over what it covers."""
         actors, frames = max(1, self.actors), max(1, self.frames)
+        steps = max(1, self.optimizer_steps)
         return {
             "losses/policy_loss": self.policy_loss.item() / actors,
             "losses/entropy": self.entropy.item() / actors,
             "losses/approx_kl": self.approx_kl.item() / actors,
             "losses/clipfrac": self.clipped.item() / actors,
             "losses/value_loss": self.value_loss.item() / frames,
-            "losses/gradnorm": self.grad_norm.item() / max(1, self.optimizer_steps),
-            "losses/vf_gradnorm": 0.0,
+            "losses/gradnorm": self.grad_norm.item() / steps,
+            "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
         }
 
 
@@ -73,6 +77,7 @@ def optimize(
     optim: OptimizerConfig,
     ent_coef: float,
     seed: int,
+    vf_optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -82,13 +87,15 @@ def optimize(
 
     Args:
         agent: the network; its parameters are changed.
-        optimizer: of these parameters, with the learning rate set.
+        optimizer: of these parameters, with the learning rate set; of the policy's alone where
+            the value network is apart.
         rollout: T * B frames.
         estimate: returns and advantages, (T, B).
         ppo: the loss.
         optim: the sizes of minibatches and microbatches, epochs, gradient clipping.
         ent_coef: weight of the entropy.
         seed: of this update; the order of the frames is a function of it.
+        vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
 
     Returns:
         The losses by their published names.
@@ -107,13 +114,14 @@ def optimize(
             old_values=rollout.values.flatten()[index],
             keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
-        optimizer.zero_grad(set_to_none=True)
+        agent.zero_grad(set_to_none=True)
         done = Sums.zero(returns.device)
         for piece in _pieces(len(frames), optim.micro_bs or len(frames)):
             done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef)
-        done.grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), optim.max_grad_norm)
+        done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
+        if vf_optimizer is not None:
+            done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
         done.optimizer_steps = 1
-        optimizer.step()
         total += done
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break

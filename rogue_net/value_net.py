@@ -21,6 +21,9 @@ class RogueNetWithValueNet(nn.Module):
         obs_space: the entity types and features that both take.
         action_space: the actions of the policy.
         regression_heads: sizes of what the value function says, by name.
+
+    Raises:
+        ValueError: as of `RogueNet`; begins with `vf_config` where it is the value function's.
     """
 
     def __init__(
@@ -36,9 +39,11 @@ class RogueNetWithValueNet(nn.Module):
         self.action_space = dict(action_space)
         self.policy = RogueNet(config, obs_space, action_space)
         heads = {"value": 1} if regression_heads is None else regression_heads
-        self.value_function = RogueNet(
-            vf_config, obs_space, {}, heads, global_entity=has_global_choice(action_space)
-        )
+        global_entity = has_global_choice(action_space)
+        try:
+            self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
+        except ValueError as error:
+            raise ValueError(f"vf_config: {error}") from error
 
     def forward(
         self,

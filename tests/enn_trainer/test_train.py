@@ -260,7 +260,6 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
             'net.translation={"reference_entity": "Sun", "position_features": ["x"]}',
             "net: translation.reference_entity: .*got 'Sun'",
         ),
-        ("vf_net.d_model=8", "vf_net"),
         ("track=true", "track"),
         ("capture_samples=x.bin", "capture_samples"),
         ("optim.bs=25", "optim.bs"),
