@@ -41,6 +41,36 @@ class EnvConfig:
 
 
 @dataclass
+class ParamGroupConfig:
+    """Settings of some of the parameters.
+
+    Attributes:
+        pattern: Names of the parameters, such as "embedding.*"; * stands for anything.
+        lr_factor: Factor of the learning rate.
+        weight_decay: Weight decay of all of them, also of those that optim.weight_decay spares;
+            as of all others if not set.
+        freeze_from: Leave them as they are from this step on; from the first one if only
+            freeze_until is set.
+        freeze_until: Train them again from this step on; never if only freeze_from is set.
+    """
+
+    pattern: str
+    lr_factor: float = 1.0
+    weight_decay: Optional[float] = None
+    freeze_from: Optional[int] = None
+    freeze_until: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        _refuse(
+            None if self.pattern else "pattern: expected one such as \"embedding.*\", got ''",
+            _within("lr_factor", self.lr_factor, 0.0),
+            _within("weight_decay", self.weight_decay, 0.0),
+            _within("freeze_from", self.freeze_from, 0),
+            _within("freeze_until", self.freeze_until, (self.freeze_from or 0) + 1),
+        )
+
+
+@dataclass
 class OptimizerConfig:
     """Settings of the optimizer, AdamW.
 
@@ -49,12 +79,14 @@ class OptimizerConfig:
         lr_warmup_steps: Number of environment steps over which the learning rate rises from 0 to
             its value; none if not set.
         bs: Batch size: frames in one optimizer step.
-        weight_decay: Adam weight decay.
+        weight_decay: Adam weight decay, of the matrices; biases, norms and embedding tables have
+            none.
         micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
             a batch. A smaller number needs less memory, takes longer, and learns the same.
         anneal_lr: Lower the learning rate linearly to 0 over the run.
         update_epochs: Number of passes over the frames of each rollout.
-        max_grad_norm: Scale gradients down to this norm.
+        max_grad_norm: Scale gradients down to this norm, those of a value network for themselves.
+        groups: Settings of some of the parameters; each follows the first group that fits its name.
     """
 
     lr: float = 0.001
@@ -65,6 +97,7 @@ class OptimizerConfig:
     anneal_lr: bool = True
     update_epochs: int = 3
     max_grad_norm: float = 2.0
+    groups: List[ParamGroupConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _refuse(

@@ -19,6 +19,7 @@ from enn_trainer.interrupt import Interrupts
 from enn_trainer.opponents import CreateOpponent, space_differences
 from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import optimize
+from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.rollout import Rollout, collect
@@ -256,12 +257,11 @@ class _Run:
             self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
-        """Set the learning rate of the update that begins."""
+        """Set the learning rates of the update that begins, and what it leaves as it is."""
         self.update_start = time.monotonic()
         rates = rates_at(self.config, self.state.step, self.state.time_used)
         for optimizer in self.state.optimizers():
-            for group in optimizer.param_groups:
-                group["lr"] = rates.lr
+            begin_update(optimizer, rates.lr, self.state.step)
         return rates
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:

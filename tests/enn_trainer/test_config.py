@@ -14,6 +14,7 @@ from enn_trainer.config import (
     EnvConfig,
     EvalConfig,
     OptimizerConfig,
+    ParamGroupConfig,
     PPOConfig,
     RolloutConfig,
     TrainConfig,
@@ -56,6 +57,7 @@ def test_the_defaults_are_the_published_ones() -> None:
             "anneal_lr": True,
             "update_epochs": 3,
             "max_grad_norm": 2.0,
+            "groups": [],
         },
         "ppo": {
             "gae": True,
@@ -108,9 +110,10 @@ def test_fields_come_in_the_published_order() -> None:
     """Positional arguments are part of the interface; a published file lists all of them."""
     published = loads(GOLDEN_CONFIG.read_text())
     assert list(published) == ["version", *(f.name for f in dataclasses.fields(TrainConfig))]
-    for section in (EnvConfig, RogueNetConfig, OptimizerConfig, PPOConfig, RolloutConfig):
-        names = [f.name for f in dataclasses.fields(section)]
-        assert names in [list(v) for v in published.values() if isinstance(v, dict)]
+    kinds = (EnvConfig, RogueNetConfig, OptimizerConfig, PPOConfig, RolloutConfig)
+    for section, kind in zip(("env", "net", "optim", "ppo", "rollout"), kinds, strict=True):
+        names = [f.name for f in dataclasses.fields(kind)]
+        assert names[: len(published[section])] == list(published[section])  # then our own
 
 
 @pytest.mark.parametrize(
@@ -128,8 +131,8 @@ def test_every_field_has_a_description() -> None:
     missing: list[str] = []
 
     def collect(kind: Any, path: str) -> None:
-        while isinstance(kind, schema.Option):
-            kind = kind.type
+        while isinstance(kind, schema.Option | schema.List):
+            kind = kind.type if isinstance(kind, schema.Option) else kind.inner
         if isinstance(kind, schema.Struct):
             for field in kind.fields.values():
                 if not field.docstring:
@@ -156,6 +159,12 @@ def test_every_field_has_a_description() -> None:
         (lambda: OptimizerConfig(update_epochs=0), "update_epochs: "),
         (lambda: OptimizerConfig(max_grad_norm=0.0), "max_grad_norm: expected a number above 0"),
         (lambda: OptimizerConfig(max_grad_norm=math.nan), "max_grad_norm: "),
+        (lambda: ParamGroupConfig(""), "pattern: expected one such as"),
+        (lambda: ParamGroupConfig("*", lr_factor=-1.0), "lr_factor: "),
+        (lambda: ParamGroupConfig("*", weight_decay=math.inf), "weight_decay: "),
+        (lambda: ParamGroupConfig("*", freeze_from=-1), "freeze_from: "),
+        (lambda: ParamGroupConfig("*", freeze_until=0), "freeze_until: .*at least 1, got 0"),
+        (lambda: ParamGroupConfig("*", 1.0, None, 5, 5), "freeze_until: .*at least 6, got 5"),
         (lambda: PPOConfig(gamma=1.01), "gamma: expected a number from 0.0 to 1.0, got 1.01"),
         (lambda: PPOConfig(gae_lambda=-0.1), "gae_lambda: "),
         (lambda: PPOConfig(clip_coef=0.0), "clip_coef: "),
