@@ -15,6 +15,7 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.torch_optimizers import problems_of_optimizer
 from rogue_net.rogue_net import RogueNetConfig
 
 
@@ -72,14 +73,14 @@ class ParamGroupConfig:
 
 @dataclass
 class OptimizerConfig:
-    """Settings of the optimizer, AdamW.
+    """Settings of the optimizer.
 
     Attributes:
-        lr: Adam learning rate.
+        lr: The learning rate.
         lr_warmup_steps: Number of environment steps over which the learning rate rises from 0 to
             its value; none if not set.
         bs: Batch size: frames in one optimizer step.
-        weight_decay: Adam weight decay, of the matrices; biases, norms and embedding tables have
+        weight_decay: Weight decay, of the matrices; biases, norms and embedding tables have
             none.
         micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
             a batch. A smaller number needs less memory, takes longer, and learns the same.
@@ -87,6 +88,9 @@ class OptimizerConfig:
         update_epochs: Number of passes over the frames of each rollout.
         max_grad_norm: Scale gradients down to this norm, those of a value network for themselves.
         groups: Settings of some of the parameters; each follows the first group that fits its name.
+        name: Which optimizer: a class of torch.optim.
+        kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 if it
+            is not among them.
     """
 
     lr: float = 0.001
@@ -98,6 +102,8 @@ class OptimizerConfig:
     update_epochs: int = 3
     max_grad_norm: float = 2.0
     groups: List[ParamGroupConfig] = field(default_factory=list)
+    name: str = "AdamW"
+    kwargs: str = "{}"
 
     def __post_init__(self) -> None:
         _refuse(
@@ -108,7 +114,15 @@ class OptimizerConfig:
             _within("micro_bs", self.micro_bs, 1),
             _within("update_epochs", self.update_epochs, 1),
             _positive("max_grad_norm", self.max_grad_norm),
+            *self._problems_of_choice(),
         )
+
+    def _problems_of_choice(self) -> List[Optional[str]]:
+        not_json = _json_object("kwargs", self.kwargs)
+        if not_json is not None:
+            return [not_json]
+        decays = bool(self.weight_decay) or any(group.weight_decay for group in self.groups)
+        return [*problems_of_optimizer(self.name, self.kwargs, decays)]
 
 
 @dataclass

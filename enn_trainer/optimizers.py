@@ -1,16 +1,17 @@
 """Optimizers: which parameters each one trains, how fast and when, and how it takes a step."""
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from enn_trainer.config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.value_net import RogueNetWithValueNet
@@ -101,7 +102,8 @@ def _optimizer(
     for parameter, settings in parameters:
         key = tuple(settings.values())
         groups.setdefault(key, {"params": [], **settings})["params"].append(parameter)
-    optimizer = torch.optim.AdamW(groups.values(), lr=optim.lr, eps=1e-5)
+    kwargs = json.loads(optim.kwargs)
+    optimizer = new_optimizer(optim.name, kwargs, groups.values(), optim.lr)
     begin_update(optimizer, optim.lr, step=0)
     return optimizer
 

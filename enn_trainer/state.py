@@ -1,5 +1,6 @@
 """What a run needs to continue, and how it becomes files and comes back."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -154,8 +155,8 @@ def restore(
     """
     plain = _read_state(saved)
     network: Any = agent
+    _refuse_other_learner(saved, config, own_network=agent is not None)
     if network is None:
-        _refuse_other_network(saved, config)
         network = make_network(config, plain["obs_space"], plain["action_space"])
     _load_weights(network, saved)
     optimizer, vf_optimizer = make_optimizers(network, config.optim)
@@ -245,20 +246,27 @@ _ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
 }
 
 
-def _refuse_other_network(saved: checkpoint.Checkpoint, config: TrainConfig) -> None:
-    """The networks of a run that continues keep their shapes."""
+def _refuse_other_learner(
+    saved: checkpoint.Checkpoint, config: TrainConfig, own_network: bool
+) -> None:
+    """The networks of a run that continues keep their shapes, and the moments their meaning."""
     before = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-    settings = [
-        *_side_by_side("net", before.net, config.net),
-        *_side_by_side("vf_net", before.vf_net, config.vf_net),
+    settings: List[Tuple[str, object, object]] = [
+        ("optim.name", before.optim.name, config.optim.name),
+        ("optim.kwargs", json.loads(before.optim.kwargs), json.loads(config.optim.kwargs)),
     ]
+    if not own_network:
+        settings += _side_by_side("net", before.net, config.net)
+        settings += _side_by_side("vf_net", before.vf_net, config.vf_net)
     changed = [
         f"{name}: expected {old!r} as in {saved.path}, got {new!r}"
         for name, old, new in settings
         if old != new
     ]
     if changed:
-        raise CheckpointError(f"{'; '.join(changed)}; a run that continues keeps its network")
+        raise CheckpointError(
+            f"{'; '.join(changed)}; a run that continues keeps its network and its optimizer"
+        )
 
 
 def _side_by_side(

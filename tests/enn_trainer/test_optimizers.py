@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from enn_trainer import ConfigError, OptimizerConfig, ParamGroupConfig, State
+from enn_trainer import CheckpointError, ConfigError, OptimizerConfig, ParamGroupConfig, State
 from enn_trainer.optimizers import begin_update, clipped_step, decayed_parameters, make_optimizers
+from enn_trainer.torch_optimizers import usable_optimizers
 from entity_env import ObsSpace
 from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.translate import TranslationConfig
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
 from tests.enn_trainer.test_train import run
-from tests.enn_trainer.worlds import Meadow
+from tests.enn_trainer.worlds import Clockwork, Meadow
 from tests.rogue_net.nets import ACTIONS, SPACE
 
 NEVER_DECAYED = r"bias|norm_[12]\.weight|layer_norm\.weight|vector|relpos\.keys|relpos\.values"
@@ -306,3 +307,69 @@ def test_input_statistics_of_what_is_frozen_go_on(tmp_path: Path) -> None:
     """They follow the frames; only parameters are frozen."""
     state = run(tmp_path, group("embedding.*", freeze_from=0), env=Meadow).state
     assert state.agent.embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
+
+
+# Other optimizers of torch.
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("AdamW", '{"amsgrad": true, "betas": [0.8, 0.95]}'),
+        ("SGD", "{}"),
+        ("SGD", '{"momentum": 0.9, "nesterov": true}'),
+        ("RMSprop", '{"centered": true, "momentum": 0.5}'),
+        ("NAdam", "{}"),
+        ("RAdam", "{}"),
+        ("Adagrad", "{}"),
+        ("ASGD", "{}"),
+        ("Adafactor", "{}"),
+        ("Rprop", "{}"),
+    ],
+)
+def test_any_optimizer_of_torch_trains_and_resumes(tmp_path: Path, name: str, kwargs: str) -> None:
+    """Scalars such as the momentum schedule of NAdam and the averages of ASGD included."""
+    settings = [f"optim.name={name}", f"optim.kwargs={kwargs}", "optim.lr=0.01"]
+    straight, resumed = straight_and_resumed(tmp_path, *settings)
+    assert type(straight.optimizer) is type(resumed.optimizer) is getattr(torch.optim, name)
+    assert_same(straight, resumed)
+    begun = run(tmp_path, "max_train_time=0", env=Clockwork).state
+    assert names_that_moved(begun, straight)
+
+
+def test_published_eps_is_that_of_adamw_alone() -> None:
+    network = nets_with_every_option()[0]
+    for name, kwargs, eps in (
+        ("AdamW", "{}", 1e-5),
+        ("AdamW", '{"eps": 0.01}', 0.01),
+        ("Adam", "{}", 1e-8),
+    ):
+        (optimizer, _) = make_optimizers(network, OptimizerConfig(name=name, kwargs=kwargs))
+        assert {group["eps"] for group in optimizer.param_groups} == {eps}
+
+
+def test_no_optimizer_of_torch_decays_by_itself() -> None:
+    """By torch's defaults some do."""
+    network = nets_with_every_option()[0]
+    for name in usable_optimizers():
+        (optimizer, _) = make_optimizers(network, OptimizerConfig(name=name))
+        assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0}, name
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.name=Adam", "optim.name: expected 'AdamW' .* got 'Adam'"),
+        ('optim.kwargs={"amsgrad": true}', "optim.kwargs: expected {} .* got {'amsgrad': True}"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_optimizer_of_a_run_that_continues_cannot_change(
+    tmp_path: Path, override: str, message: str, own: bool
+) -> None:
+    """Its moments would mean something else, or be missing."""
+    first = run(tmp_path, checkpoint_dir=tmp_path / "run").state.agent
+    with pytest.raises(CheckpointError, match=message) as error:
+        run(tmp_path, override, checkpoint_dir=tmp_path / "run", agent=first if own else None)
+    assert "\n" not in str(error.value)
+    run(tmp_path, "optim.kwargs={ }", checkpoint_dir=tmp_path / "run")  # the same
