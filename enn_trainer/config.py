@@ -91,6 +91,10 @@ class OptimizerConfig:
         name: Which optimizer: a class of torch.optim.
         kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 if it
             is not among them.
+        shuffle: Draw a new order of the frames for each pass over them; otherwise they come step by
+            step, as they were collected.
+        max_entities: Entities in one forward and backward pass, at most; a frame with more of them
+            has one for itself. As with micro_bs, less memory, more time, and the same is learnt.
     """
 
     lr: float = 0.001
@@ -104,6 +108,8 @@ class OptimizerConfig:
     groups: List[ParamGroupConfig] = field(default_factory=list)
     name: str = "AdamW"
     kwargs: str = "{}"
+    shuffle: bool = True
+    max_entities: Optional[int] = None
 
     def __post_init__(self) -> None:
         _refuse(
@@ -114,6 +120,7 @@ class OptimizerConfig:
             _within("micro_bs", self.micro_bs, 1),
             _within("update_epochs", self.update_epochs, 1),
             _positive("max_grad_norm", self.max_grad_norm),
+            _within("max_entities", self.max_entities, 1),
             *self._problems_of_choice(),
         )
 

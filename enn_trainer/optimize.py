@@ -15,6 +15,7 @@ from enn_trainer.optimizers import clipped_step
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
 from entity_env.seeding import derive_seed, mix
+from entity_env.spaces import GLOBAL
 from rogue_net.rogue_net import NetOutput
 
 
@@ -104,7 +105,10 @@ def optimize(
     agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
     total = Sums.zero(returns.device)
-    for frames in minibatches(rollout.num_frames, optim.bs, optim.update_epochs, seed):
+    entities = _entities_of_each_frame(rollout)
+    for frames in minibatches(
+        rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
+    ):
         index = torch.from_numpy(frames).to(returns.device)
         minibatch = _Minibatch(
             frames=frames,
@@ -116,7 +120,7 @@ def optimize(
         )
         agent.zero_grad(set_to_none=True)
         done = Sums.zero(returns.device)
-        for piece in _pieces(len(frames), optim.micro_bs or len(frames)):
+        for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
             done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef)
         done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
         if vf_optimizer is not None:
@@ -135,18 +139,50 @@ def optimize(
 
 
 def minibatches(
-    num_frames: int, size: int, epochs: int, seed: int
+    num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """The frames of each minibatch: every frame once per epoch, in an order that `seed` gives."""
+    """The frames of each minibatch: every frame once per epoch.
+
+    They come in an order that `seed` gives, or one after the other.
+    """
     for epoch in range(epochs):
-        order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
-        for piece in _pieces(num_frames, size):
-            yield order[piece]
+        order = np.arange(num_frames)
+        if shuffle:
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
+        for start in range(0, num_frames, size):
+            yield order[start : start + size]
 
 
-def _pieces(total: int, size: int) -> Iterator[slice]:
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
+def microbatches(
+    entities: npt.NDArray[np.int64], size: int | None, max_entities: int | None
+) -> Iterator[slice]:
+    """Cut a minibatch, in its order, into pieces of as many frames as the limits allow.
+
+    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
+    of advantages are over it: a budget of entities there would let a frame with many entities,
+    among fewer others, weigh more. Pieces only add up.
+
+    Args:
+        entities: (F,) int64, how many each frame has.
+        size: frames of a piece at most, None for no limit.
+        max_entities: entities of a piece at most, None for no limit; a frame with more of them is a
+            piece of its own.
+    """
+    ends = np.cumsum(entities)
+    start, before = 0, 0
+    while start < len(entities):
+        stop = len(entities) if size is None else min(start + size, len(entities))
+        if max_entities is not None:
+            fitting = int(np.searchsorted(ends, before + max_entities, side="right"))
+            stop = min(stop, max(fitting, start + 1))
+        yield slice(start, stop)
+        start, before = stop, int(ends[stop - 1])
+
+
+def _entities_of_each_frame(rollout: Rollout) -> npt.NDArray[np.int64]:
+    """(T * B,) int64; what is global is no entity."""
+    lengths = [rows.lengths for name, rows in rollout.batch.features.items() if name != GLOBAL]
+    return sum(lengths, start=np.zeros(rollout.num_frames, dtype=np.int64))
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def test_the_defaults_are_the_published_ones() -> None:
             "groups": [],
             "name": "AdamW",
             "kwargs": "{}",
+            "shuffle": True,
+            "max_entities": None,
         },
         "ppo": {
             "gae": True,
@@ -167,6 +169,7 @@ def test_every_field_has_a_description() -> None:
         (lambda: ParamGroupConfig("*", freeze_from=-1), "freeze_from: "),
         (lambda: ParamGroupConfig("*", freeze_until=0), "freeze_until: .*at least 1, got 0"),
         (lambda: ParamGroupConfig("*", 1.0, None, 5, 5), "freeze_until: .*at least 6, got 5"),
+        (lambda: OptimizerConfig(max_entities=0), "max_entities: "),
         (lambda: OptimizerConfig(name="Adamw"), "name: .*NAdam.*got 'Adamw'; did you mean AdamW?"),
         (
             lambda: OptimizerConfig(name="Optimizer"),
