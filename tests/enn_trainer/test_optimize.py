@@ -172,26 +172,30 @@ def test_budget_counts_the_entities_of_a_frame() -> None:
 
 
 def test_last_short_minibatch_is_weighted_by_its_own_frames() -> None:
-    """Its gradient is that of a rollout that has no other frames."""
+    """Means over its four frames and their actors, and not over the twenty of the others."""
     net, rollout = a_rollout(num_envs=4, steps=6)
     last = np.arange(20, 24)
-    of_last = Rollout(
-        **{
-            **vars(rollout),
-            "batch": rollout.batch.take(last),
-            "actions": {name: rows.take(last) for name, rows in rollout.actions.items()},
-            "logprobs": {name: rows.take(last) for name, rows in rollout.logprobs.items()},
-            **{
-                name: getattr(rollout, name)[5:]
-                for name in ("values", "rewards", "terminated", "truncated")
-            },
-            "final_values": rollout.final_values[int(rollout.truncated[:5].sum()) :],
-        }
+    double_net, frames = copy.deepcopy(net).double(), double(rollout)
+    estimate = advantages(frames, PPOConfig())
+    advantage = estimate.advantages.flatten()[20:]
+    advantage = (advantage - advantage.mean()) / advantage.std()
+    chosen = {name: rows.take(last) for name, rows in rollout.actions.items()}
+    out = double_net(
+        frames.batch.take(last), actions={name: rows.values for name, rows in chosen.items()}
     )
-    expected = gradients_of_one_step(net, of_last, 4, None, shuffle=False)
+    gains = [
+        (out.logprobs[name] - rollout.logprobs[name].take(last).values).exp()
+        * advantage[torch.from_numpy(rows.frame_of_row())]
+        for name, rows in chosen.items()
+    ]
+    error = out.values["value"].flatten() - estimate.returns.flatten()[20:]
+    loss = 0.5 * (0.5 * error.square()).mean() - torch.cat(gains).mean()
+    loss = loss - 0.1 * torch.cat(list(out.entropies.values())).mean()
+    expected = torch.autograd.grad(loss, list(double_net.parameters()))
     got = gradients_of_one_step(net, rollout, 20, None, shuffle=False)
+    assert any((g != 0).any() for g in expected)
     for a, b in zip(expected, got, strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-9)
 
 
 def losses_at_rest(net: RogueNet, rollout: Rollout, **sizes: int) -> dict[str, float]:
@@ -216,6 +220,14 @@ def test_losses_are_means_over_all_that_the_minibatches_cover(sizes: dict[str, i
         for parameter in net.parameters():
             parameter.add_(0.3 * torch.sin(torch.arange(parameter.numel()).view_as(parameter)))
     whole, cut = losses_at_rest(net, rollout, bs=24), losses_at_rest(net, rollout, **sizes)
+    with torch.no_grad():
+        out = net(rollout.batch, actions={n: rows.values for n, rows in rollout.actions.items()})
+    ratios = [out.logprobs[name] - old.values for name, old in rollout.logprobs.items()]
+    logratio, entropy = torch.cat(ratios), torch.cat(list(out.entropies.values()))
+    assert len(logratio) != rollout.num_frames
+    assert whole["losses/entropy"] == pytest.approx(entropy.mean().item(), rel=1e-4)
+    divergence = (logratio.exp() - 1 - logratio).mean().item()
+    assert whole["losses/approx_kl"] == pytest.approx(divergence, rel=1e-4)
     for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"):
         assert whole[f"losses/{name}"] != 0, name
         assert cut[f"losses/{name}"] == pytest.approx(whole[f"losses/{name}"], rel=1e-4), name

@@ -114,6 +114,17 @@ def test_gradients_are_clipped_and_reported_apart(tmp_path: Path) -> None:
     assert norms()[1] == 0.0
 
 
+def test_each_gradient_has_the_norm_to_itself(tmp_path: Path) -> None:
+    """A step of plain gradient descent is as long as the gradient after clipping."""
+    settings = ["total_timesteps=24", "optim.name=SGD", "optim.lr=1", "optim.anneal_lr=false"]
+    settings += ["optim.update_epochs=1", "optim.bs=24", "optim.max_grad_norm=0.0001", *APART]
+    begun = run(tmp_path, *settings, "max_train_time=0").state.agent
+    trained = run(tmp_path, *settings).state.agent
+    for part in ("policy", "value_function"):
+        step = weights(getattr(trained, part)).double() - weights(getattr(begun, part)).double()
+        assert step.norm().item() == pytest.approx(0.0001, rel=1e-2), part
+
+
 def test_learning_rate_of_both_is_annealed_and_warmed_up(tmp_path: Path) -> None:
     for rates in (["optim.lr_warmup_steps=1000"], []):
         state = run(tmp_path, *APART, *rates).state
