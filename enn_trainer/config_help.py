@@ -54,6 +54,8 @@ def _entries(cls: type[Any]) -> Iterator[_Entry]:
 def _entries_of(kind: schema.Type, path: str) -> Iterator[_Entry]:
     while isinstance(kind, schema.Option):
         kind = kind.type
+    if isinstance(kind, schema.List):
+        kind, path = kind.inner, f"{path}[]"
     if not isinstance(kind, schema.Struct):
         return
     for field in kind.fields.values():

@@ -321,6 +321,8 @@ def _type_name(kind: Any) -> str:
 
 
 def _as_ron(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_ron(item) for item in value]
     if not is_dataclass(value):
         return value
     fields = {f.name: _as_ron(getattr(value, f.name)) for f in dataclasses.fields(value)}

@@ -19,6 +19,7 @@ from enn_trainer.interrupt import Interrupts
 from enn_trainer.opponents import CreateOpponent, space_differences
 from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import optimize
+from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.reward_scaling import RewardScaling, reward_scalars
@@ -92,7 +93,8 @@ def train(
     device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
     create_envs = env_factory(env)
     with ExitStack() as stack:
-        stack.enter_context(torch_threads(config.net.d_model))
+        widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
+        stack.enter_context(torch_threads(max(widths)))
         stack.enter_context(global_randomness_kept())
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
@@ -139,6 +141,7 @@ def train(
                 ent_coef=rates.ent_coef,
                 seed=derive_seed(config.seed, "minibatches", state.step),
                 ent_tunings=state.ent_tunings,
+                vf_optimizer=state.vf_optimizer,
             )
             state.agent.update_input_stats(rollout.batch)
             obs = rollout.next_obs
@@ -183,6 +186,8 @@ def _open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -
 
 def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
     """The state of the run, if it is one of these environments."""
+    if agent is not None and manager.config.vf_net is not None:
+        raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
     if not envs.action_space():
         raise ConfigError("env: expected a world with actions, its action space is empty")
     if not envs.obs_space().entities and not envs.has_global_entity():
@@ -265,11 +270,11 @@ class _Run:
             self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
-        """Set the learning rate of the update that begins."""
+        """Set the learning rates of the update that begins, and what it leaves as it is."""
         self.update_start = time.monotonic()
         rates = rates_at(self.config, self.state.step, self.state.time_used)
-        for group in self.state.optimizer.param_groups:
-            group["lr"] = rates.lr
+        for optimizer in self.state.optimizers():
+            begin_update(optimizer, rates.lr, self.state.step)
         return rates
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:

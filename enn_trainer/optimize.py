@@ -14,9 +14,11 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.config import OptimizerConfig, PPOConfig
 from enn_trainer.entropy_targets import coef_of_actor, normalised_entropy, tune, tuned_scalars
 from enn_trainer.errors import AgentError
+from enn_trainer.optimizers import clipped_step
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
 from entity_env.seeding import derive_seed, mix
+from entity_env.spaces import GLOBAL
 from rogue_net.rogue_net import NetOutput
 from rogue_net.value_bins import bin_targets
 
@@ -32,6 +34,7 @@ class Sums:
         grad_norm: over optimizer steps, before clipping.
         tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
         terms, actors, frames, optimizer_steps: how many of each.
+        vf_grad_norm: as grad_norm, of a value network apart from the policy.
     """
 
     policy_loss: Tensor
@@ -45,6 +48,7 @@ class Sums:
     actors: int = 0
     frames: int = 0
     optimizer_steps: int = 0
+    vf_grad_norm: Tensor | float = 0.0
 
     @staticmethod
     def zero(device: torch.device, num_tuned: int = 0) -> "Sums":
@@ -60,14 +64,15 @@ class Sums:
     def means(self) -> dict[str, float]:
         """The published names of the losses, each a mean over what it covers."""
         terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
+        steps = max(1, self.optimizer_steps)
         return {
             "losses/policy_loss": self.policy_loss.item() / terms,
             "losses/entropy": self.entropy.item() / terms,
             "losses/approx_kl": self.approx_kl.item() / actors,
             "losses/clipfrac": self.clipped.item() / actors,
             "losses/value_loss": self.value_loss.item() / frames,
-            "losses/gradnorm": self.grad_norm.item() / max(1, self.optimizer_steps),
-            "losses/vf_gradnorm": 0.0,
+            "losses/gradnorm": self.grad_norm.item() / steps,
+            "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
         }
 
 
@@ -82,6 +87,7 @@ def optimize(
     ent_coef: float,
     seed: int,
     ent_tunings: dict[str, Tensor] | None = None,
+    vf_optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -91,7 +97,8 @@ def optimize(
 
     Args:
         agent: the network; its parameters are changed.
-        optimizer: of these parameters, with the learning rate set.
+        optimizer: of these parameters, with the learning rate set; of the policy's alone where
+            the value network is apart.
         rollout: T * B frames.
         estimate: returns and advantages, (T, B).
         ppo: the loss.
@@ -100,6 +107,7 @@ def optimize(
         seed: of this update; the order of the frames is a function of it.
         ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
             of, see `tune`; they are tuned.
+        vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
 
     Returns:
         The losses by their published names.
@@ -112,7 +120,10 @@ def optimize(
     agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
     total = Sums.zero(returns.device, len(ent_tunings))
-    for frames in minibatches(rollout.num_frames, optim.bs, optim.update_epochs, seed):
+    entities = _entities_of_each_frame(rollout)
+    for frames in minibatches(
+        rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
+    ):
         index = torch.from_numpy(frames).to(returns.device)
         minibatch = _Minibatch(
             frames=frames,
@@ -122,13 +133,14 @@ def optimize(
             old_values=rollout.values.flatten()[index],
             keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
-        optimizer.zero_grad(set_to_none=True)
+        agent.zero_grad(set_to_none=True)
         done = Sums.zero(returns.device, len(ent_tunings))
-        for piece in _pieces(len(frames), optim.micro_bs or len(frames)):
+        for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
             done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
-        done.grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), optim.max_grad_norm)
+        done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
+        if vf_optimizer is not None:
+            done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
         done.optimizer_steps = 1
-        optimizer.step()
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total += done
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
@@ -145,18 +157,50 @@ def optimize(
 
 
 def minibatches(
-    num_frames: int, size: int, epochs: int, seed: int
+    num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """The frames of each minibatch: every frame once per epoch, in an order that `seed` gives."""
+    """The frames of each minibatch: every frame once per epoch.
+
+    They come in an order that `seed` gives, or one after the other.
+    """
     for epoch in range(epochs):
-        order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
-        for piece in _pieces(num_frames, size):
-            yield order[piece]
+        order = np.arange(num_frames)
+        if shuffle:
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
+        for start in range(0, num_frames, size):
+            yield order[start : start + size]
 
 
-def _pieces(total: int, size: int) -> Iterator[slice]:
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
+def microbatches(
+    entities: npt.NDArray[np.int64], size: int | None, max_entities: int | None
+) -> Iterator[slice]:
+    """Cut a minibatch, in its order, into pieces of as many frames as the limits allow.
+
+    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
+    of advantages are over it: a budget of entities there would let a frame with many entities,
+    among fewer others, weigh more. Pieces only add up.
+
+    Args:
+        entities: (F,) int64, how many each frame has.
+        size: frames of a piece at most, None for no limit.
+        max_entities: entities of a piece at most, None for no limit; a frame with more of them is a
+            piece of its own.
+    """
+    ends = np.cumsum(entities)
+    start, before = 0, 0
+    while start < len(entities):
+        stop = len(entities) if size is None else min(start + size, len(entities))
+        if max_entities is not None:
+            fitting = int(np.searchsorted(ends, before + max_entities, side="right"))
+            stop = min(stop, max(fitting, start + 1))
+        yield slice(start, stop)
+        start, before = stop, int(ends[stop - 1])
+
+
+def _entities_of_each_frame(rollout: Rollout) -> npt.NDArray[np.int64]:
+    """(T * B,) int64; what is global is no entity."""
+    lengths = [rows.lengths for name, rows in rollout.batch.features.items() if name != GLOBAL]
+    return sum(lengths, start=np.zeros(rollout.num_frames, dtype=np.int64))
 
 
 def _num_terms(

@@ -1,8 +1,9 @@
 """What a run needs to continue, and how it becomes files and comes back."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from safetensors import SafetensorError
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from enn_trainer import checkpoint, loss_state, ron
 from enn_trainer.agent import PPOAgent
-from enn_trainer.config import OptimizerConfig, TrainConfig
+from enn_trainer.config import TrainConfig
 from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.optimizers import make_optimizers, trained_by, value_network
 from enn_trainer.reward_scaling import RewardScaling
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
@@ -25,7 +27,8 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.rogue_net import RogueNet
+from rogue_net.rogue_net import RogueNet, RogueNetConfig
+from rogue_net.value_net import RogueNetWithValueNet
 
 STATE_VERSION = 1
 LOSS_STATE = "state.loss.safetensors"
@@ -39,10 +42,11 @@ class State:
         step: Frames of all environments so far, over all restarts.
         restart: How many times the run was resumed.
         next_eval_step: The step of the next evaluation.
-        agent: The policy network, with the statistics that normalise its input.
-        value_function: The value network, if it is apart from the policy.
+        agent: The network that plays, with the statistics that normalise its input: a policy with
+            a value head; with `vf_net` a policy and a value network that answer as one.
+        value_function: The value network inside `agent`, if it is apart from the policy.
         optimizer: The optimizer of the policy network.
-        vf_optimizer: The optimizer of the value network.
+        vf_optimizer: The optimizer of the value network, if it is apart from the policy.
         obs_space: What the environment shows.
         action_space: What can be done in it.
         time_used: Seconds of training, over all restarts.
@@ -57,8 +61,8 @@ class State:
     next_eval_step: Optional[int]
     agent: Any
     value_function: Optional[Any]
-    optimizer: torch.optim.AdamW
-    vf_optimizer: Optional[torch.optim.AdamW]
+    optimizer: torch.optim.Optimizer
+    vf_optimizer: Optional[torch.optim.Optimizer]
     obs_space: ObsSpace
     action_space: Dict[str, ActionSpace]
     time_used: float = 0.0
@@ -67,15 +71,18 @@ class State:
     reward_scaling: Optional[RewardScaling] = None
 
     def to(self, device: torch.device) -> None:
-        """Move the tensors to a device: the network, the moments of its parameters, the rest."""
+        """Move the tensors to a device: networks, the moments of their parameters, the rest."""
         self.agent.to(device)
         self.ent_tunings = {name: t.to(device) for name, t in self.ent_tunings.items()}
         if self.reward_scaling is not None:
             self.reward_scaling.to(device)
-        for moments in self.optimizer.state.values():
-            for name, value in moments.items():
-                if isinstance(value, Tensor) and name != "step":
-                    moments[name] = value.to(device)
+        for optimizer in self.optimizers():
+            optimizer.load_state_dict(optimizer.state_dict())  # puts moments where parameters are
+
+    def optimizers(self) -> List[torch.optim.Optimizer]:
+        """That of the policy, and that of the value network if there is one."""
+        both = [self.optimizer, self.vf_optimizer]
+        return [optimizer for optimizer in both if optimizer is not None]
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
@@ -92,14 +99,15 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     first_eval = None
     if cfg.eval is not None:
         first_eval = 0 if cfg.eval.run_on_first_step else cfg.eval.interval
+    optimizer, vf_optimizer = make_optimizers(agent, cfg.optim)
     return State(
         step=0,
         restart=0,
         next_eval_step=first_eval,
         agent=agent,
-        value_function=None,
-        optimizer=make_optimizer(agent, cfg.optim),
-        vf_optimizer=None,
+        value_function=value_network(agent),
+        optimizer=optimizer,
+        vf_optimizer=vf_optimizer,
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
         ent_tunings=loss_state.fresh_ent_tunings(cfg.ppo, ctx["action_space"]),
@@ -109,8 +117,10 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
 
 def make_network(
     cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
-) -> RogueNet:
+) -> Union[RogueNet, RogueNetWithValueNet]:
     """A fresh network; its weights are a function of the seed. Leaves torch's generator alone.
+
+    With `cfg.vf_net` it is two, which answer as one.
 
     Raises:
         ConfigError: the configuration names types or features that the spaces do not have.
@@ -119,24 +129,20 @@ def make_network(
         torch.manual_seed(derive_seed(cfg.seed, "network"))
         try:
             heads = {"value": cfg.ppo.value_bins or 1}
+            if cfg.vf_net is not None:
+                return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
             return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
         except ValueError as error:
-            raise ConfigError(f"net: {error}") from None
-
-
-def make_optimizer(network: nn.Module, optim: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters of a network."""
-    return torch.optim.AdamW(
-        network.parameters(), lr=optim.lr, weight_decay=optim.weight_decay, eps=1e-5
-    )
+            raise ConfigError(f"net: {error}".replace("net: vf_config", "vf_net", 1)) from None
 
 
 def to_files(config: TrainConfig, state: State) -> Dict[str, bytes]:
     """The files of a checkpoint, by name."""
-    names = [name for name, _ in state.agent.named_parameters()]
+    names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments = {
-        f"{names[i]}/{key}": value
-        for i, entry in state.optimizer.state_dict()["state"].items()
+        f"{names[parameter]}/{key}": value
+        for optimizer in state.optimizers()
+        for parameter, entry in optimizer.state.items()
         for key, value in entry.items()
     }
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
@@ -164,22 +170,23 @@ def restore(
     """
     plain = _read_state(saved)
     network: Any = agent
+    _refuse_other_learner(saved, config, own_network=agent is not None)
     if network is None:
-        _refuse_other_network(saved, config)
         network = make_network(config, plain["obs_space"], plain["action_space"])
     _load_weights(network, saved)
-    optimizer = make_optimizer(network, config.optim)
-    _load_moments(optimizer, network, _tensors(saved, "state.optimizer.safetensors"))
+    optimizer, vf_optimizer = make_optimizers(network, config.optim)
     learnt = _tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
-    return State(
+    state = State(
         agent=network,
-        value_function=None,
+        value_function=value_network(network),
         optimizer=optimizer,
-        vf_optimizer=None,
+        vf_optimizer=vf_optimizer,
         ent_tunings=loss_state.ent_tunings(learnt, config.ppo, plain["action_space"]),
         reward_scaling=loss_state.reward_scaling(learnt, config),
         **plain,
     )
+    _load_moments(state, _tensors(saved, "state.optimizer.safetensors"))
+    return state
 
 
 class SavedNetwork(NamedTuple):
@@ -257,21 +264,39 @@ _ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
 }
 
 
-def _refuse_other_network(saved: checkpoint.Checkpoint, config: TrainConfig) -> None:
-    """The network of a run that continues keeps its shape."""
+def _refuse_other_learner(
+    saved: checkpoint.Checkpoint, config: TrainConfig, own_network: bool
+) -> None:
+    """The networks of a run that continues keep their shapes, and the moments their meaning."""
     before = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-    changed = [
-        f"net.{f.name}: expected {old!r} as in {saved.path}, got {new!r}"
-        for f in fields(before.net)
-        if (old := getattr(before.net, f.name)) != (new := getattr(config.net, f.name))
+    settings: List[Tuple[str, object, object]] = [
+        ("optim.name", before.optim.name, config.optim.name),
+        ("optim.kwargs", json.loads(before.optim.kwargs), json.loads(config.optim.kwargs)),
+        ("ppo.value_bins", before.ppo.value_bins, config.ppo.value_bins),
     ]
-    if before.ppo.value_bins != config.ppo.value_bins:
-        changed.append(
-            f"ppo.value_bins: expected {before.ppo.value_bins!r} as in {saved.path}, "
-            f"got {config.ppo.value_bins!r}"
-        )
+    if not own_network:
+        settings += _side_by_side("net", before.net, config.net)
+        settings += _side_by_side("vf_net", before.vf_net, config.vf_net)
+    changed = [
+        f"{name}: expected {old!r} as in {saved.path}, got {new!r}"
+        for name, old, new in settings
+        if old != new
+    ]
     if changed:
-        raise CheckpointError(f"{'; '.join(changed)}; a run that continues keeps its network")
+        raise CheckpointError(
+            f"{'; '.join(changed)}; a run that continues keeps its network and its optimizer"
+        )
+
+
+def _side_by_side(
+    section: str, old: Optional[RogueNetConfig], new: Optional[RogueNetConfig]
+) -> List[Tuple[str, object, object]]:
+    """The settings of two networks by name, or the networks where there is only one."""
+    if old is None or new is None:
+        return [(section, old, new)]
+    return [
+        (f"{section}.{f.name}", getattr(old, f.name), getattr(new, f.name)) for f in fields(old)
+    ]
 
 
 def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
@@ -283,18 +308,19 @@ def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
         ) from None
 
 
-def _load_moments(
-    optimizer: torch.optim.AdamW, network: nn.Module, tensors: Dict[str, Tensor]
-) -> None:
+def _load_moments(state: State, tensors: Dict[str, Tensor]) -> None:
     """Give every parameter the moments saved under its name; the settings stay as configured."""
-    state: Dict[int, Dict[str, Tensor]] = {}
-    index = {name: i for i, (name, _) in enumerate(network.named_parameters())}
+    names = {parameter: name for name, parameter in state.agent.named_parameters()}
+    moments: Dict[str, Dict[str, Tensor]] = {name: {} for name in names.values()}
     for key, value in tensors.items():
         name, _, moment = key.rpartition("/")
-        if name not in index:
+        if name not in moments:
             raise CheckpointError(f"optimizer: has {key}, but the network has no {name}")
-        state.setdefault(index[name], {})[moment] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        moments[name][moment] = value
+    for optimizer in state.optimizers():
+        numbered = enumerate(names[parameter] for parameter in trained_by(optimizer))
+        own = {i: moments[name] for i, name in numbered if moments[name]}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
 
 def _tensor_bytes(tensors: Dict[str, Tensor]) -> bytes:

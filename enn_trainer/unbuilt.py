@@ -20,8 +20,6 @@ def check_supported(config: TrainConfig) -> None:
 
 
 def _unbuilt(config: TrainConfig) -> Iterator[str]:
-    if config.vf_net is not None:
-        yield "vf_net"
     if config.track:
         yield "track=true"
     if config.capture_samples is not None:

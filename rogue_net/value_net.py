@@ -22,6 +22,9 @@ class RogueNetWithValueNet(nn.Module):
         obs_space: the entity types and features that both take.
         action_space: the actions of the policy.
         regression_heads: sizes of what the value function says, by name, or bins.
+
+    Raises:
+        ValueError: as of `RogueNet`; begins with `vf_config` where it is the value function's.
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class RogueNetWithValueNet(nn.Module):
         heads: Mapping[str, int | ValueBinsConfig] = {"value": 1}
         if regression_heads is not None:
             heads = regression_heads
-        self.value_function = RogueNet(
-            vf_config, obs_space, {}, heads, global_entity=has_global_choice(action_space)
-        )
+        global_entity = has_global_choice(action_space)
+        try:
+            self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
+        except ValueError as error:
+            raise ValueError(f"vf_config: {error}") from error
 
     def forward(
         self,

@@ -14,6 +14,7 @@ from enn_trainer.config import (
     EnvConfig,
     EvalConfig,
     OptimizerConfig,
+    ParamGroupConfig,
     PPOConfig,
     RolloutConfig,
     TrainConfig,
@@ -57,6 +58,11 @@ def test_the_defaults_are_the_published_ones() -> None:
             "anneal_lr": True,
             "update_epochs": 3,
             "max_grad_norm": 2.0,
+            "groups": [],
+            "name": "AdamW",
+            "kwargs": "{}",
+            "shuffle": True,
+            "max_entities": None,
         },
         "ppo": {
             "gae": True,
@@ -120,17 +126,10 @@ def test_fields_come_in_the_published_order() -> None:
     """Positional arguments are part of the interface; a published file lists all of them."""
     published = loads(GOLDEN_CONFIG.read_text())
     assert list(published) == ["version", *(f.name for f in dataclasses.fields(TrainConfig))]
-    ours = {"ppo": 10}  # fields of our own come after the published ones
-    sections = {
-        "env": EnvConfig,
-        "net": RogueNetConfig,
-        "optim": OptimizerConfig,
-        "ppo": PPOConfig,
-        "rollout": RolloutConfig,
-    }
-    for name, section in sections.items():
-        names = [f.name for f in dataclasses.fields(section)]
-        assert names[: len(names) - ours.get(name, 0)] == list(published[name])
+    kinds = (EnvConfig, RogueNetConfig, OptimizerConfig, PPOConfig, RolloutConfig)
+    for section, kind in zip(("env", "net", "optim", "ppo", "rollout"), kinds, strict=True):
+        names = [f.name for f in dataclasses.fields(kind)]
+        assert names[: len(published[section])] == list(published[section])  # then our own
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_every_field_has_a_description() -> None:
     missing: list[str] = []
 
     def collect(kind: Any, path: str) -> None:
-        while isinstance(kind, schema.Option):
-            kind = kind.type
+        while isinstance(kind, schema.Option | schema.List):
+            kind = kind.type if isinstance(kind, schema.Option) else kind.inner
         if isinstance(kind, schema.Struct):
             for field in kind.fields.values():
                 if not field.docstring:
@@ -176,6 +175,42 @@ def test_every_field_has_a_description() -> None:
         (lambda: OptimizerConfig(update_epochs=0), "update_epochs: "),
         (lambda: OptimizerConfig(max_grad_norm=0.0), "max_grad_norm: expected a number above 0"),
         (lambda: OptimizerConfig(max_grad_norm=math.nan), "max_grad_norm: "),
+        (lambda: ParamGroupConfig(""), "pattern: expected one such as"),
+        (lambda: ParamGroupConfig("*", lr_factor=-1.0), "lr_factor: "),
+        (lambda: ParamGroupConfig("*", weight_decay=math.inf), "weight_decay: "),
+        (lambda: ParamGroupConfig("*", freeze_from=-1), "freeze_from: "),
+        (lambda: ParamGroupConfig("*", freeze_until=0), "freeze_until: .*at least 1, got 0"),
+        (lambda: ParamGroupConfig("*", 1.0, None, 5, 5), "freeze_until: .*at least 6, got 5"),
+        (lambda: OptimizerConfig(max_entities=0), "max_entities: "),
+        (lambda: OptimizerConfig(name="Adamw"), "name: .*NAdam.*got 'Adamw'; did you mean AdamW?"),
+        (
+            lambda: OptimizerConfig(name="Optimizer"),
+            "name: expected one of .*SGD, got 'Optimizer'$",
+        ),
+        (lambda: OptimizerConfig(name="LBFGS"), "name: LBFGS cannot train .*closure"),
+        (lambda: OptimizerConfig(name="SparseAdam"), "name: SparseAdam cannot train .*dense"),
+        (lambda: OptimizerConfig(name="Muon"), "name: Muon cannot train .*2D"),
+        (lambda: OptimizerConfig(kwargs="[]"), "kwargs: expected a JSON object"),
+        (lambda: OptimizerConfig(kwargs='{"beta": 1}'), "kwargs: beta is no .*did you mean betas"),
+        (lambda: OptimizerConfig(kwargs='{"zzz": 1}'), "kwargs: zzz is no .*which has betas, eps"),
+        (
+            lambda: OptimizerConfig(kwargs='{"lr": 1}'),
+            "kwargs: lr is a setting of its own, optim.lr",
+        ),
+        (
+            lambda: OptimizerConfig(kwargs='{"betas": [0.9, 2]}'),
+            "kwargs: AdamW refuses .*index 1: 2",
+        ),
+        (lambda: OptimizerConfig(kwargs='{"betas": 0.9}'), "kwargs: AdamW refuses"),
+        (
+            lambda: OptimizerConfig(name="SGD", kwargs='{"momentum": NaN}'),
+            "kwargs: SGD refuses .* infinite or NaN",
+        ),
+        (lambda: OptimizerConfig(name="Rprop", weight_decay=0.1), "weight_decay: expected 0.0"),
+        (
+            lambda: OptimizerConfig(name="Rprop", groups=[ParamGroupConfig("*", 1.0, 0.1)]),
+            "weight_decay: expected 0.0",
+        ),
         (lambda: PPOConfig(gamma=1.01), "gamma: expected a number from 0.0 to 1.0, got 1.01"),
         (lambda: PPOConfig(gae_lambda=-0.1), "gae_lambda: "),
         (lambda: PPOConfig(clip_coef=0.0), "clip_coef: "),
@@ -259,7 +294,6 @@ def test_a_batch_larger_than_a_rollout_is_refused_with_the_fix() -> None:
 def test_what_is_not_built_yet_is_refused_in_one_line_that_names_it() -> None:
     evaluation = EvalConfig(1, 1, capture_videos=True, capture_samples="b.bin")
     config = train_config(
-        vf_net=RogueNetConfig(),
         track=True,
         capture_samples="a\nb",
         capture_logits=True,
@@ -269,14 +303,13 @@ def test_what_is_not_built_yet_is_refused_in_one_line_that_names_it() -> None:
         check_supported(config)
     refused = [problem.split(": ")[0] for problem in caught.value.problems]
     assert refused == [
-        "vf_net",
         "track=true",
         "capture_samples='a\\nb'",
         "capture_logits=true",
         "eval.capture_videos=true",
         "eval.capture_samples='b.bin'",
     ]
-    assert "vf_net: not available in this version; leave it out" in str(caught.value)
+    assert "track=true: not available in this version; leave it out" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -290,7 +323,7 @@ def test_the_defaults_are_all_built() -> None:
         translation=TranslationConfig(reference_entity="A", position_features=["x"]),
     )
     check_supported(train_config(net=net))
-    check_supported(train_config(net=RogueNetConfig(pooling="mean")))
+    check_supported(train_config(net=RogueNetConfig(pooling="mean"), vf_net=RogueNetConfig()))
     check_supported(train_config(eval=EvalConfig(1, 1, opponent="random")))
 
 

@@ -528,3 +528,32 @@ def test_help_shows_the_fields_of_a_section_that_is_asked_for() -> None:
 
 def test_help_says_when_nothing_matches() -> None:
     assert hps_info(TrainConfig, "xyzzy") == "no field matches 'xyzzy'"
+
+
+def test_list_of_sections_is_read_and_written() -> None:
+    as_json = 'optim.groups=[{"pattern": "embedding.*", "lr_factor": 2}, {"pattern": "x"}]'
+    as_ron = 'optim.groups=[(pattern: "embedding.*", lr_factor: 2.0), (pattern: "x")]'
+    config = load_config(TrainConfig, None, [as_json])
+    assert [(g.pattern, g.lr_factor) for g in config.optim.groups] == [
+        ("embedding.*", 2.0),
+        ("x", 1.0),
+    ]
+    assert load_config(TrainConfig, None, [as_ron]) == config
+    assert load_config(TrainConfig, None, text=dump_config(config)) == config
+
+
+def test_problems_in_a_list_of_sections_are_located() -> None:
+    problems = problems_of(
+        TrainConfig,
+        '(version: 5, optim: (groups: [(pattern: "x"), (patern: "y"), 3, (pattern: "", lr: 1)]))',
+    )
+    assert problems[:3] == (
+        "optim.groups[1].patern='y': no such field; did you mean optim.groups[].pattern?",
+        "optim.groups[1].pattern: expected str, got nothing",
+        "optim.groups[2]: expected ParamGroupConfig, got 3",
+    )
+    assert problems[3].startswith("optim.groups[3].lr=1: no such field")
+
+
+def test_help_shows_what_is_in_a_list_of_sections() -> None:
+    assert hps_info(TrainConfig, "freeze_until").startswith("optim.groups[].freeze_until: Optional")

@@ -85,3 +85,41 @@ class Meadow(Environment):
             truncated=over and self.length % 2 == 1,
             metrics={"sheep": float(sheep)},
         )
+
+
+class Clockwork(Environment):
+    """The same every time: a run that is resumed between episodes cannot be told from one that
+    went on, so that they must be equal to the last bit. Episodes take two steps."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(
+            global_features=["hour"], entities={"gear": Entity(["x"]), "peg": Entity([])}
+        )
+
+    def action_space(self) -> dict[str, object]:  # type: ignore[override]
+        return {
+            "turn": CategoricalActionSpace(["left", "right"]),
+            "grip": SelectEntityActionSpace(),
+        }
+
+    def reset(self) -> Observation:
+        self.hour = 0
+        return self._observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.hour += 1
+        turn = actions["turn"]
+        assert isinstance(turn, CategoricalAction)
+        return self._observe(sum(label == "right" for label in turn.labels) / 2)
+
+    def _observe(self, reward: float) -> Observation:
+        return Observation(
+            entities={"gear": [[0.5 + self.hour], [-1.0]], "peg": [[]]},
+            global_features=[self.hour],
+            actions={
+                "turn": CategoricalActionMask(actor_types=["gear"]),
+                "grip": SelectEntityActionMask(actor_types=["peg"], actee_types=["gear"]),
+            },
+            reward=reward,
+            terminated=self.hour == 2,
+        )

@@ -1,0 +1,109 @@
+"""The optimizers of torch that a configuration may name, and what is wrong with a choice."""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+PUBLISHED = "AdamW"
+_PUBLISHED_KWARGS = {"eps": 1e-5}
+_FIELDS = ("lr", "weight_decay")  # of the configuration
+
+
+def new_optimizer(
+    name: str, kwargs: Mapping[str, Any], parameters: Any, lr: float, weight_decay: float = 0.0
+) -> Optimizer:
+    """An optimizer of torch by name.
+
+    Args:
+        name: of a class in `torch.optim`.
+        kwargs: its further arguments; what they leave out has torch's defaults, but for the
+            published eps of AdamW, 1e-5.
+        parameters: parameters, or groups of them.
+        lr: learning rate of groups that have none.
+        weight_decay: of groups that have none, where the class takes one.
+    """
+    cls: Any = _classes()[name]
+    given = {**(_PUBLISHED_KWARGS if name == PUBLISHED else {}), **kwargs}
+    if "weight_decay" in inspect.signature(cls).parameters:
+        given["weight_decay"] = weight_decay
+    optimizer: Optimizer = cls(parameters, lr=lr, **given)
+    return optimizer
+
+
+def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]:
+    """What keeps an optimizer from training a network.
+
+    It is tried, so that whatever torch refuses is known before the run begins.
+
+    Args:
+        name: of a class in `torch.optim`.
+        kwargs: its further arguments, a JSON object.
+        decays: whether it is asked for weight decay.
+    """
+    classes = _classes()
+    if name not in classes:
+        usable = usable_optimizers()
+        near = [one for one in usable if one.lower() == name.lower()]
+        near += get_close_matches(name, usable, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        yield f"name: expected one of {', '.join(usable)}, got {name!r}{hint}"
+        return
+    arguments = inspect.signature(classes[name]).parameters
+    if decays and "weight_decay" not in arguments:
+        yield f"weight_decay: expected 0.0 with name={name!r}, which has none"
+    given = json.loads(kwargs)
+    own = [key for key in arguments if key not in ("params", *_FIELDS)]
+    unknown = [key for key in given if key not in own]
+    for key in unknown:
+        near = get_close_matches(key, own, n=1, cutoff=0.5)
+        if key in _FIELDS:
+            hint = f"is a setting of its own, optim.{key}"
+        elif near:
+            hint = f"is no argument of {name}; did you mean {near[0]}?"
+        else:
+            hint = f"is no argument of {name}, which has {', '.join(own)}"
+        yield f"kwargs: {key} {hint}"
+    if unknown or (name, given) == (PUBLISHED, {}):  # known to work; a trial takes a second
+        return
+    without = _trial(name, {})
+    if without is not None:
+        yield f"name: {name} cannot train a network here: {without}"
+    elif (wrong := _trial(name, given)) is not None:
+        yield f"kwargs: {name} refuses {kwargs}: {wrong}"
+
+
+def usable_optimizers() -> list[str]:
+    """The names that may be chosen."""
+    return [name for name in _classes() if _trial(name, {}) is None]
+
+
+def _classes() -> dict[str, type[Optimizer]]:
+    found = {name: getattr(torch.optim, name) for name in sorted(vars(torch.optim))}
+    return {
+        name: cls
+        for name, cls in found.items()
+        if inspect.isclass(cls)
+        and issubclass(cls, Optimizer)
+        and "lr" in inspect.signature(cls).parameters
+    }
+
+
+def _trial(name: str, kwargs: Mapping[str, Any]) -> str | None:
+    """Why two steps with a matrix and a vector fail, None if they do not."""
+    parameters = [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))]
+    try:
+        optimizer = new_optimizer(name, kwargs, parameters, lr=0.1)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+    except Exception as error:  # torch's own checks raise whatever suits them
+        return " ".join(str(error).split()) or type(error).__name__
+    finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
+    return None if finite else "parameters become infinite or NaN"
