@@ -22,6 +22,7 @@ from enn_trainer.optimize import optimize
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.rollout import Rollout, collect
+from enn_trainer.schedules import follow_schedules, scheduled_fields
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.threads import torch_threads
@@ -109,6 +110,7 @@ def train(
         obs = envs.reset(state.obs_space)
         if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
+        follow_schedules(config, state)  # so that a resumed run begins with what holds at its step
         while not run.is_over():
             if run.eval_is_due():
                 evaluate_now()
@@ -140,6 +142,7 @@ def train(
             obs = rollout.next_obs
             state.step += rollout.num_frames
             run.end_update(rollout, losses, rates)
+            follow_schedules(config, state)
             manager.step()
         run.save()
         if config.eval is not None and not run.interrupts.requested:
@@ -252,11 +255,12 @@ class _Run:
             self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
-        """Set the learning rate of the update that begins."""
+        """Give the optimizer the settings of the update that begins."""
         self.update_start = time.monotonic()
         rates = rates_at(self.config, self.state.step, self.state.time_used)
         for group in self.state.optimizer.param_groups:
             group["lr"] = rates.lr
+            group["weight_decay"] = float(self.config.optim.weight_decay)
         return rates
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
@@ -282,6 +286,7 @@ class _Run:
                 ),
                 "charts/learning_rate": rates.lr,
                 "charts/entropy_coef": rates.ent_coef,
+                **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
                 "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
                 "restart": self.state.restart,
                 "throughput": fps,
