@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.schedules import Scheduled
 
 
 class Rates(NamedTuple):
@@ -23,7 +24,8 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
 
     The learning rate rises linearly over `lr_warmup_steps`, reaching its full value with the
     update that ends there, so that the first update has a positive one. Annealing is linear, to 0
-    at the end of the run, or of `max_train_time` if that comes sooner.
+    at the end of the run, or of `max_train_time` if that comes sooner. A rate that has a schedule
+    is not annealed: annealing is on by default, and the schedule says all.
     """
     frames = config.rollout.num_envs * config.rollout.steps
     total = num_updates(config) * frames
@@ -31,12 +33,12 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     time_left = 1.0
     if config.max_train_time:
         time_left = max(0.0, 1.0 - time_used / config.max_train_time)
-    lr = config.optim.lr
+    lr = float(config.optim.lr)
     if step < warmup:
         lr *= min(1.0, (step + frames) / warmup)
-    elif config.optim.anneal_lr:
-        lr *= min(time_left, 1.0 - (step - warmup) / max(frames, total - warmup))
-    ent_coef = config.ppo.ent_coef
-    if config.ppo.anneal_entropy:
-        ent_coef *= min(time_left, 1.0 - step / total)
-    return Rates(max(0.0, lr), max(0.0, ent_coef))
+    elif config.optim.anneal_lr and not isinstance(config.optim.lr, Scheduled):
+        lr *= max(0.0, min(time_left, 1.0 - (step - warmup) / max(frames, total - warmup)))
+    ent_coef = float(config.ppo.ent_coef)
+    if config.ppo.anneal_entropy and not isinstance(config.ppo.ent_coef, Scheduled):
+        ent_coef *= max(0.0, min(time_left, 1.0 - step / total))
+    return Rates(lr, ent_coef)

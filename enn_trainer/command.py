@@ -115,7 +115,10 @@ class OneLineParser(argparse.ArgumentParser):
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
     parser.add_argument(
-        "overrides", nargs="*", metavar="FIELD=VALUE", help="settings, such as optim.lr=0.003"
+        "overrides",
+        nargs="*",
+        metavar="FIELD=VALUE",
+        help="settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file (RON)")
     parser.add_argument(

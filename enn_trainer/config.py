@@ -88,7 +88,7 @@ class OptimizerConfig:
             none.
         micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
             a batch. A smaller number needs less memory, takes longer, and learns the same.
-        anneal_lr: Lower the learning rate linearly to 0 over the run.
+        anneal_lr: Lower the learning rate linearly to 0 over the run, unless lr has a schedule.
         update_epochs: Number of passes over the frames of each rollout.
         max_grad_norm: Scale gradients down to this norm, those of a value network for themselves.
         groups: Settings of some of the parameters; each follows the first group that fits its name.
@@ -152,7 +152,8 @@ class PPOConfig:
         vf_coef: Coefficient of the value function's loss.
         target_kl: Leave a rollout's optimization once the KL divergence from the policy that
             collected it exceeds this.
-        anneal_entropy: Lower the entropy coefficient linearly to 0 over the run.
+        anneal_entropy: Lower the entropy coefficient linearly to 0 over the run, unless ent_coef
+            has a schedule.
         ratio: Clip the probability ratio of each "actor" by itself, or that of all that was chosen
             in a "frame" together, for actors whose choices only make sense together.
         weight_by: Every "actor" counts the same in the policy's loss, so that frames with many
@@ -372,6 +373,29 @@ class TrainConfig(Versioned):
     def version(cls) -> int:
         """The version of the configurations that this code writes."""
         return 5
+
+    @classmethod
+    def fixed_during_run(cls) -> Dict[str, str]:
+        """Why numbers cannot follow a schedule, by the path of the field or of its section."""
+        network = "the network is built once"
+        comparison = "evaluations are there to be compared"
+        end = "it says when the run ends"
+        return {
+            "net": network,
+            "vf_net": network,
+            "ppo.value_bins": network,
+            "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
+            "rollout": "the environments are made once, and every update has as many frames",
+            "eval.steps": comparison,
+            "eval.num_envs": comparison,
+            "eval.processes": comparison,
+            "seed": "a run has one",
+            "total_timesteps": end,
+            "max_train_time": end,
+            "trial": "it is the number of the run",
+            "capture_samples_subsample": "a file is one sample of the run",
+            "eval.capture_samples_subsample": "a file is one sample of the run",
+        }
 
     @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:

@@ -12,6 +12,13 @@ from hyperstate.schema import types as schema
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
 
+_SCHEDULES = (
+    "A number may follow a schedule, made of values at steps and the shapes of the ways between:",
+    '"step: 0@0 lin 0.001@1e5 cos 0@1e6" rises from 0 to 0.001, then falls to 0 like a cosine.',
+    "Shapes: lin, cos, exp, quad, poly(p), step. With time_used: in place of step: positions are",
+    "seconds of training. With repeat behind the last value it begins again.",
+)
+
 
 def hps_info(cls: type[Any], query: str | None = None) -> str:
     """Describe the fields of a configuration class.
@@ -22,11 +29,13 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
 
     Returns:
         One line for each field: name, type, default and description. Without a query the fields
-        are indented by section; with one, the best matches come first, with their whole paths.
+        are indented by section, and what a schedule is stands below; with one, the best matches
+        come first, with their whole paths.
     """
     entries = list(_entries(cls))
     if not query:
-        return "\n".join(_described("  " * e.path.count(".") + e.name, e) for e in entries)
+        lines = [_described("  " * e.path.count(".") + e.name, e) for e in entries]
+        return "\n".join([*lines, "", *_SCHEDULES])
     found = [_described(entry.path, entry) for _, entry in _ranked(query, entries)]
     return "\n".join(found) if found else f"no field matches {query!r}"
 

@@ -6,10 +6,13 @@ List, Dict, Optional and further such dataclasses.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
+from functools import reduce
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -21,6 +24,7 @@ from hyperstate.schema.rewrite_rule import WEAK_REF, RewriteRule
 from enn_trainer import ron
 from enn_trainer.config_help import hps_info, joined, shown, unknown_field
 from enn_trainer.errors import ConfigError, RonError
+from enn_trainer.schedules import as_written, read_scheduled, scheduled_fields
 
 __all__ = ["dump_config", "hps_info", "load_config"]
 
@@ -35,7 +39,8 @@ def load_config(
     """Read a configuration, upgrade it, apply overrides, and build it.
 
     Sections that are dataclasses without a default are built from their own defaults where they
-    are absent; optional sections appear once an override names one of their fields.
+    are absent; optional sections appear once an override names one of their fields. A number may be
+    a schedule, see `enn_trainer.schedules`; what the class says in `fixed_during_run` may not.
 
     Args:
         cls: The dataclass to build.
@@ -57,6 +62,7 @@ def load_config(
             _apply_override(cls, values, override)
     with _collected(problems):
         config: C = _build(cls, values, "", cls)
+        _check_every_knot(cls, values, config)
     if problems:
         raise ConfigError(*problems)
     return config
@@ -256,6 +262,31 @@ def _build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
         raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
 
 
+def _check_every_knot(cls: type[Any], values: dict[str, Any], config: Any) -> None:
+    """Build the configuration of every knot of its schedules, and so check what they lead to.
+
+    Between two knots values stay between theirs.
+    """
+    scheduled = scheduled_fields(config)
+    schedules = {path: value.schedule for path, value in scheduled.items()}
+    problems: dict[str, str] = {}
+    for clock, x in sorted({(s.clock, k.position) for s in schedules.values() for k in s.knots}):
+        then = copy.deepcopy(values)
+        for path, schedule in schedules.items():
+            if schedule.clock == clock:
+                *sections, name = path.split(".")
+                value = schedule.first_pass(x)
+                whole = isinstance(scheduled[path], int)
+                reduce(operator.getitem, sections, then)[name] = round(value) if whole else value
+        try:
+            _build(cls, then, "", cls)
+        except ConfigError as error:
+            for problem in error.problems:
+                problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
+    if problems:
+        raise ConfigError(*problems.values())
+
+
 def _default(kind: Any, path: str, root: type[Any]) -> Any:
     if is_dataclass(kind):
         return _build(kind, {}, path, root)
@@ -283,8 +314,9 @@ def _converted(kind: Any, value: Any, path: str, root: type[Any]) -> Any:
         return int(value)
     if kind is float and type(value) is int and abs(value) < 2**1023:  # beyond, float overflows
         return float(value)
-    if kind in (int, float) and isinstance(value, str) and "@" in value:
-        raise ConfigError(f"{path}={value!r}: schedules are not available in this version")
+    if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
+        fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
+        return read_scheduled(value, kind, path, fixed)
     raise ConfigError(_expected(kind, value, path))
 
 
@@ -324,7 +356,7 @@ def _as_ron(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_ron(item) for item in value]
     if not is_dataclass(value):
-        return value
+        return as_written(value)
     fields = {f.name: _as_ron(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Versioned):
         fields = {"version": value.version(), **fields}

@@ -24,6 +24,7 @@ from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.reward_scaling import RewardScaling, reward_scalars
 from enn_trainer.rollout import Rollout, collect
+from enn_trainer.schedules import follow_schedules, scheduled_fields
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.threads import torch_threads
@@ -114,6 +115,7 @@ def train(
             state.reward_scaling.begin_episodes(config.rollout.num_envs)
         if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
+        follow_schedules(config, state)  # so that a resumed run begins with what holds at its step
         while not run.is_over():
             if run.eval_is_due():
                 evaluate_now()
@@ -147,6 +149,7 @@ def train(
             obs = rollout.next_obs
             state.step += rollout.num_frames
             run.end_update(rollout, losses, rates)
+            follow_schedules(config, state)
             manager.step()
         run.save()
         if config.eval is not None and not run.interrupts.requested:
@@ -270,11 +273,12 @@ class _Run:
             self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
-        """Set the learning rates of the update that begins, and what it leaves as it is."""
+        """Give the optimizers the settings of the update that begins."""
         self.update_start = time.monotonic()
         rates = rates_at(self.config, self.state.step, self.state.time_used)
         for optimizer in self.state.optimizers():
-            begin_update(optimizer, rates.lr, self.state.step)
+            weight_decay = float(self.config.optim.weight_decay)
+            begin_update(optimizer, rates.lr, weight_decay, self.state.step)
         return rates
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
@@ -301,6 +305,7 @@ class _Run:
                 "charts/learning_rate": rates.lr,
                 "charts/entropy_coef": rates.ent_coef,
                 **reward_scalars(self.state.reward_scaling),
+                **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
                 "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
                 "restart": self.state.restart,
                 "throughput": fps,

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from enn_trainer.config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.schedules import ScheduledFloat
 from enn_trainer.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding
 from rogue_net.relpos_encoding import RelposEncoding
@@ -85,10 +86,11 @@ def decayed_parameters(network: nn.Module) -> set[str]:
 
 def _settings(optim: OptimizerConfig, group: ParamGroupConfig, decays: bool) -> dict[str, Any]:
     """What torch keeps with a group of parameters; beyond its own keys it takes any."""
-    weight_decay = optim.weight_decay if decays else 0.0
     never = group.freeze_from is None and group.freeze_until is None
+    some_decay = optim.weight_decay != 0 or isinstance(optim.weight_decay, ScheduledFloat)
     return {
-        "weight_decay": weight_decay if group.weight_decay is None else group.weight_decay,
+        "weight_decay": group.weight_decay or 0.0,
+        "follows_weight_decay": decays and group.weight_decay is None and some_decay,
         "lr_factor": group.lr_factor,
         "freeze_from": math.inf if never else group.freeze_from or 0,
         "freeze_until": math.inf if group.freeze_until is None else group.freeze_until,
@@ -104,20 +106,23 @@ def _optimizer(
         groups.setdefault(key, {"params": [], **settings})["params"].append(parameter)
     kwargs = json.loads(optim.kwargs)
     optimizer = new_optimizer(optim.name, kwargs, groups.values(), optim.lr)
-    begin_update(optimizer, optim.lr, step=0)
+    begin_update(optimizer, optim.lr, optim.weight_decay, step=0)
     return optimizer
 
 
-def begin_update(optimizer: Optimizer, lr: float, step: int) -> None:
-    """Set the learning rates of an update, and which parameters it leaves as they are.
+def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int) -> None:
+    """Set the rates of an update, and which parameters it leaves as they are.
 
     Args:
         optimizer: of `make_optimizers`.
         lr: of the parameters that no group says other about.
+        weight_decay: of the matrices that no group says other about.
         step: frames of the run before this update.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_factor"]
+        if group["follows_weight_decay"]:
+            group["weight_decay"] = weight_decay
         group["frozen"] = group["freeze_from"] <= step < group["freeze_until"]
 
 

@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import hyperstate
+import hyperstate.schedule
 
 from enn_trainer import checkpoint as saves
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_io import load_config
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.schedules import (
+    as_written,
+    follow_schedules,
+    read_scheduled,
+    scheduled_fields,
+)
 from enn_trainer.state import State, init_train_state, restore, to_files
 
 KEEP_SAVES = 3
@@ -62,8 +69,6 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         if isinstance(manager, cls):
             return manager
-        if manager._schedules:
-            raise ConfigError("schedules are not available in this version")
         ours = cls(
             manager.config_cls,
             manager.state_cls,
@@ -72,8 +77,11 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             manager.checkpoint_dir,
             manager.overrides,
         )
-        if manager._config is not None and manager._config != ours._configured():
-            ours._config = manager._config  # changed after loading
+        if manager._config is not None:
+            fixed = manager.config_cls.fixed_during_run()
+            _schedule_as_ours(manager._config, manager._schedules, fixed)
+            if differences(manager._config, ours._configured()):
+                ours._config = manager._config  # changed after loading
         ours._state = manager._state
         return ours
 
@@ -118,6 +126,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
+        manager._schedules = _schedules_as_theirs(self.config)
 
     def step(self) -> None:
         """Save if the last save is long enough ago. Called after each update."""
@@ -180,6 +189,31 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return config
 
 
+def _schedule_as_ours(
+    section: Any, schedules: dict[str, Any], fixed: dict[str, str], path: str = ""
+) -> None:
+    """Let what hyperstate loaded follow the schedules that it keeps beside it, by section."""
+    for name, schedule in schedules.items():
+        value = getattr(section, name)
+        if isinstance(schedule, dict):
+            _schedule_as_ours(value, schedule, fixed, f"{path}{name}.")
+        else:
+            kind = int if isinstance(value, int) else float
+            setattr(section, name, read_scheduled(schedule.unparsed, kind, path + name, fixed))
+
+
+def _schedules_as_theirs(config: TrainConfig) -> dict[str, Any]:
+    """The schedules of a configuration as hyperstate keeps them, by section."""
+    nested: dict[str, Any] = {}
+    for path, value in scheduled_fields(config).items():
+        *sections, name = path.split(".")
+        within = nested
+        for section in sections:
+            within = within.setdefault(section, {})
+        within[name] = hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
+    return nested
+
+
 def differences(one: object, other: object, path: str = "") -> list[str]:
     """The paths of the fields in which two configurations differ."""
     if dataclasses.is_dataclass(one) and type(one) is type(other):
@@ -190,7 +224,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
                 getattr(one, f.name), getattr(other, f.name), f"{path}.{f.name}".lstrip(".")
             )
         ]
-    return [] if one == other else [path]
+    return [] if as_written(one) == as_written(other) else [path]
 
 
 def load_checkpoint(path: str | Path) -> StateManager:

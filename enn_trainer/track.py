@@ -4,7 +4,8 @@ The tags of a run, which dashboards rely on; whoever calls `Track.write` compose
 
 | Tags | Meaning |
 | --- | --- |
-| `charts/learning_rate`, `charts/entropy_coef`, `charts/SPS` | schedules; frames per second |
+| `charts/learning_rate`, `charts/entropy_coef`, `charts/SPS` | rates; frames per second |
+| `schedule/<path of the field>` | the value of each setting that follows a schedule |
 | `losses/value_loss`, `losses/policy_loss`, `losses/entropy` | the terms of the loss |
 | `losses/approx_kl`, `losses/clipfrac`, `losses/explained_variance` | how far the update went |
 | `losses/gradnorm`, `losses/vf_gradnorm` | before clipping |
@@ -29,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.schedules import as_written
 from entity_env import (
     ActionName,
     ActionSpace,
@@ -140,14 +142,14 @@ def action_frequencies(
 
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
-    """The values of a tree of dataclasses by full name, such as `net.d_model`."""
+    """What a tree of dataclasses was set to, by full name, such as `net.d_model`."""
     flat: dict[str, object] = {}
     for field in dataclasses.fields(config):
         value: Any = getattr(config, field.name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             flat |= {f"{field.name}.{name}": leaf for name, leaf in flatten_config(value).items()}
         else:
-            flat[field.name] = value
+            flat[field.name] = as_written(value)
     return flat
 
 

@@ -4,8 +4,10 @@
 import dataclasses
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List, Literal, Optional
 
 import pytest
@@ -24,6 +26,7 @@ from hypothesis import strategies as st
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_io import dump_config, hps_info, load_config
 from enn_trainer.errors import ConfigError
+from enn_trainer.schedules import follow_schedules, scheduled_fields
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PUBLISHED = sorted((GOLDEN / "configs").glob("*.ron"))
@@ -347,11 +350,106 @@ def test_an_unknown_field_names_the_nearest_ones(override: str, hint: str) -> No
     assert problem.startswith(override.split("=")[0] + "=")
 
 
-def test_a_schedule_is_refused_in_one_clear_line() -> None:
-    message = "='step: 0.1@0 lin 0.0@100': schedules are not available in this version"
-    text = '(inner: (rate: "step: 0.1@0 lin 0.0@100"))'
-    assert problems_of(Outer, text) == (f"inner.rate{message}",)
-    assert problems_of(Outer, "()", "count=step: 0.1@0 lin 0.0@100") == (f"count{message}",)
+# Schedules
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_any_number_of_a_class_may_follow_a_schedule(quote: str) -> None:
+    """As a shell passes it on: its own quotes are gone, those inside them are not."""
+    schedule = "step: 0.25@0 lin 0.0@100"
+    config = from_text(
+        f'(inner: (rate: "{schedule}"))',
+        f"extra.rate={quote}{schedule}{quote}",
+        f"limit={quote}time_used: 3@0 7@100{quote}",
+    )
+    assert config.extra is not None
+    assert (config.inner.rate, config.extra.rate, config.limit) == (0.25, 0.25, 3)
+    assert scheduled_fields(config).keys() == {"inner.rate", "extra.rate", "limit"}
+
+
+@dataclass
+class Deep:
+    """A class of three levels."""
+
+    outer: Outer
+
+
+def test_schedules_are_followed_at_any_depth() -> None:
+    """hyperstate's own reader fails at the third level."""
+    config = load_config(Deep, None, ["outer.inner.rate=step: 1@0 2@8", "outer.count=step: 3@4"])
+    follow_schedules(config, SimpleNamespace(step=4))
+    assert (config.outer.inner.rate, config.outer.count) == (1.5, 3)
+    assert scheduled_fields(config).keys() == {"outer.inner.rate", "outer.count"}
+    assert load_config(Deep, None, text=dump_config(config)).outer.inner.rate == 1.0
+
+
+def test_a_schedule_that_cannot_be_read_is_refused_by_field_and_character() -> None:
+    text = "step: 0.1@0 lin x@9"
+    problem = "character 17: expected two finite numbers as value@position, got 'x@9'"
+    assert problems_of(Outer, f'(inner: (rate: "{text}"))') == (f"inner.rate='{text}': {problem}",)
+    assert problems_of(Outer, "()", f"extra.rate={text}") == (f"extra.rate='{text}': {problem}",)
+    assert problems_of(Outer, "()", "count=step: 1@0 2.5@9") == (
+        "count='step: 1@0 2.5@9': character 11: expected a whole number as the value, got '2.5@9'",
+    )
+
+
+def test_a_schedule_that_the_shell_took_apart_is_refused_with_the_fix() -> None:
+    problems = problems_of(TrainConfig, "(version: 5)", *["optim.lr=step:", "0.1@0", "lin", "0@9"])
+    assert "on a command line a schedule needs quotes" in problems[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('(flag: "step: 0@0 1@9")', "flag: expected bool, got 'step: 0@0 1@9'"),
+        ('(inner: "step: 0@0 1@9")', "inner: expected Inner, got 'step: 0@0 1@9'"),
+        (
+            '(weights: {"a": "step: 0@0"})',
+            "weights['a']='step: 0@0': expected a number, got a schedule, which only a field "
+            "can have",
+        ),
+    ],
+)
+def test_what_is_no_number_of_its_own_cannot_follow_a_schedule(text: str, problem: str) -> None:
+    assert problems_of(Outer, text) == (problem,)
+
+
+def test_text_that_looks_like_a_schedule_stays_text() -> None:
+    assert from_text('(text: "step: 0@0 1@9")').text == "step: 0@0 1@9"
+
+
+def test_every_value_on_the_way_is_checked_when_the_file_is_read() -> None:
+    """Not at the step of a long run at which it is reached. Sections check each other, too."""
+    overrides = (
+        "optim.lr=step: 0.1@0 cos -0.1@5e6 0.1@1e7",
+        "ppo.gamma=time_used: 0.5@0 2@60 2@70",
+        "ppo.clip_coef=step: 0@-9 1@9",
+    )
+    assert problems_of(TrainConfig, "(version: 5)", *overrides) == (
+        "ppo.clip_coef: expected a number above 0, got 0.0 (where step is -9)",
+        "optim.lr: expected a finite number of at least 0.0, got -0.1 (where step is 5000000)",
+        "ppo.gamma: expected a number from 0.0 to 1.0, got 2.0 (where time_used is 60)",
+    )
+    (problem,) = problems_of(TrainConfig, "(version: 5)", "optim.bs=step: 64@0 step 4096@9 repeat")
+    assert problem.startswith("optim.bs: expected at most rollout.steps * rollout.num_envs = ")
+    assert problem.endswith("(where step is 9)")
+
+
+def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
+    for path, reason in TrainConfig.fixed_during_run().items():
+        field = {
+            "net": "net.d_model",
+            "vf_net": "vf_net.d_model",
+            "rollout": "rollout.steps",
+            "ppo.value_bins": "ppo.value_bins.low",
+        }
+        name = field.get(path, path)
+        problems = problems_of(TrainConfig, "(version: 5)", f"{name}=step: 4@0 8@100")
+        expected = f"expected one number for the whole run, got a schedule: {reason}"
+        assert f"{name}='step: 4@0 8@100': {expected}" in problems
+    nested = 'net.relpos_encoding=(extent: ["step: 1@0"], position_features: [x])'
+    (problem,) = problems_of(TrainConfig, "(version: 5)", nested)
+    assert problem.endswith("got a schedule: the network is built once")
 
 
 # Overrides
@@ -491,6 +589,17 @@ def test_a_train_config_is_written_with_its_version_first_and_loads_as_the_same(
     assert load_config(TrainConfig, tmp_path / "config.ron") == config
 
 
+def test_a_schedule_is_written_as_it_was_given_wherever_the_run_is() -> None:
+    given = ["optim.lr=step: 1e-1@0 lin 0.@15e7", "ppo.target_kl=time_used: .5@0"]
+    config = load_config(TrainConfig, None, given)
+    follow_schedules(config, SimpleNamespace(step=10**8, time_used=3.0))
+    text = dump_config(config)
+    assert 'lr: "step: 1e-1@0 lin 0.@15e7",' in text
+    again = load_config(TrainConfig, None, text=text)
+    assert dump_config(again) == text
+    assert again.optim.lr == 0.1
+
+
 # Help
 
 
@@ -524,6 +633,13 @@ def test_help_finds_a_field_by_name_path_or_description(query: str, first: str) 
 def test_help_shows_the_fields_of_a_section_that_is_asked_for() -> None:
     found = [line.split(":")[0] for line in hps_info(TrainConfig, "rollout").splitlines()]
     assert {"rollout", "rollout.steps", "rollout.num_envs", "rollout.processes"} <= set(found)
+
+
+def test_help_says_what_a_schedule_is() -> None:
+    """With an example that can be used as it stands."""
+    (example,) = re.findall(r'"(step: .*)"', hps_info(TrainConfig))
+    config = load_config(TrainConfig, None, [f"optim.lr={example}"])
+    assert scheduled_fields(config).keys() == {"optim.lr"}
 
 
 def test_help_says_when_nothing_matches() -> None:

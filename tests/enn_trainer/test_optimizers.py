@@ -150,7 +150,7 @@ def test_first_group_that_fits_decides() -> None:
     network = nets_with_every_option()[0]
     groups = [ParamGroupConfig("embedding.*.bias", 3.0), ParamGroupConfig("embedding.*", 0.0)]
     (optimizer, _) = make_optimizers(network, OptimizerConfig(groups=groups))
-    begin_update(optimizer, 0.01, step=0)
+    begin_update(optimizer, 0.01, 0.0, step=0)
     rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in network.named_parameters():
         expected = 0.01
@@ -216,7 +216,7 @@ def test_schedule_says_which_updates_leave_parameters_alone(
     own = {n for n, _ in network.named_parameters() if n.startswith("embedding.")}
     everything = {name for name, _ in network.named_parameters()}
     for step in (0, 24, 48, 72):
-        begin_update(optimizer, 0.01, step)
+        begin_update(optimizer, 0.01, 0.0, step)
         before = snapshot(network)
         moments = {
             name: {key: value.clone() for key, value in optimizer.state[parameter].items()}
