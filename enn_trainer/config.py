@@ -202,7 +202,7 @@ class TrainConfig(Versioned):
         seed: Seed of every random draw.
         total_timesteps: Number of environment steps to train for.
         max_train_time: Stop after this many seconds of training.
-        torch_deterministic: Use only deterministic algorithms of cuDNN.
+        torch_deterministic: Use only deterministic algorithms of cuDNN during the run.
         cuda: Use the GPU if there is one.
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
@@ -212,7 +212,7 @@ class TrainConfig(Versioned):
         capture_samples_subsample: Keep one of this many samples, chosen at random.
         trial: Number of the trial that this run is in a search for hyperparameters.
         data_dir: Directory under which the run writes its results and logs.
-        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step.
+        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
     """
 
     env: EnvConfig

@@ -13,6 +13,7 @@ from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import PPOConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
+from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluate import evaluate
 from enn_trainer.interrupt import Interrupts
@@ -87,16 +88,18 @@ def train(
     manager = StateManager.adopt(state_manager)
     config = manager.config
     check_supported(config)
-    torch.backends.cudnn.deterministic = config.torch_deterministic
-    device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
+    device = choose_device(config.cuda)
     create_envs = env_factory(env)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(config.net.d_model))
         stack.enter_context(global_randomness_kept())
+        stack.enter_context(cudnn_deterministic(config.torch_deterministic))
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
         state.to(device)
         manager.hand_back(state_manager)
+        if config.cuda_empty_cache and device.type == "cuda":
+            stack.enter_context(cache_emptied_after_steps(state.optimizer))
         opponent = _open_opponent(config, create_opponent or default_opponent, state, device)
         run = _Run(config, state, manager, stack)
 
@@ -261,8 +264,6 @@ class _Run:
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
         """Count the time and tell how the update went."""
-        if self.config.cuda_empty_cache:
-            torch.cuda.empty_cache()
         now = time.monotonic()
         self.state.time_used = self.time_before + now - self.start
         seconds = max(now - self.update_start, 1e-9)
