@@ -10,10 +10,11 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.annealing import Rates, num_updates, rates_at
+from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import PPOConfig, TrainConfig
-from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
+from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluate import evaluate
 from enn_trainer.interrupt import Interrupts
@@ -92,26 +93,30 @@ def train(
     create_envs = env_factory(env)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(config.net.d_model))
-        stack.enter_context(global_randomness_kept())
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
+        stack.enter_context(global_randomness_kept())
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
         state.to(device)
-        manager.hand_back(state_manager)
         if config.cuda_empty_cache and device.type == "cuda":
             stack.enter_context(cache_emptied_after_steps(state.optimizer))
+        manager.hand_back(state_manager)
         opponent = _open_opponent(config, create_opponent or default_opponent, state, device)
+        is_recorded = prepare_captures(manager)
         run = _Run(config, state, manager, stack)
+        envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
 
         def evaluate_now() -> None:
             asked = run.interrupts.is_requested
-            metrics = evaluate(config, create_envs, state.agent, opponent, device, asked)
+            metrics = evaluate(config, create_envs, state, opponent, device, asked)
             run.end_eval(metrics)
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
         obs = envs.reset(state.obs_space)
         if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
+            if is_recorded:
+                manager.save("begin")  # so that there is always a save which the files belong to
         while not run.is_over():
             if run.eval_is_due():
                 evaluate_now()

@@ -234,23 +234,20 @@ def recording_header(
     }
 
 
-def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> tuple[int, int]:
-    """Where the steps end that a run took before `run_step`, and where all complete ones end.
+def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
+    """Where in a file the steps end that a run took before `run_step`.
 
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
     """
     with path.open("rb") as file:
         found = _matching_records(file, path, header)
-        if not found:
-            return 0, 0
-        end = found[-1].end
         while len(found) > 1:  # from the end: the steps to leave out are few
             taken_at = read_step(file, path, found[-1]).run_step
             if taken_at is None or taken_at < run_step:
                 break
             found.pop()
-        return found[-1].end, end
+        return found[-1].end if found else 0
 
 
 def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:

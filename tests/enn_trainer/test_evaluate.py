@@ -112,10 +112,10 @@ def test_every_agent_plays_its_own_environments() -> None:
     envs.seed(3)
     obs = envs.reset(envs.obs_space())
     seats = [Seats(Always(0), np.array([0, 2, 4, 6])), Seats(Always(1), np.array([1, 3, 5]))]
-    chosen = _choose(seats, EntityBatch.of(obs), seed=0, t=0)
+    chosen = _answer(seats, EntityBatch.of(obs), seed=0, t=0).actions
     for name, rows in chosen.items():
         frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)
-        assert np.array_equal(rows.values, frame % 2), name
+        assert np.array_equal(rows.numpy(), frame % 2), name
 
 
 def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:

@@ -262,7 +262,7 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
         ),
         ("vf_net.d_model=8", "vf_net"),
         ("track=true", "track"),
-        ("capture_samples=x.bin", "capture_samples"),
+        ("capture_logits=true", "capture_logits"),
         ("optim.bs=25", "optim.bs"),
         ('env.kwargs={"speed": 3}', "env.kwargs"),
     ],

@@ -456,17 +456,15 @@ def test_a_file_can_be_cut_where_a_run_was(tmp_path: Path) -> None:
     record_run(path, "mine", 3, 4)
     envs = EnvList(Tiny, 1)
     header = recording_header(envs.obs_space(), envs.action_space(), 1, run="mine")
-    whole = path.stat().st_size
-    assert end_before(path, header, 3) == (len(before), whole)
-    assert end_before(path, header, 100) == (whole, whole)
-    first = end_before(path, header, 0)[0]
-    assert before[:first].endswith(framed(header))
+    assert end_before(path, header, 3) == len(before)
+    assert end_before(path, header, 100) == path.stat().st_size
+    assert before[: end_before(path, header, 0)].endswith(framed(header))
     with pytest.raises(RecordingError, match=r"recorded with another run$"):
         end_before(path, {**header, "run": "yours"}, 3)
     with pytest.raises(RecordingError, match=r"recorded with another run$"):
         record_tiny(path, 1)  # of no run
     (tmp_path / "torn").write_bytes(before[:20])
-    assert end_before(tmp_path / "torn", header, 3) == (0, 0)
+    assert end_before(tmp_path / "torn", header, 3) == 0
 
 
 def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
