@@ -24,7 +24,7 @@ from enn_trainer.optimize import optimize
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.rollout import Rollout, collect
-from enn_trainer.state import State
+from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from enn_trainer.threads import torch_threads
 from enn_trainer.track import (
@@ -195,8 +195,11 @@ def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> 
         raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
     if manager.resumed_from is not None:
         state.restart += 1
-    if manager.config.eval is not None and state.next_eval_step is None:
-        state.next_eval_step = state.step  # evaluation was switched on when the run was resumed
+    evaluation = manager.config.eval
+    if evaluation is not None:  # perhaps switched on, or more often, since the run was saved
+        if state.next_eval_step is None:
+            state.next_eval_step = first_eval_step(evaluation, state.step)
+        state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
     return state
 
 
@@ -257,7 +260,8 @@ class _Run:
         if not self.interrupts.requested:
             assert self.config.eval is not None
             assert self.state.next_eval_step is not None
-            self.state.next_eval_step += self.config.eval.interval
+            while self.state.next_eval_step <= self.state.step:  # not twice at one step
+                self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
         """Set the learning rate of the update that begins."""

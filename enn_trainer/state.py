@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from enn_trainer import checkpoint, ron
 from enn_trainer.agent import PPOAgent
-from enn_trainer.config import OptimizerConfig, TrainConfig
+from enn_trainer.config import EvalConfig, OptimizerConfig, TrainConfig
 from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.seeding import derive_seed
@@ -79,13 +79,10 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
-    first_eval = None
-    if cfg.eval is not None:
-        first_eval = 0 if cfg.eval.run_on_first_step else cfg.eval.interval
     return State(
         step=0,
         restart=0,
-        next_eval_step=first_eval,
+        next_eval_step=None if cfg.eval is None else first_eval_step(cfg.eval, 0),
         agent=agent,
         value_function=None,
         optimizer=make_optimizer(agent, cfg.optim),
@@ -93,6 +90,11 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
     )
+
+
+def first_eval_step(cfg: EvalConfig, step: int) -> int:
+    """When to evaluate first, if evaluations are switched on at `step`."""
+    return step if cfg.run_on_first_step else step + cfg.interval
 
 
 def make_network(
