@@ -163,6 +163,23 @@ def test_evaluations_against_an_opponent_are_recorded(tmp_path: Path, only: bool
     assert (trained == 0).all() == only
 
 
+def test_what_two_agents_say_is_put_together_frame_by_frame(tmp_path: Path) -> None:
+    """Also for a selection, whose choices are as many as there are others in the frame."""
+    options = ["eval.steps=20", "eval.num_envs=7", "eval.opponent=random"]
+    run(tmp_path, "total_timesteps=24", *CAPTURE_EVAL, *options)
+    sizes = set()
+    for step in steps_of(tmp_path / "evals.rec"):
+        said = step.decisions
+        for name, logits in said.logits.items():
+            for i, of_frame in enumerate(frames(logits)):
+                chosen, logprobs = said.actions[name][i].values, said.logprobs[name][i].values
+                table = of_frame.reshape(len(chosen), -1) if len(chosen) else np.zeros((0, 1))
+                np.testing.assert_allclose(table[np.arange(len(chosen)), chosen], logprobs)
+                np.testing.assert_allclose(np.exp(table).sum(1), 1, rtol=1e-5)
+                sizes.add((name, table.shape))
+    assert len(sizes) > 8
+
+
 def frames(rows: Any) -> list[Any]:
     return [rows[i].values for i in range(len(rows))]
 
