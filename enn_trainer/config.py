@@ -6,6 +6,7 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,9 +275,10 @@ class EvalConfig:
         processes: Number of processes that share the environments; as in rollouts if not set.
         env: The environment to evaluate in; as in rollouts if not set.
         capture_videos: Render videos of the environments.
-        capture_samples: Write the samples of evaluations to this file.
-        capture_logits: Keep the full logits of the policy with the samples.
-        capture_samples_subsample: Keep one of this many samples, chosen at random.
+        capture_samples: Write the samples of evaluations to this file; if its path is relative,
+            under data_dir.
+        capture_logits: Keep the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Keep one of this many frames, chosen at random.
         run_on_first_step: Evaluate before the first update, too.
         opponent: Path of a checkpoint whose policy plays the other side, or "random".
         opponent_only: Let the opponent play itself, and leave the policy out.
@@ -305,6 +307,11 @@ class EvalConfig:
             "opponent_only: expected an opponent, got opponent=None"
             if self.opponent_only and self.opponent is None
             else None,
+            _needs_file(
+                "capture_samples_subsample",
+                self.capture_samples_subsample > 1,
+                self.capture_samples,
+            ),
         )
 
 
@@ -324,17 +331,18 @@ class TrainConfig(Versioned):
         seed: Seed of every random draw.
         total_timesteps: Number of environment steps to train for.
         max_train_time: Stop after this many seconds of training.
-        torch_deterministic: Use only deterministic algorithms of cuDNN.
+        torch_deterministic: Use only deterministic algorithms of cuDNN during the run.
         cuda: Use the GPU if there is one.
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
         wandb_entity: The team or user who owns that project; the account's default if not set.
-        capture_samples: Write the samples of rollouts to this file.
-        capture_logits: Keep the full logits of the policy with the samples.
-        capture_samples_subsample: Keep one of this many samples, chosen at random.
+        capture_samples: Write the samples of rollouts to this file; if its path is relative, under
+            data_dir.
+        capture_logits: Keep the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Keep one of this many frames, chosen at random.
         trial: Number of the trial that this run is in a search for hyperparameters.
         data_dir: Directory under which the run writes its results and logs.
-        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step.
+        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
     """
 
     env: EnvConfig
@@ -367,6 +375,19 @@ class TrainConfig(Versioned):
             _within("max_train_time", self.max_train_time, 0),
             _within("capture_samples_subsample", self.capture_samples_subsample, 1),
             _batch_fits_rollout(self.optim.bs, self.rollout.steps, self.rollout.num_envs),
+            _needs_file("capture_logits", self.capture_logits, self.capture_samples),
+            _needs_file(
+                "capture_samples_subsample",
+                self.capture_samples_subsample > 1,
+                self.capture_samples,
+            ),
+            "eval.capture_samples: expected another file than capture_samples, got the same"
+            if self.eval is not None and _same_file(self.eval.capture_samples, self.capture_samples)
+            else None,
+            "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
+            "it out"
+            if self.cuda_empty_cache and not self.cuda
+            else None,
         )
 
     @classmethod
@@ -474,6 +495,16 @@ def _one_of(name: str, value: str, kind: object) -> Optional[str]:
     if value in get_args(kind):
         return None
     return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}"
+
+
+def _needs_file(name: str, asked: bool, file: Optional[str]) -> Optional[str]:
+    if file or not asked:
+        return None
+    return f"{name}: expected capture_samples with a file to write to, got none; leave {name} out"
+
+
+def _same_file(one: str, other: Optional[str]) -> bool:
+    return bool(one and other) and os.path.normpath(one) == os.path.normpath(other or "")
 
 
 def _json_object(name: str, text: str) -> Optional[str]:

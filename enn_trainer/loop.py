@@ -10,8 +10,10 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.annealing import Rates, num_updates, rates_at
+from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import PPOConfig, TrainConfig
+from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluate import evaluate
@@ -25,7 +27,7 @@ from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.reward_scaling import RewardScaling, reward_scalars
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.schedules import follow_schedules, scheduled_fields
-from enn_trainer.state import State
+from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from enn_trainer.threads import torch_threads
 from enn_trainer.track import (
@@ -90,23 +92,27 @@ def train(
     manager = StateManager.adopt(state_manager)
     config = manager.config
     check_supported(config)
-    torch.backends.cudnn.deterministic = config.torch_deterministic
-    device = torch.device("cuda" if config.cuda and torch.cuda.is_available() else "cpu")
+    device = choose_device(config.cuda)
     create_envs = env_factory(env)
     with ExitStack() as stack:
         widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
         stack.enter_context(torch_threads(max(widths)))
+        stack.enter_context(cudnn_deterministic(config.torch_deterministic))
         stack.enter_context(global_randomness_kept())
         envs = _open_envs(create_envs, config, stack)
         state = _open_state(manager, envs, agent)
         state.to(device)
+        if config.cuda_empty_cache and device.type == "cuda":
+            stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
         manager.hand_back(state_manager)
         opponent = _open_opponent(config, create_opponent or default_opponent, state, device)
+        is_recorded = prepare_captures(manager)
         run = _Run(config, state, manager, stack)
+        envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
 
         def evaluate_now() -> None:
             asked = run.interrupts.is_requested
-            metrics = evaluate(config, create_envs, state.agent, opponent, device, asked)
+            metrics = evaluate(config, create_envs, state, opponent, device, asked)
             run.end_eval(metrics)
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
@@ -115,6 +121,8 @@ def train(
             state.reward_scaling.begin_episodes(config.rollout.num_envs)
         if state.step == 0 and manager.resumed_from is None:
             state.agent.update_input_stats(EntityBatch.of(obs, device))
+            if is_recorded:
+                manager.save("begin")  # so that there is always a save which the files belong to
         follow_schedules(config, state)  # so that a resumed run begins with what holds at its step
         while not run.is_over():
             if run.eval_is_due():
@@ -208,8 +216,11 @@ def _open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> 
         raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
     if manager.resumed_from is not None:
         state.restart += 1
-    if manager.config.eval is not None and state.next_eval_step is None:
-        state.next_eval_step = state.step  # evaluation was switched on when the run was resumed
+    evaluation = manager.config.eval
+    if evaluation is not None:  # perhaps switched on, or more often, since the run was saved
+        if state.next_eval_step is None:
+            state.next_eval_step = first_eval_step(evaluation, state.step)
+        state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
     return state
 
 
@@ -270,7 +281,8 @@ class _Run:
         if not self.interrupts.requested:
             assert self.config.eval is not None
             assert self.state.next_eval_step is not None
-            self.state.next_eval_step += self.config.eval.interval
+            while self.state.next_eval_step <= self.state.step:  # not twice at one step
+                self.state.next_eval_step += self.config.eval.interval
 
     def begin_update(self) -> Rates:
         """Give the optimizers the settings of the update that begins."""
@@ -283,8 +295,6 @@ class _Run:
 
     def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
         """Count the time and tell how the update went."""
-        if self.config.cuda_empty_cache:
-            torch.cuda.empty_cache()
         now = time.monotonic()
         self.state.time_used = self.time_before + now - self.start
         seconds = max(now - self.update_start, 1e-9)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent, chosen_on_host, draw_uniforms
+from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.capture import act
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor
@@ -83,9 +84,9 @@ def collect(
     metrics: dict[str, Metric] = {}
     for t in range(steps):
         batch = EntityBatch.of(obs, device)
-        draws = draw_uniforms(batch.actions, seed, env, first_frame + t * num_envs)
-        out = agent(batch, uniforms=draws)
-        obs = envs.act(chosen_on_host(out, batch), obs_space)
+        frame = first_frame + t * num_envs
+        out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))
+        obs = act(envs, obs_space, out, batch, frame)
         batches.append(batch)
         outputs.append(out)
         rewards.append(obs.reward.copy())  # environments may reuse their arrays

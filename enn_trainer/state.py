@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from enn_trainer import checkpoint, loss_state, ron
 from enn_trainer.agent import PPOAgent
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.optimizers import make_optimizers, trained_by, value_network
@@ -96,14 +96,11 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
-    first_eval = None
-    if cfg.eval is not None:
-        first_eval = 0 if cfg.eval.run_on_first_step else cfg.eval.interval
     optimizer, vf_optimizer = make_optimizers(agent, cfg.optim)
     return State(
         step=0,
         restart=0,
-        next_eval_step=first_eval,
+        next_eval_step=None if cfg.eval is None else first_eval_step(cfg.eval, 0),
         agent=agent,
         value_function=value_network(agent),
         optimizer=optimizer,
@@ -113,6 +110,11 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         ent_tunings=loss_state.fresh_ent_tunings(cfg.ppo, ctx["action_space"]),
         reward_scaling=loss_state.fresh_reward_scaling(cfg),
     )
+
+
+def first_eval_step(cfg: EvalConfig, step: int) -> int:
+    """When to evaluate first, if evaluations are switched on at `step`."""
+    return step if cfg.run_on_first_step else step + cfg.interval
 
 
 def make_network(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 
 
@@ -22,16 +22,5 @@ def check_supported(config: TrainConfig) -> None:
 def _unbuilt(config: TrainConfig) -> Iterator[str]:
     if config.track:
         yield "track=true"
-    if config.capture_samples is not None:
-        yield f"capture_samples={config.capture_samples!r}"
-    if config.capture_logits:
-        yield "capture_logits=true"
-    if config.eval is not None:
-        yield from _unbuilt_of_eval(config.eval)
-
-
-def _unbuilt_of_eval(evaluation: EvalConfig) -> Iterator[str]:
-    if evaluation.capture_videos:
+    if config.eval is not None and config.eval.capture_videos:
         yield "eval.capture_videos=true"
-    if evaluation.capture_samples:
-        yield f"eval.capture_samples={evaluation.capture_samples!r}"

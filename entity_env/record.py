@@ -1,6 +1,7 @@
 """Writes recordings, in the format that `recording_format.py` describes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +13,7 @@ from entity_env.ragged import Ragged
 from entity_env.recording_format import (
     PREFIX,
     Decisions,
+    Record,
     RecordingError,
     framed,
     read_payload,
@@ -19,7 +21,7 @@ from entity_env.recording_format import (
     records,
 )
 from entity_env.seeding import key_of, mix
-from entity_env.spaces import ActionName, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
@@ -66,18 +68,31 @@ class RecordingVecEnv(VecEnvWrapper):
         subsample: keep one frame in so many, chosen at random by environment, episode and step.
             Rewards and ends of all steps are kept, and all last observations of truncated episodes.
         seed: of that choice.
+        run: the name of the run that this is part of, if any.
+        keep_logits: keep the logits that are handed in.
 
     Raises:
         ValueError: `subsample` is not positive.
     """
 
-    def __init__(self, env: VecEnv, path: str | Path, subsample: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        env: VecEnv,
+        path: str | Path,
+        subsample: int = 1,
+        seed: int = 0,
+        *,
+        run: str = "",
+        keep_logits: bool = True,
+    ) -> None:
         if subsample < 1:
             raise ValueError(f"subsample: expected at least 1, got {subsample}")
         super().__init__(env)
         self.path = Path(path)
         self.subsample = subsample
         self.sampling_seed = seed
+        self.run = run
+        self.keep_logits = keep_logits
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(len(env))
         self._last: VecObs | None = None
@@ -103,9 +118,11 @@ class RecordingVecEnv(VecEnvWrapper):
         obs_filter: ObsSpace,
         probs: Mapping[ActionName, Ragged] | None = None,
         logits: Mapping[ActionName, Ragged] | None = None,
+        values: npt.NDArray[np.float32] | None = None,
+        run_step: int | None = None,
     ) -> VecObs:
         """Take a step everywhere and record it; the arguments are those of `act_async`."""
-        self.act_async(actions, obs_filter, probs, logits)
+        self.act_async(actions, obs_filter, probs, logits, values, run_step)
         return self.wait()
 
     def act_async(
@@ -114,6 +131,8 @@ class RecordingVecEnv(VecEnvWrapper):
         obs_filter: ObsSpace,
         probs: Mapping[ActionName, Ragged] | None = None,
         logits: Mapping[ActionName, Ragged] | None = None,
+        values: npt.NDArray[np.float32] | None = None,
+        run_step: int | None = None,
     ) -> None:
         """Begin a step everywhere, which `wait` records.
 
@@ -123,6 +142,8 @@ class RecordingVecEnv(VecEnvWrapper):
             probs: (actors,) per frame, how probable each choice was.
             logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
                 log-probabilities of all choices.
+            values: (B,) float32, the return that was expected from each frame.
+            run_step: how many frames the run had before this step. It never falls in a file.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
@@ -134,9 +155,12 @@ class RecordingVecEnv(VecEnvWrapper):
         keys = np.arange(len(self)), clock.episode, clock.step
         drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
         kept = np.flatnonzero(drawn == 0)
-        decisions = Decisions(self._last, dict(actions), dict(probs or {}), dict(logits or {}))
+        shown_logits = dict(logits or {}) if self.keep_logits else {}
+        decisions = Decisions(self._last, dict(actions), dict(probs or {}), shown_logits)
+        if values is not None:
+            decisions = replace(decisions, values=values)
         # a copy: environments may reuse what they return
-        self._deciding = {**vars(decisions.take(kept)), "kept": kept}
+        self._deciding = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
@@ -157,21 +181,21 @@ class RecordingVecEnv(VecEnvWrapper):
         clock.advance(obs.done)
         return obs
 
-    def close(self) -> None:
-        """Close the file and the environments. Safe to call twice."""
+    def stop(self) -> None:
+        """Close the file, and leave the environments as they are. Safe to call twice."""
         if self._file is not None:
             self._file.close()
         self._file = self._last = None
+
+    def close(self) -> None:
+        """Close the file and the environments. Safe to call twice."""
+        self.stop()
         self.env.close()
 
     def _open(self, shown: ObsSpace) -> None:
-        header = {
-            "obs_space": shown,
-            "action_space": self.action_space(),
-            "num_envs": len(self),
-            "subsample": self.subsample,
-            "seed": self.sampling_seed,
-        }
+        header = recording_header(
+            shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
+        )
         end, first_episode = _where_to_continue(self.path, header)
         self._clock = EpisodeClock(len(self), first_episode)
         self._shown = pack(shown)
@@ -191,20 +215,62 @@ class RecordingVecEnv(VecEnvWrapper):
             raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
 
 
-def _where_to_continue(path: Path, header: dict[str, Any]) -> tuple[int, int]:
+def recording_header(
+    obs_space: ObsSpace,
+    action_space: Mapping[ActionName, ActionSpace],
+    num_envs: int,
+    subsample: int = 1,
+    seed: int = 0,
+    run: str = "",
+) -> dict[str, Any]:
+    """The first record of a file, which tells whether it can be continued."""
+    return {
+        "obs_space": obs_space,
+        "action_space": dict(action_space),
+        "num_envs": num_envs,
+        "subsample": subsample,
+        "seed": seed,
+        **({"run": run} if run else {}),
+    }
+
+
+def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
+    """Where in a file the steps end that a run took before `run_step`.
+
+    Raises:
+        RecordingError: the file is damaged, or a recording of something else.
+    """
+    with path.open("rb") as file:
+        found = _matching_records(file, path, header)
+        while len(found) > 1:  # from the end: the steps to leave out are few
+            taken_at = read_step(file, path, found[-1]).run_step
+            if taken_at is None or taken_at < run_step:
+                break
+            found.pop()
+        return found[-1].end if found else 0
+
+
+def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
     """Where the complete records of a file end, and the number of the next episode."""
-    begin = PREFIX + framed(header)
     if not path.exists():
         return 0, 0
     with path.open("rb") as file:
-        found = file.read(len(begin))
-        if len(found) < len(begin) and begin.startswith(found):
-            return 0, 0  # killed while it wrote the header
-        first, *steps = records(file, path)
-        theirs = read_payload(file, path, first)
-        other = [name for name in header if pack(theirs.get(name)) != pack(header[name])]
-        if other:
-            raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
-        if not steps:
-            return first.end, 0
-        return steps[-1].end, int(read_step(file, path, steps[-1]).episode.max()) + 1
+        found = _matching_records(file, path, header)
+        if len(found) < 2:
+            return (found[0].end if found else 0), 0
+        return found[-1].end, int(read_step(file, path, found[-1]).episode.max()) + 1
+
+
+def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> list[Record]:
+    """The complete records, if the first is this header; none where it was not written whole."""
+    begin = PREFIX + framed(dict(header))
+    beginning = file.read(len(begin))
+    if len(beginning) < len(begin) and begin.startswith(beginning):
+        return []
+    found = list(records(file, path))
+    theirs = read_payload(file, path, found[0])
+    names = {**header, **theirs}
+    other = [name for name in names if pack(theirs.get(name)) != pack(header.get(name))]
+    if other:
+        raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
+    return found

@@ -8,20 +8,23 @@ A record is
     u32 checksum  CRC-32 of the eight bytes before: a damaged length is no torn tail
     payload       a dictionary, packed by `messages.pack`
 
-The first record is the header: `obs_space` (as shown), `action_space`, `num_envs`, `subsample`
-and `seed`. Every other record is one step of B environments, with K of its frames:
+The first record is the header: `obs_space` (as shown), `action_space`, `num_envs`, `subsample`,
+`seed`, and `run`, the name of the run that recorded it, if one did. Every other record is one step
+of B environments, with K of its frames:
 
     obs                     VecObs of K frames, the choice was made in these; reward and done blank
     actions                 action -> int64 (actors,) per frame, what was chosen
     probs                   action -> (actors,) per frame, how probable that was; {} if not given
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
                             frame, logits or log-probabilities of all choices; {} if not given
+    values                  (K,) float32, the return that was expected; not a number if not given
     kept                    (K,) int64, the environments of these frames, ascending
     episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
                             episodes of a file have the same number
     reward                  (B,) float32, what the choice earned: it belongs to `episode`
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
     final                   VecObs of the last observations of the truncated ones, or None
+    run_step                how many frames the run had before; None outside of runs
 
 A record is handed to the operating system as a whole once its step is done, so a killed process
 leaves at most one torn record, at the end. To continue a file is to cut that off and append.
@@ -63,6 +66,8 @@ class Decisions:
         probs: (actors,) per frame, how probable that was; empty where it was not recorded.
         logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
             log-probabilities of all choices; empty where they were not recorded.
+        values: (K,) float32, the return that was expected from each frame on; not a number where
+            it was not recorded.
 
     Raises:
         ValueError: they are not of K frames each.
@@ -72,8 +77,13 @@ class Decisions:
     actions: dict[ActionName, Ragged]
     probs: dict[ActionName, Ragged] = field(default_factory=dict)
     logits: dict[ActionName, Ragged] = field(default_factory=dict)
+    values: npt.NDArray[np.float32] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        if self.values is None:
+            self.values = np.full(len(self.obs), np.nan, dtype=np.float32)
+        if self.values.shape != (len(self.obs),):
+            raise ValueError(f"values: expected {len(self.obs)} frames, got {len(self.values)}")
         per_frame = {
             "features": self.obs.features,
             "visible": self.obs.visible,
@@ -92,6 +102,11 @@ class Decisions:
     def __len__(self) -> int:
         return len(self.obs)
 
+    @property
+    def logprobs(self) -> dict[ActionName, Ragged]:
+        """The logarithms of `probs`."""
+        return {name: Ragged(np.log(p.values), p.lengths) for name, p in self.probs.items()}
+
     def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
         """The given frames, in the given order, as a copy."""
         return Decisions(
@@ -99,17 +114,19 @@ class Decisions:
             _take_all(self.actions, frames),
             _take_all(self.probs, frames),
             _take_all(self.logits, frames),
+            self.values[frames],
         )
 
     @staticmethod
     def cat(pieces: Sequence["Decisions"]) -> "Decisions":
         """The frames of all pieces, one piece after the other."""
+        frames = [len(piece) for piece in pieces]
         return Decisions(
             VecObs.cat([piece.obs for piece in pieces]),
-            *(
-                _cat_all([getattr(piece, what) for piece in pieces], [len(p) for p in pieces])
-                for what in ("actions", "probs", "logits")
-            ),
+            _cat_all([piece.actions for piece in pieces], frames),
+            _cat_all([piece.probs for piece in pieces], frames),
+            _cat_all([piece.logits for piece in pieces], frames),
+            np.concatenate([piece.values for piece in pieces]),
         )
 
 
@@ -158,6 +175,7 @@ class Step:
         terminated: (B,) bool, it ended by itself with this step.
         truncated: (B,) bool, it was cut off after this step.
         final: the last observations of the truncated ones; None when there are none.
+        run_step: how many frames the run that recorded it had before; None outside of runs.
 
     Raises:
         ValueError: the sizes contradict each other.
@@ -171,6 +189,7 @@ class Step:
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     final: VecObs | None
+    run_step: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("episode", "step", "reward", "terminated", "truncated"):
@@ -261,7 +280,8 @@ def read_step(file: BinaryIO, path: Path, record: Record) -> Step:
     """
     payload = read_payload(file, path, record)
     try:
-        decisions = Decisions(*(payload.pop(n) for n in ("obs", "actions", "probs", "logits")))
+        what = {name: payload.pop(name) for name in ("obs", "actions", "probs", "logits")}
+        decisions = Decisions(**what, values=payload.pop("values", None))
         return Step(decisions, **payload)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         at = record.start - _HEAD.size

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from enn_trainer import CheckpointError, ConfigError, StateManager, load_checkpoint, train
-from enn_trainer.evaluate import Seats, _choose, play
+from enn_trainer import (
+    CheckpointError,
+    ConfigError,
+    EnvConfig,
+    StateManager,
+    load_checkpoint,
+    train,
+)
+from enn_trainer.evaluate import Seats, _answer, play
 from enn_trainer.opponents import RandomAgent, create_opponent
 from entity_env import AddMetricsWrapper, EnvList
-from entity_env.examples import Duel
+from entity_env.examples import Duel, Xor
 from rogue_net import EntityBatch
 from tests.enn_trainer.test_train import weights
 from tests.enn_trainer.worlds import Meadow
@@ -112,10 +120,10 @@ def test_every_agent_plays_its_own_environments() -> None:
     envs.seed(3)
     obs = envs.reset(envs.obs_space())
     seats = [Seats(Always(0), np.array([0, 2, 4, 6])), Seats(Always(1), np.array([1, 3, 5]))]
-    chosen = _choose(seats, EntityBatch.of(obs), seed=0, t=0)
+    chosen = _answer(seats, EntityBatch.of(obs), seed=0, t=0).actions
     for name, rows in chosen.items():
         frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)
-        assert np.array_equal(rows.values, frame % 2), name
+        assert np.array_equal(rows.numpy(), frame % 2), name
 
 
 def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
@@ -231,3 +239,50 @@ def test_request_to_stop_ends_an_evaluation() -> None:
         envs, seats, 10**9, 0, torch.device("cpu"), lambda: bool(asked.append(1)) or len(asked) > 3
     )
     assert metrics["step"].max == 3
+
+
+def evaluated_at(folder: Path) -> list[int]:
+    """The steps of a run at which evaluations were tracked."""
+    (run_dir,) = (folder / "runs").iterdir()
+    events = EventAccumulator(str(run_dir)).Reload()
+    return [event.step for event in events.Scalars("eval/step.count")]
+
+
+def test_an_agent_is_not_evaluated_twice_at_one_step(tmp_path: Path) -> None:
+    """With an interval shorter than a rollout the clock would otherwise fall behind."""
+    run(tmp_path, *EVAL, "eval.interval=10")
+    assert evaluated_at(tmp_path) == [0, 64, 128]
+
+
+def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) -> None:
+    """Else a run that was set to be measured rarely would wait for that time to come."""
+    folder = tmp_path / "run"
+    run(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
+    manager, _ = run(tmp_path, "eval.interval=64", "total_timesteps=256", checkpoint_dir=folder)
+    assert evaluated_at(tmp_path) == [0, 64, 128, 192, 256]
+    assert manager.state.next_eval_step == 256
+
+
+def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
+    run(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
+    later = ["eval.run_on_first_step=false", "total_timesteps=192"]
+    run(tmp_path, *EVAL, *later, checkpoint_dir=tmp_path / "run")
+    assert evaluated_at(tmp_path) == [128, 192]
+
+
+def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> None:
+    def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
+        return EnvList({"Duel": Duel, "Xor": Xor}[config.id], num_envs, first)
+
+    here, elsewhere = "env.id=Duel", "eval.env.id=Xor"
+    with pytest.raises(ConfigError, match=r"^eval.env: expected the world of env; .*entity types"):
+        run(tmp_path, *EVAL, here, elsewhere, env=worlds)
+    run(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
+
+
+def test_one_environment_leaves_none_to_the_opponent(tmp_path: Path) -> None:
+    """Worlds without sides may have any number; those with an odd index are the opponent's."""
+    _, one = run(tmp_path, *EVAL, "eval.num_envs=1", "eval.opponent=random", env=Meadow)
+    assert one.eval["eval/step.count"] == 20
+    _, three = run(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
+    assert three.eval["eval/step.count"] == 2 * 20

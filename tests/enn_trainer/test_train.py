@@ -93,6 +93,30 @@ def test_max_train_time_ends_the_run(tmp_path: Path) -> None:
     assert 1 <= manager.state.time_used < 10
 
 
+def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None:
+    where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
+    endless = "total_timesteps=100000000"
+    first = run(tmp_path, "max_train_time=1", endless, **where)
+    again = run(tmp_path, endless, **where)
+    assert again.state.step == first.state.step
+    assert again.state.time_used == first.state.time_used >= 1
+    longer = run(tmp_path, "max_train_time=2", endless, **where)
+    assert longer.state.step > first.state.step
+    assert 2 <= longer.state.time_used < first.state.time_used + 5
+
+
+def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
+    """The folder of its numbers is under `data_dir`, and a resumed run goes on in it."""
+    where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
+    options = ["name=mine", "trial=7", "seed=3", "env.id=Here"]
+    manager = run(tmp_path / "data", "total_timesteps=24", *options, **where)
+    assert manager.state.run_name.startswith("Here__mine__3__7__")
+    run(tmp_path / "data", "name=yours", "trial=8", **where)
+    (folder,) = (tmp_path / "data" / "runs").iterdir()
+    assert folder.name == manager.state.run_name
+    assert len(list(folder.iterdir())) == 2, "a file of each process"
+
+
 def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
     """The frames of the first reset, then those of each of three rollouts."""
     manager = run(tmp_path)
@@ -278,7 +302,7 @@ def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
             "net: translation.reference_entity: .*got 'Sun'",
         ),
         ("track=true", "track"),
-        ("capture_samples=x.bin", "capture_samples"),
+        ("capture_logits=true", "capture_logits"),
         ("optim.bs=25", "optim.bs"),
         ('env.kwargs={"speed": 3}', "env.kwargs"),
     ],

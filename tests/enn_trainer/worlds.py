@@ -1,5 +1,7 @@
 """Small worlds that test the trainer."""
 
+import os
+import sys
 from collections.abc import Mapping
 
 from entity_env import (
@@ -123,3 +125,22 @@ class Clockwork(Environment):
             reward=reward,
             terminated=self.hour == 2,
         )
+
+
+class Seen(Meadow):
+    """Shows in its metrics where and how it runs."""
+
+    def __init__(self, size: int = 0, faulty: bool = False) -> None:
+        super().__init__()
+        self.size, self.faulty = size, faulty
+
+    def _observe(self, reward: float) -> Observation:
+        obs = super()._observe(float("nan") if self.faulty else reward)
+        torch = sys.modules.get("torch")  # not in workers, which would take seconds to import it
+        deterministic = torch is not None and torch.backends.cudnn.deterministic
+        obs.metrics |= {
+            "process": float(os.getpid()),
+            "deterministic": float(deterministic),
+            "size": float(self.size),
+        }
+        return obs

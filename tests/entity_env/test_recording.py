@@ -40,8 +40,8 @@ from entity_env import (
 )
 from entity_env.entity_gym_samples import open_entity_gym_samples
 from entity_env.read_recording import Episode, Recording
-from entity_env.record import RecordingVecEnv
-from entity_env.recording_format import Decisions, RecordingError, Step, take_obs
+from entity_env.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording_format import Decisions, RecordingError, Step, framed, take_obs
 from tests.entity_env.test_batch import assert_same
 from tests.entity_env.test_metrics import expected_episodes
 from tests.entity_env.test_vec_envs import play, random_choices
@@ -421,6 +421,64 @@ def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes) 
     assert path.read_bytes() == content
 
 
+def record_run(path: Path, run: str, first: int, steps: int) -> None:
+    """As a trainer does, with one frame in a step. Only for tests."""
+    envs = RecordingVecEnv(EnvList(Tiny, 1), path, run=run, keep_logits=False)
+    obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+    for run_step in range(first, first + steps):
+        actions = random_choices(envs, obs, rng)
+        value, shown = np.full(1, run_step / 2, dtype=np.float32), envs.obs_space()
+        obs = envs.act(actions, shown, logits=actions, values=value, run_step=run_step)
+    envs.stop()
+    envs.env.act(random_choices(envs, obs, rng), shown)  # goes on, and is not recorded
+    envs.close()
+
+
+def test_values_and_the_step_of_the_run_are_kept_and_logits_can_be_left_out(tmp_path: Path) -> None:
+    record_run(tmp_path / "file", "mine", 10, 5)
+    steps = list(Recording.open(tmp_path / "file").steps())
+    assert [s.run_step for s in steps] == [10, 11, 12, 13, 14]
+    assert [s.decisions.values.tolist() for s in steps] == [[5.0], [5.5], [6.0], [6.5], [7.0]]
+    assert all(s.decisions.logits == {} for s in steps)
+    episodes = list(Recording.open(tmp_path / "file").episodes())
+    assert [e.decisions.values.tolist() for e in episodes] == [[5.0, 5.5], [6.0, 6.5], [7.0]]
+    record(tmp_path / "other", 1)
+    (step,) = Recording.open(tmp_path / "other").steps()
+    assert step.run_step is None
+    assert np.isnan(step.decisions.values).all()
+    assert step.decisions.values.shape == (4,)
+
+
+def test_a_file_can_be_cut_where_a_run_was(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    record_run(path, "mine", 0, 3)
+    before = path.read_bytes()
+    record_run(path, "mine", 3, 4)
+    envs = EnvList(Tiny, 1)
+    header = recording_header(envs.obs_space(), envs.action_space(), 1, run="mine")
+    assert end_before(path, header, 3) == len(before)
+    assert end_before(path, header, 100) == path.stat().st_size
+    assert before[: end_before(path, header, 0)].endswith(framed(header))
+    with pytest.raises(RecordingError, match=r"recorded with another run$"):
+        end_before(path, {**header, "run": "yours"}, 3)
+    with pytest.raises(RecordingError, match=r"recorded with another run$"):
+        record_tiny(path, 1)  # of no run
+    (tmp_path / "torn").write_bytes(before[:20])
+    assert end_before(tmp_path / "torn", header, 3) == 0
+
+
+def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
+    """Also those of what is all but certain, or all but impossible."""
+    envs = RecordingVecEnv(EnvList(Tiny, 5), tmp_path / "file")
+    obs = envs.reset(envs.obs_space())
+    logprobs = np.array([-1e-9, -0.1, -1.0, -100.0, -700.0])
+    probs = {"go": Ragged(np.exp(logprobs), np.ones(5, dtype=np.int64))}
+    envs.act(random_choices(envs, obs, np.random.default_rng(0)), envs.obs_space(), probs)
+    envs.close()
+    (step,) = Recording.open(tmp_path / "file").steps()
+    np.testing.assert_allclose(step.decisions.logprobs["go"].values, logprobs, rtol=1e-6)
+
+
 def test_misuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="subsample: expected at least 1, got 0"):
         RecordingVecEnv(EnvList(Tiny, 1), tmp_path / "file", subsample=0)
@@ -433,6 +491,8 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
         envs.act(actions, ObsSpace())
     with pytest.raises(ValueError, match=r"probs\['go'\]: expected 2 frames, got 1"):
         envs.act(actions, envs.obs_space(), probs={"go": actions["go"][0]})
+    with pytest.raises(ValueError, match="values: expected 2 frames, got 1"):
+        envs.act(actions, envs.obs_space(), values=np.zeros(1, dtype=np.float32))
     envs.close()
     envs.close()
 

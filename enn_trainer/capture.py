@@ -1,0 +1,192 @@
+"""Recording what agents see, do and say, in rollouts and in evaluations."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from enn_trainer.agent import chosen_on_host
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from entity_env.ragged import Ragged
+from entity_env.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording_format import RecordingError
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ObsSpace
+from entity_env.vec_env import VecEnv, VecObs
+from rogue_net.heads import actee_log_probs
+from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.rogue_net import NetOutput
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What the configuration says about one recording.
+
+    Attributes:
+        field: that asks for it.
+        path: the file.
+        logits: whether the log-probabilities of all choices are kept.
+        subsample: one frame of so many is kept.
+        seed: of the choice of these.
+        num_envs: how many environments are recorded.
+    """
+
+    field: str
+    path: Path
+    logits: bool
+    subsample: int
+    seed: int
+    num_envs: int
+
+
+def capture_of_rollouts(config: TrainConfig) -> Capture | None:
+    """How the rollouts are recorded; None if they are not."""
+    if not config.capture_samples:
+        return None
+    return Capture(
+        field="capture_samples",
+        path=Path(config.data_dir, config.capture_samples),
+        logits=config.capture_logits,
+        subsample=config.capture_samples_subsample,
+        seed=derive_seed(config.seed, "capture"),
+        num_envs=config.rollout.num_envs,
+    )
+
+
+def capture_of_evals(config: TrainConfig) -> Capture | None:
+    """How the evaluations are recorded; None if they are not."""
+    cfg = config.eval
+    if cfg is None or not cfg.capture_samples:
+        return None
+    return Capture(
+        field="eval.capture_samples",
+        path=Path(config.data_dir, cfg.capture_samples),
+        logits=cfg.capture_logits,
+        subsample=cfg.capture_samples_subsample,
+        seed=derive_seed(config.seed, "eval", "capture"),
+        num_envs=cfg.num_envs or config.rollout.num_envs,
+    )
+
+
+def prepare_captures(manager: StateManager) -> bool:
+    """Make room for the recordings of a run, before time is spent on it.
+
+    A run that begins needs new files, also if it starts from a save elsewhere. One that continues
+    goes on with its own, from which everything is cut off that came after the save: the run will
+    do that part again.
+
+    Returns:
+        Whether anything is recorded.
+
+    Raises:
+        ConfigError: a file cannot be written, or what is in it would be lost or mixed up.
+    """
+    captures, ends = list(_captures(manager.config)), []
+    for capture in captures:
+        try:
+            ends.append(_where_to_begin(capture, manager))
+        except OSError as error:
+            raise ConfigError(
+                f"{capture.field}: expected a file to write to, got {capture.path} "
+                f"({error.strerror})"
+            ) from None
+        except RecordingError as error:
+            raise ConfigError(
+                f"{capture.field}: expected a new file or that of the same run; {error}"
+            ) from None
+    for capture, end in zip(captures, ends, strict=True):
+        os.truncate(capture.path, end)  # once it is clear that nothing is refused
+    return bool(captures)
+
+
+def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) -> VecEnv:
+    """The environments, recorded if asked for; the file is closed with the stack."""
+    if capture is None:
+        return envs
+    recording = RecordingVecEnv(
+        envs, capture.path, capture.subsample, capture.seed, run=run, keep_logits=capture.logits
+    )
+    stack.callback(recording.stop)
+    return recording
+
+
+def act(
+    envs: VecEnv, obs_space: ObsSpace, out: NetOutput, batch: EntityBatch, run_step: int
+) -> VecObs:
+    """Take the step that a network chose; where this is recorded, hand over all that it said.
+
+    Args:
+        envs: B environments.
+        obs_space: the features to show.
+        out: what the network said about their current frames.
+        batch: these frames.
+        run_step: how many frames the run had before.
+    """
+    actions = chosen_on_host(out, batch)
+    if not isinstance(envs, RecordingVecEnv):
+        return envs.act(actions, obs_space)
+    return envs.act(
+        actions,
+        obs_space,
+        # In double precision, so that the logarithm gives back what the network said.
+        probs={
+            name: Ragged(p.double().exp().cpu().numpy(), batch.actions[name].actors.lengths)
+            for name, p in out.logprobs.items()
+        },
+        logits={name: _of_all_choices(out, name, a) for name, a in batch.actions.items()}
+        if envs.keep_logits
+        else None,
+        values=out.values["value"].flatten().float().cpu().numpy(),
+        run_step=run_step,
+    )
+
+
+def _of_all_choices(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
+    """The log-probabilities of all choices, as recordings have them."""
+    log_probs = out.log_probs[name].float()
+    if action.actees is None:
+        return Ragged(log_probs.cpu().numpy(), action.actors.lengths)
+    rows = actee_log_probs(log_probs, action)
+    return Ragged(rows.values.cpu().numpy(), rows.lengths)
+
+
+def _captures(config: TrainConfig) -> Iterator[Capture]:
+    for capture in (capture_of_rollouts(config), capture_of_evals(config)):
+        if capture is not None:
+            yield capture
+
+
+def _where_to_begin(capture: Capture, manager: StateManager) -> int:
+    """Up to where the file of a run is kept."""
+    path, state = capture.path, manager.state
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.open("ab").close()
+    if path.stat().st_size > 0 and not _continues(manager):
+        raise ConfigError(
+            f"{capture.field}: expected a new file for a run that begins here, {path} is there "
+            "already; give another path, or remove it"
+        )
+    return end_before(path, _header(capture, state), state.step)
+
+
+def _header(capture: Capture, state: State) -> dict[str, object]:
+    return recording_header(
+        state.obs_space,
+        state.action_space,
+        capture.num_envs,
+        capture.subsample,
+        capture.seed,
+        state.run_name,
+    )
+
+
+def _continues(manager: StateManager) -> bool:
+    """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
+    saved, run_dir = manager.resumed_from, manager.checkpoint_dir
+    if saved is None:
+        return bool(manager.state.run_name)  # this program has trained it before
+    return run_dir is not None and saved.path.parent.resolve() == run_dir.resolve()

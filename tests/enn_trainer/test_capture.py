@@ -1,0 +1,345 @@
+"""What a run records: all that was seen, done and said, once, and nothing is changed by it."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import ConfigError, StateManager, train
+from enn_trainer.capture import Capture, recorded
+from enn_trainer.rollout import collect
+from entity_env import Action, EnvList, Observation, VecObs
+from entity_env.examples import Duel
+from entity_env.read_recording import Recording
+from entity_env.recording_format import Step
+from rogue_net import EntityBatch, RogueNet, RogueNetConfig
+from rogue_net.heads import actee_log_probs
+from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.worlds import Meadow
+from tests.entity_env.test_batch import assert_same
+
+CAPTURE = ["capture_samples=rollouts.rec", "capture_logits=true"]
+EVAL = ["eval.steps=5", "eval.interval=24", "eval.num_envs=4"]
+CAPTURE_EVAL = [*EVAL, "eval.capture_samples=evals.rec"]
+FRAMES = 6  # of one step of the environments of a rollout
+
+
+def steps_of(path: Path) -> list[Step]:
+    recording = Recording.open(path)
+    assert recording.complete
+    return list(recording.steps())
+
+
+def run_steps(path: Path) -> list[int | None]:
+    return [step.run_step for step in steps_of(path)]
+
+
+def assert_all_same(got: list[Step], expected: list[Step]) -> None:
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert_same(one, other)
+
+
+class Breaks(Meadow):
+    """Raises when all of them together have taken `left` steps. Only for tests."""
+
+    left = 10**9
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        Breaks.left -= 1
+        if Breaks.left == 0:
+            raise ZeroDivisionError
+        return super().act(actions)
+
+
+def test_recording_does_not_change_what_is_learnt(tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", *EVAL)
+    captured = run(tmp_path / "captured", *CAPTURE, *CAPTURE_EVAL)
+    assert torch.equal(weights(plain), weights(captured))
+    for one, other in zip(plain.state.agent.buffers(), captured.state.agent.buffers(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
+    """Of every kind of action and ending, also with several actors that select in one frame."""
+    envs = EnvList(Meadow, 5)
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=8), envs.obs_space(), envs.action_space(), {"value": 1})
+    torch.nn.init.normal_(net.regression_heads["/value"].weight)
+    envs.seed(1)
+    with ExitStack() as stack:
+        capture = Capture("", tmp_path / "file", logits=True, subsample=1, seed=0, num_envs=5)
+        recording = recorded(envs, capture, "mine", stack)
+        obs = recording.reset(envs.obs_space())
+        rollout = collect(
+            recording,
+            net,
+            obs,
+            envs.obs_space(),
+            steps=12,
+            seed=3,
+            first_frame=100,
+            device=torch.device("cpu"),
+        )
+    steps = steps_of(tmp_path / "file")
+    assert [s.run_step for s in steps] == list(range(100, 160, 5))
+    batch = EntityBatch.of(VecObs.cat([s.decisions.obs for s in steps]))
+    for name, rows in rollout.batch.features.items():
+        assert torch.equal(rows.values, batch.features[name].values)
+        assert np.array_equal(rows.lengths, batch.features[name].lengths)
+    for what in ("rewards", "terminated", "truncated"):
+        shown = np.stack([getattr(s, what.removesuffix("s")) for s in steps])
+        np.testing.assert_array_equal(getattr(rollout, what).numpy(), shown)
+    assert torch.equal(
+        rollout.values.flatten(),
+        torch.from_numpy(np.concatenate([s.decisions.values for s in steps])),
+    )
+    said = net(rollout.batch)
+    for name, action in rollout.batch.actions.items():
+        chosen = np.concatenate([s.decisions.actions[name].values for s in steps])
+        np.testing.assert_array_equal(rollout.actions[name].values.numpy(), chosen)
+        logprobs = np.concatenate([s.decisions.logprobs[name].values for s in steps])
+        np.testing.assert_allclose(rollout.logprobs[name].values.numpy(), logprobs, rtol=1e-12)
+        expected = said.log_probs[name].detach()
+        if action.actees is not None:
+            expected = actee_log_probs(expected, action).values
+            assert max(action.actors.lengths * action.actees.lengths) > 3
+        logits = np.concatenate([s.decisions.logits[name].values for s in steps])
+        np.testing.assert_allclose(expected.numpy(), logits, atol=1e-6)
+        assert logits.size > len(chosen)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path, processes: int) -> None:
+    sampled = [*CAPTURE, "capture_samples_subsample=3"]
+    run(tmp_path / "one", *sampled)
+    run(tmp_path / "many", *sampled, f"rollout.processes={processes}")
+    run(tmp_path / "all", *CAPTURE)
+    one, many, whole = (steps_of(tmp_path / d / "rollouts.rec") for d in ("one", "many", "all"))
+    assert_all_same(one, many)
+    assert sum(len(s.kept) for s in whole) == 72
+    assert 12 < sum(len(s.kept) for s in one) < 36, "about 24"
+    for part, step in zip(one, whole, strict=True):
+        assert_same(part.decisions, step.decisions.take(part.kept))
+        assert_same(part.reward, step.reward)
+
+
+def test_logits_are_kept_when_asked_for(tmp_path: Path) -> None:
+    run(tmp_path, "capture_samples=rollouts.rec", *CAPTURE_EVAL, "eval.capture_logits=false")
+    for name in ("rollouts.rec", "evals.rec"):
+        assert all(s.decisions.logits == {} for s in steps_of(tmp_path / name))
+        assert all(
+            s.decisions.probs.keys() == {"walk", "watch", "call"} for s in steps_of(tmp_path / name)
+        )
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_evaluations_against_an_opponent_are_recorded(tmp_path: Path, only: bool) -> None:
+    """Both sides are: the agent's frames are those of the even environments."""
+    manager = StateManager(
+        overrides=[
+            *[*SMALL, *CAPTURE_EVAL, f"data_dir={tmp_path}", "eval.opponent=random"],
+            f"eval.opponent_only={str(only).lower()}",
+        ]
+    )
+    train(manager, Duel)
+    steps = steps_of(tmp_path / "evals.rec")
+    assert [s.run_step for s in steps] == [0] * 5 + [24] * 5 + [48] * 5 + [72] * 5
+    for step in steps:
+        assert len(step.kept) == 4
+        for name, rows in step.decisions.logits.items():
+            of_random = [len(np.unique(frame[np.isfinite(frame)])) <= 1 for frame in frames(rows)]
+            assert all(of_random[1::2]), name
+        assert (step.decisions.values[1::2] == 0).all()
+    trained = np.stack([s.decisions.values[::2] for s in steps if s.run_step])
+    assert (trained == 0).all() == only
+
+
+def test_what_two_agents_say_is_put_together_frame_by_frame(tmp_path: Path) -> None:
+    """Also for a selection, whose choices are as many as there are others in the frame."""
+    options = ["eval.steps=20", "eval.num_envs=7", "eval.opponent=random"]
+    run(tmp_path, "total_timesteps=24", *CAPTURE_EVAL, *options)
+    sizes = set()
+    for step in steps_of(tmp_path / "evals.rec"):
+        said = step.decisions
+        for name, logits in said.logits.items():
+            for i, of_frame in enumerate(frames(logits)):
+                chosen, logprobs = said.actions[name][i].values, said.logprobs[name][i].values
+                table = of_frame.reshape(len(chosen), -1) if len(chosen) else np.zeros((0, 1))
+                np.testing.assert_allclose(table[np.arange(len(chosen)), chosen], logprobs)
+                np.testing.assert_allclose(np.exp(table).sum(1), 1, rtol=1e-5)
+                sizes.add((name, table.shape))
+    assert len(sizes) > 8
+
+
+def frames(rows: Any) -> list[Any]:
+    return [rows[i].values for i in range(len(rows))]
+
+
+def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else" / "where.rec"
+    run(tmp_path / "data", "capture_samples=a/b/c.rec", *EVAL, f"eval.capture_samples={elsewhere}")
+    assert steps_of(tmp_path / "data" / "a" / "b" / "c.rec")
+    assert steps_of(elsewhere)
+
+
+def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
+    """What came after the save is done again, so it must go, or it would be there twice."""
+    where = {"checkpoint_dir": tmp_path / "run"}
+    options = [*CAPTURE, *CAPTURE_EVAL]
+    run(tmp_path, "total_timesteps=48", *options, env=Breaks, **where)
+    before = steps_of(tmp_path / "rollouts.rec")
+    Breaks.left = 20 + 24 + 20 + 8  # an evaluation, a rollout, both again: in its second step
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "total_timesteps=144", env=Breaks, **where)
+    Breaks.left = 10**9
+    assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 72 + FRAMES, FRAMES))
+    assert run_steps(tmp_path / "evals.rec") == [s for s in (0, 24, 48, 72) for _ in range(5)]
+    run(tmp_path, "total_timesteps=144", env=Breaks, **where)
+    after = steps_of(tmp_path / "rollouts.rec")
+    assert [s.run_step for s in after] == list(range(0, 144, FRAMES))
+    assert_all_same(after[: len(before)], before)
+    at = [0, 24, 48, 72, 96, 120, 144]
+    assert run_steps(tmp_path / "evals.rec") == [s for s in at for _ in range(5)]
+    for name in ("rollouts.rec", "evals.rec"):
+        numbers = [e.number for e in Recording.open(tmp_path / name).episodes()]
+        assert len(set(numbers)) == len(numbers)
+
+
+def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
+    where = {"checkpoint_dir": tmp_path / "run"}
+    run(tmp_path, *CAPTURE, *CAPTURE_EVAL, **where)
+    files = [tmp_path / "rollouts.rec", tmp_path / "evals.rec"]
+    before = [steps_of(file) for file in files]
+    run(tmp_path, **where)
+    for file, steps in zip(files, before, strict=True):
+        assert [s.reward.tolist() for s in steps_of(file)] == [s.reward.tolist() for s in steps]
+
+
+def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
+    tmp_path: Path,
+) -> None:
+    command = [
+        *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+        *[*CAPTURE, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")],
+    ]
+    process = subprocess.Popen(
+        [*command, "total_timesteps=100000000"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    timer = threading.Timer(100, process.kill)
+    timer.start()
+    with process.stdout:
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    timer.cancel()
+    process.wait()
+    told = int(line.split()[1].replace(",", "").split("/")[0])
+    recording = Recording.open(tmp_path / "rollouts.rec")
+    found = [step.run_step for step in recording.steps()]
+    assert found == list(range(0, FRAMES * len(found), FRAMES))
+    assert FRAMES * len(found) >= told > 0
+    subprocess.run([*command, "total_timesteps=120"], check=True, timeout=100)
+    assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 120, FRAMES))
+
+
+def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
+    Breaks.left = 40
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, *CAPTURE, *CAPTURE_EVAL, env=Breaks)
+    Breaks.left = 10**9
+    open_files = {link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    assert not {tmp_path / "rollouts.rec", tmp_path / "evals.rec"} & open_files
+    assert steps_of(tmp_path / "rollouts.rec")
+
+
+@pytest.mark.parametrize("field", ["capture_samples", "eval.capture_samples"])
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> None:
+    options = [*EVAL, f"{field}={tmp_path / 'file'}"]
+    run(tmp_path, *options)
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(ConfigError, match=rf"^{field}: expected a new file .*file is there"):
+        run(tmp_path, *options, "total_timesteps=100000000")
+    assert (tmp_path / "file").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["folder", "text"])
+def test_what_cannot_be_recorded_to_is_refused_before_training(
+    tmp_path: Path, content: str
+) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    if content == "folder":
+        (tmp_path / "it").mkdir()
+    else:
+        (tmp_path / "it").write_text("a letter")
+    with pytest.raises(ConfigError, match=r"^capture_samples: expected a .*file.*/it") as error:
+        run(
+            tmp_path,
+            "capture_samples=it",
+            "total_timesteps=100000000",
+            checkpoint_dir=tmp_path / "run",
+        )
+    assert "\n" not in str(error.value)
+    if content == "text":
+        assert (tmp_path / "it").read_text() == "a letter"
+
+
+def test_a_resumed_run_does_not_mix_different_recordings(tmp_path: Path) -> None:
+    run(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"capture_samples: .*another num_envs"):
+        run(tmp_path, "rollout.num_envs=8", checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"capture_samples: .*another subsample"):
+        run(tmp_path, "capture_samples_subsample=2", checkpoint_dir=tmp_path / "run")
+    run(tmp_path, "capture_samples=other.rec", "total_timesteps=24")
+    with pytest.raises(ConfigError, match=r"capture_samples: .*another run"):
+        run(
+            tmp_path,
+            "capture_samples=other.rec",
+            "capture_logits=false",
+            checkpoint_dir=tmp_path / "run",
+        )
+
+
+def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_path: Path) -> None:
+    """It has the file's name in its configuration, but the other run may go on as well."""
+    run(tmp_path, "total_timesteps=48", *CAPTURE, checkpoint_dir=tmp_path / "run")
+    before = (tmp_path / "rollouts.rec").read_bytes()
+    fork = {"init_path": tmp_path / "run", "checkpoint_dir": tmp_path / "fork"}
+    for where in (fork, {"init_path": tmp_path / "run"}):
+        with pytest.raises(ConfigError, match=r"a new file .*rollouts.rec is there already"):
+            run(tmp_path, **where)
+    assert (tmp_path / "rollouts.rec").read_bytes() == before
+    run(tmp_path, "capture_samples=fork.rec", **fork)
+    run(tmp_path, "total_timesteps=96", **fork)
+    assert run_steps(tmp_path / "fork.rec") == list(range(48, 96, FRAMES))
+    assert (tmp_path / "rollouts.rec").read_bytes() == before
+
+
+def test_capture_that_is_switched_on_at_resume_begins_there(tmp_path: Path) -> None:
+    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    run(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
+    assert run_steps(tmp_path / "rollouts.rec") == list(range(48, 72, FRAMES))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["capture_logits=true"], "^capture_logits: expected capture_samples"),
+        (["capture_samples_subsample=2"], "^capture_samples_subsample: expected capture_samples"),
+        ([*EVAL, "eval.capture_samples_subsample=2"], "capture_samples_subsample: expected"),
+        ([*CAPTURE, *EVAL, "eval.capture_samples=./rollouts.rec"], "another file"),
+    ],
+)
+def test_settings_of_capture_that_do_not_apply_are_refused(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _ = StateManager(overrides=overrides).config

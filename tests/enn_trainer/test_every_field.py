@@ -1,0 +1,379 @@
+"""Every field of the configuration does something that can be seen, or is refused.
+
+`CASES` has a case for each field of each class of the configuration, those of networks are in
+`network_fields.py`: a field without one fails.
+"""
+
+import dataclasses
+import os
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from enn_trainer import (
+    ConfigError,
+    StateManager,
+    TrainConfig,
+    TrainResult,
+    train,
+)
+from entity_env import InvalidObservation
+from entity_env.read_recording import Recording
+from entity_env.recording_format import Step
+from rogue_net import RogueNet
+from tests.enn_trainer.network_fields import NETWORK_CASES, net
+from tests.enn_trainer.test_train import SMALL, weights
+from tests.enn_trainer.worlds import Seen
+
+
+class Ran(typing.NamedTuple):
+    """A run that is over."""
+
+    manager: StateManager
+    result: TrainResult
+    folder: Path
+
+    def scalars(self, tag: str) -> dict[int, float]:
+        """What was tracked under a tag, by step."""
+        run = self.folder / "runs" / self.manager.state.run_name
+        events = EventAccumulator(str(run)).Reload()
+        return {event.step: event.value for event in events.Scalars(tag)}
+
+    def recorded(self, name: str) -> list[Step]:
+        return list(Recording.open(self.folder / name).steps())
+
+
+Runs: TypeAlias = Callable[..., Ran]
+Case: TypeAlias = Callable[[Runs], None]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Runs of two updates, each made once."""
+    made: dict[tuple[str, ...], Ran] = {}
+
+    def run(*overrides: str) -> Ran:
+        if overrides not in made:
+            folder = tmp_path_factory.mktemp("run")
+            small = [*SMALL, "total_timesteps=48", f"data_dir={folder}"]
+            manager = StateManager(overrides=[*small, *overrides])
+            made[overrides] = Ran(manager, train(manager, Seen), folder)
+        return made[overrides]
+
+    return run
+
+
+EVAL = ("eval.steps=3", "eval.interval=24", "eval.num_envs=4")
+FILE = "capture_samples=file.rec"
+EAGER = ("optim.lr=0.1", "optim.update_epochs=8")
+BINS = (
+    "ppo.clip_vloss=false",
+    "ppo.value_loss=hl_gauss",
+    "ppo.value_bins.low=-3",
+    "ppo.value_bins.high=3",
+)
+ENT_TARGET = 'ppo.ent_targets={"walk": 0.1}'
+EVAL_FILE = (*EVAL, "eval.capture_samples=file.rec")
+
+
+def group(settings: str) -> str:
+    """Settings of the parameters of the transformer."""
+    return f'optim.groups=[(pattern: "transformer.*", {settings})]'
+
+
+def learns_otherwise(change: str, *beside: str) -> Case:
+    """With the change, and other settings beside it, other weights are learnt than without it."""
+
+    def case(runs: Runs) -> None:
+        with_it, without = runs(*beside, change), runs(*beside)
+        assert not torch.equal(weights(with_it.manager), weights(without.manager))
+
+    return case
+
+
+def refused(*overrides: str, field: str) -> Case:
+    """The settings are refused by a message that begins with the name of a field."""
+
+    def case(runs: Runs) -> None:
+        with pytest.raises(ConfigError, match=rf"(^|; ){field}\b"):
+            runs(*overrides)
+
+    return case
+
+
+def shows(*overrides: str, that: Callable[[Ran], bool], but: tuple[str, ...]) -> Case:
+    """A run with the settings shows something that one with other settings does not."""
+
+    def case(runs: Runs) -> None:
+        assert that(runs(*overrides))
+        assert not that(runs(*but))
+
+    return case
+
+
+def evaluated_at(*steps: int) -> Callable[[Ran], bool]:
+    return lambda ran: list(ran.scalars("eval/step.count")) == list(steps)
+
+
+def evaluated(frames: int) -> Callable[[Ran], bool]:
+    return lambda ran: ran.result.eval["eval/step.count"] == frames
+
+
+def is_called(name: str) -> Callable[[Ran], bool]:
+    return lambda ran: ran.manager.state.run_name.startswith(name)
+
+
+def invalid_rewards_are_refused(runs: Runs) -> None:
+    faulty = 'env.kwargs={"faulty": true}'
+    with pytest.raises(InvalidObservation):
+        runs(faulty)
+    assert runs(faulty, "env.validate=false", "total_timesteps=24").manager.state.step == 24
+
+
+def the_folder_is_used(runs: Runs) -> None:
+    ran, other = runs(FILE), runs()
+    assert {path.name for path in ran.folder.iterdir()} == {"runs", "file.rec"}
+    assert {path.name for path in other.folder.iterdir()} == {"runs"}
+
+
+def the_gpu_is_looked_for(runs: Runs) -> None:
+    asked: list[bool] = []
+
+    def is_available() -> bool:
+        asked.append(True)
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", is_available)
+        runs("cuda=false", "total_timesteps=1")
+        without = len(asked)
+        runs("cuda=true", "total_timesteps=1")
+    assert len(asked) - without == without + 1
+
+
+def cuts_pieces(limit: str) -> Case:
+    """The pieces add up to the same gradient, so only their size is to be seen."""
+
+    def case(runs: Runs) -> None:
+        sizes: list[int] = []
+        forward = RogueNet.forward
+
+        def noting(net: RogueNet, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            if net.training:
+                sizes.append(batch.num_frames)
+            return forward(net, batch, *args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RogueNet, "forward", noting)
+            limited = runs(limit)
+        assert 1 <= max(sizes) < 10
+        torch.testing.assert_close(weights(limited.manager), weights(runs().manager))
+
+    return case
+
+
+CASES: dict[str, Case] = {
+    # EnvConfig
+    "EnvConfig.kwargs": shows(
+        'env.kwargs={"size": 3}', that=lambda ran: 3.0 in ran.scalars("size.mean").values(), but=()
+    ),
+    "EnvConfig.id": shows("env.id=Here", that=is_called("Here__"), but=()),
+    "EnvConfig.validate": invalid_rewards_are_refused,
+    # OptimizerConfig
+    "OptimizerConfig.lr": learns_otherwise("optim.lr=0.01"),
+    "OptimizerConfig.lr_warmup_steps": learns_otherwise("optim.lr_warmup_steps=1000"),
+    "OptimizerConfig.bs": learns_otherwise("optim.bs=24"),
+    "OptimizerConfig.weight_decay": learns_otherwise("optim.weight_decay=0.5"),
+    "OptimizerConfig.micro_bs": cuts_pieces("optim.micro_bs=3"),
+    "OptimizerConfig.anneal_lr": learns_otherwise("optim.anneal_lr=false"),
+    "OptimizerConfig.update_epochs": learns_otherwise("optim.update_epochs=1"),
+    "OptimizerConfig.max_grad_norm": learns_otherwise("optim.max_grad_norm=0.01"),
+    "OptimizerConfig.name": learns_otherwise("optim.name=SGD"),
+    "OptimizerConfig.kwargs": learns_otherwise('optim.kwargs={"betas": [0.5, 0.5]}'),
+    "OptimizerConfig.shuffle": learns_otherwise("optim.shuffle=false"),
+    "OptimizerConfig.max_entities": cuts_pieces("optim.max_entities=1"),
+    "OptimizerConfig.groups": learns_otherwise(group("lr_factor: 0.0")),
+    # ParamGroupConfig
+    "ParamGroupConfig.pattern": learns_otherwise(
+        'optim.groups=[(pattern: "embedding.*", lr_factor: 0.0)]', group("lr_factor: 0.0")
+    ),
+    "ParamGroupConfig.lr_factor": learns_otherwise(group("lr_factor: 2.0"), group("")),
+    "ParamGroupConfig.weight_decay": learns_otherwise(group("weight_decay: 0.5"), group("")),
+    "ParamGroupConfig.freeze_from": learns_otherwise(group("freeze_from: 24"), group("")),
+    "ParamGroupConfig.freeze_until": learns_otherwise(group("freeze_until: 24"), group("")),
+    # PPOConfig
+    "PPOConfig.gae": learns_otherwise("ppo.gae=false"),
+    "PPOConfig.gamma": learns_otherwise("ppo.gamma=0.5"),
+    "PPOConfig.gae_lambda": learns_otherwise("ppo.gae_lambda=0.5"),
+    "PPOConfig.norm_adv": learns_otherwise("ppo.norm_adv=false"),
+    "PPOConfig.clip_coef": learns_otherwise("ppo.clip_coef=0.0001"),
+    "PPOConfig.clip_vloss": learns_otherwise("ppo.clip_vloss=false", "optim.lr=0.1"),
+    "PPOConfig.ent_coef": learns_otherwise("ppo.ent_coef=0.9"),
+    "PPOConfig.vf_coef": learns_otherwise("ppo.vf_coef=0.01"),
+    "PPOConfig.target_kl": learns_otherwise("ppo.target_kl=0.00000001"),
+    "PPOConfig.anneal_entropy": learns_otherwise("ppo.anneal_entropy=false"),
+    "PPOConfig.ratio": learns_otherwise("ppo.ratio=frame", "optim.lr=0.1"),
+    "PPOConfig.weight_by": learns_otherwise("ppo.weight_by=frame"),
+    "PPOConfig.dual_clip": learns_otherwise("ppo.dual_clip=1.0001", *EAGER),
+    "PPOConfig.value_loss": learns_otherwise("ppo.value_loss=huber", "optim.lr=0.1"),
+    "PPOConfig.vf_clip_coef": learns_otherwise("ppo.vf_clip_coef=0.0001"),
+    "PPOConfig.huber_delta": learns_otherwise("ppo.huber_delta=0.0001", "ppo.value_loss=huber"),
+    "PPOConfig.value_bins": shows(
+        *BINS,
+        that=lambda ran: any(p.shape == (51, 8) for p in ran.manager.state.agent.parameters()),
+        but=(),
+    ),
+    "PPOConfig.reward_scaling": learns_otherwise("ppo.reward_scaling=true", "ppo.norm_adv=false"),
+    "PPOConfig.ent_targets": learns_otherwise(ENT_TARGET),
+    "PPOConfig.ent_target_lr": learns_otherwise("ppo.ent_target_lr=10", ENT_TARGET),
+    # ValueBinsConfig
+    "ValueBinsConfig.low": learns_otherwise("ppo.value_bins.low=-9", *BINS),
+    "ValueBinsConfig.high": learns_otherwise("ppo.value_bins.high=9", *BINS),
+    "ValueBinsConfig.num_bins": learns_otherwise("ppo.value_bins.num_bins=7", *BINS),
+    "ValueBinsConfig.sigma": learns_otherwise("ppo.value_bins.sigma=2", *BINS),
+    # RolloutConfig
+    "RolloutConfig.steps": shows(
+        "rollout.steps=5", that=lambda ran: ran.manager.state.step == 60, but=()
+    ),
+    "RolloutConfig.num_envs": shows(
+        "rollout.num_envs=7", that=lambda ran: ran.manager.state.step == 56, but=()
+    ),
+    "RolloutConfig.processes": shows(
+        "rollout.processes=2",
+        that=lambda ran: os.getpid() not in ran.scalars("process.max").values(),
+        but=(),
+    ),
+    # EvalConfig
+    "EvalConfig.steps": shows(*EVAL, "eval.steps=5", that=evaluated(20), but=EVAL),
+    "EvalConfig.interval": shows(*EVAL, "eval.interval=48", that=evaluated_at(0, 48), but=EVAL),
+    "EvalConfig.num_envs": shows(*EVAL, "eval.num_envs=7", that=evaluated(21), but=EVAL),
+    "EvalConfig.processes": shows(
+        *[*EVAL, "eval.run_on_first_step=false", "eval.interval=1000", "eval.processes=2"],
+        that=lambda ran: ran.result.eval["eval/process.max"] != os.getpid(),
+        but=EVAL,
+    ),
+    "EvalConfig.env": shows(
+        *EVAL,
+        'eval.env.kwargs={"size": 3}',
+        that=lambda ran: ran.result.eval["eval/size.mean"] == 3,
+        but=EVAL,
+    ),
+    "EvalConfig.capture_videos": refused(
+        *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
+    ),
+    "EvalConfig.capture_samples": shows(
+        *EVAL_FILE, that=lambda ran: (ran.folder / "file.rec").exists(), but=EVAL
+    ),
+    "EvalConfig.capture_logits": shows(
+        *EVAL_FILE,
+        "eval.capture_logits=false",
+        that=lambda ran: all(not s.decisions.logits for s in ran.recorded("file.rec")),
+        but=EVAL_FILE,
+    ),
+    "EvalConfig.capture_samples_subsample": shows(
+        *EVAL_FILE,
+        "eval.capture_samples_subsample=2",
+        that=lambda ran: sum(len(s.kept) for s in ran.recorded("file.rec")) < 3 * 12,
+        but=EVAL_FILE,
+    ),
+    "EvalConfig.run_on_first_step": shows(
+        *EVAL, "eval.run_on_first_step=false", that=evaluated_at(24, 48), but=EVAL
+    ),
+    "EvalConfig.opponent": shows(*EVAL, "eval.opponent=random", that=evaluated(6), but=EVAL),
+    "EvalConfig.opponent_only": shows(
+        *[*EVAL_FILE, "eval.opponent=random", "eval.opponent_only=true"],
+        that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
+        but=(*EVAL_FILE, "eval.opponent=random"),
+    ),
+    # TrainConfig
+    "TrainConfig.eval": shows(*EVAL, that=lambda ran: bool(ran.result.eval), but=()),
+    "TrainConfig.vf_net": shows(
+        "vf_net.d_model=12",
+        that=lambda ran: (
+            getattr(ran.manager.state.value_function, "config", None) is not None
+            and ran.manager.state.value_function.config.d_model == 12
+        ),
+        but=(),
+    ),
+    "TrainConfig.name": shows(
+        "name=mine", that=lambda ran: "__mine__" in ran.manager.state.run_name, but=()
+    ),
+    "TrainConfig.seed": learns_otherwise("seed=2"),
+    "TrainConfig.total_timesteps": shows(
+        "total_timesteps=24", that=lambda ran: ran.manager.state.step == 24, but=()
+    ),
+    "TrainConfig.max_train_time": shows(
+        "max_train_time=0", that=lambda ran: ran.manager.state.step == 0, but=()
+    ),
+    "TrainConfig.torch_deterministic": shows(
+        "torch_deterministic=false",
+        that=lambda ran: set(ran.scalars("deterministic.max").values()) == {0.0},
+        but=(),
+    ),
+    "TrainConfig.cuda": the_gpu_is_looked_for,
+    "TrainConfig.track": refused("track=true", field="track"),
+    "TrainConfig.wandb_project_name": refused(
+        "track=true", "wandb_project_name=mine", field="track"
+    ),
+    "TrainConfig.wandb_entity": refused("track=true", "wandb_entity=me", field="track"),
+    "TrainConfig.capture_samples": shows(
+        FILE, that=lambda ran: (ran.folder / "file.rec").exists(), but=()
+    ),
+    "TrainConfig.capture_logits": shows(
+        FILE,
+        "capture_logits=true",
+        that=lambda ran: all(s.decisions.logits for s in ran.recorded("file.rec")),
+        but=(FILE,),
+    ),
+    "TrainConfig.capture_samples_subsample": shows(
+        FILE,
+        "capture_samples_subsample=2",
+        that=lambda ran: sum(len(s.kept) for s in ran.recorded("file.rec")) < 48,
+        but=(FILE,),
+    ),
+    "TrainConfig.trial": shows(
+        "trial=7", that=lambda ran: "__1__7__" in ran.manager.state.run_name, but=()
+    ),
+    "TrainConfig.data_dir": the_folder_is_used,
+    "TrainConfig.cuda_empty_cache": refused(
+        "cuda=false", "cuda_empty_cache=true", field="cuda_empty_cache"
+    ),
+}
+
+
+CASES |= {name: lambda _, case=case: case() for name, case in NETWORK_CASES.items()}
+
+
+def fields_of(cls: type[Any], seen: set[type[Any]]) -> Iterator[str]:
+    """Every field of a configuration class and of those within it, but sections it always has."""
+    seen.add(cls)
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kinds = [hints[field.name], *typing.get_args(hints[field.name])]
+        sections = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        if kinds[0] not in sections:
+            yield f"{cls.__name__}.{field.name}"
+        for section in sections:
+            if section not in seen:
+                yield from fields_of(section, seen)
+
+
+def test_every_field_has_a_case() -> None:
+    assert sorted(CASES) == sorted(fields_of(TrainConfig, set()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_field_does_something_or_is_refused(name: str, runs: Runs) -> None:
+    CASES[name](runs)
+
+
+def test_a_case_notices_a_field_that_does_nothing(runs: Runs) -> None:
+    with pytest.raises(AssertionError):
+        learns_otherwise("ppo.gae=true")(runs)
+    with pytest.raises(AssertionError):
+        net()()
