@@ -6,15 +6,15 @@ from enn_trainer.command import command
 from enn_trainer.config import (
     EnvConfig,
     EvalConfig,
-    OptimizerConfig,
-    ParamGroupConfig,
-    PPOConfig,
     RolloutConfig,
     TrainConfig,
 )
 from enn_trainer.errors import AgentError, CheckpointError, ConfigError, EnnTrainerError
 from enn_trainer.load_agent import load_agent
-from enn_trainer.loop import TrainResult, train
+from enn_trainer.loop import train
+from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
+from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.run import TrainResult
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager, load_checkpoint
 from rogue_net.relpos import RelposEncodingConfig

@@ -11,8 +11,9 @@ from enn_trainer.command import run_command
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import env_factory
 from enn_trainer.errors import ConfigError
-from enn_trainer.loop import TrainResult, train
+from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
+from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 from entity_env.vec_env import VecEnv

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from enn_trainer.config import PPOConfig, TrainConfig
+from enn_trainer.config import TrainConfig
 from enn_trainer.entropy_targets import begun
 from enn_trainer.errors import ConfigError
+from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.reward_scaling import RewardScaling
 from entity_env.spaces import ActionSpace
 from rogue_net.input_norm import Moments

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from enn_trainer import losses
 from enn_trainer.agent import PPOAgent
-from enn_trainer.config import OptimizerConfig, PPOConfig
 from enn_trainer.entropy_targets import coef_of_actor, normalised_entropy, tune, tuned_scalars
 from enn_trainer.errors import AgentError
+from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.optimizers import clipped_step
+from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
 from entity_env.seeding import derive_seed, mix

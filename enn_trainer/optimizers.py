@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from enn_trainer.config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.schedules import ScheduledFloat
 from enn_trainer.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding

@@ -13,13 +13,12 @@ from hyperstate.schema.types import materialize_type
 from enn_trainer.config import (
     EnvConfig,
     EvalConfig,
-    OptimizerConfig,
-    ParamGroupConfig,
-    PPOConfig,
     RolloutConfig,
     TrainConfig,
 )
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
+from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.ron import loads
 from enn_trainer.unbuilt import check_supported
 from rogue_net.relpos import RelposEncodingConfig

@@ -12,8 +12,8 @@ from hyperstate.schedule import _parse_schedule as parse_as_published
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_trainer.config import OptimizerConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.schedules import (
     Schedule,
     as_written,

@@ -1,0 +1,69 @@
+"""What is wrong with a value of a setting, in words; None where nothing is."""
+
+import json
+import math
+from typing import get_args
+
+from enn_trainer.errors import ConfigError
+
+
+def refuse(*problems: str | None) -> None:
+    """Raise one error that names all problems, if there are any.
+
+    Raises:
+        ConfigError: there are.
+    """
+    found = [problem for problem in problems if problem is not None]
+    if found:
+        raise ConfigError(*found)
+
+
+def within(
+    name: str, value: float | None, least: float = -math.inf, most: float = math.inf
+) -> str | None:
+    """Say what is wrong with a value that must be finite and between two limits, both allowed."""
+    if value is None or (-math.inf < value < math.inf and least <= value <= most):
+        return None
+    expected = "a finite number"
+    if math.isfinite(most):
+        expected = f"a number from {least} to {most}"
+    elif math.isfinite(least):
+        expected = f"a finite number of at least {least}"
+    return f"{name}: expected {expected}, got {value}"
+
+
+def positive(name: str, value: float | None) -> str | None:
+    """Say what is wrong with a limit that must be above 0; infinity switches it off."""
+    if value is None or value > 0:
+        return None
+    return f"{name}: expected a number above 0, got {value}"
+
+
+def above(name: str, value: float | None, least: float) -> str | None:
+    """Say what is wrong with a finite number that must be above another."""
+    if value is None or least < value < math.inf:
+        return None
+    return f"{name}: expected a finite number above {least}, got {value}"
+
+
+def share(name: str, value: float) -> str | None:
+    """Say what is wrong with a number that must be between 0 and 1, neither allowed."""
+    if 0 < value < 1:
+        return None
+    return f"{name}: expected a number between 0 and 1, got {value}"
+
+
+def one_of(name: str, value: str, kind: object) -> str | None:
+    """Say what is wrong with a value that must be one of those of a `Literal`."""
+    if value in get_args(kind):
+        return None
+    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}"
+
+
+def json_object(name: str, text: str) -> str | None:
+    """Say what is wrong with a text that must be a JSON object."""
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return None if is_object else f'{name}: expected a JSON object such as {{"a": 1}}, got {text!r}'

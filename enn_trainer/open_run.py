@@ -1,0 +1,61 @@
+"""What a run begins with: environments, the state that fits them, and an opponent."""
+
+from contextlib import ExitStack
+
+import torch
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoint import make_run_dir
+from enn_trainer.config import TrainConfig
+from enn_trainer.envs import EnvFactory
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.opponents import CreateOpponent, space_differences
+from enn_trainer.state import State, first_eval_step
+from enn_trainer.state_manager import StateManager
+from entity_env.metrics import AddMetricsWrapper
+from entity_env.vec_env import VecEnv
+
+
+def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
+    """The environments to collect frames in, with metrics of their episodes, until the run ends."""
+    envs = create_envs(config.env, config.rollout.num_envs, config.rollout.processes, 0)
+    stack.callback(envs.close)
+    return AddMetricsWrapper(envs)
+
+
+def open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
+    """The state of the run, if it is one of these environments."""
+    if agent is not None and manager.config.vf_net is not None:
+        raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
+    if not envs.action_space():
+        raise ConfigError("env: expected a world with actions, its action space is empty")
+    if not envs.obs_space().entities and not envs.has_global_entity():
+        raise ConfigError("env: expected a world with entities or something global, got neither")
+    if manager.checkpoint_dir is not None:
+        make_run_dir(manager.checkpoint_dir)
+    manager.set_deserialize_ctx("obs_space", envs.obs_space())
+    manager.set_deserialize_ctx("action_space", envs.action_space())
+    manager.set_deserialize_ctx("agent", agent)
+    state = manager.state
+    different = space_differences(
+        state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
+    )
+    if different:
+        raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
+    if manager.resumed_from is not None:
+        state.restart += 1
+    evaluation = manager.config.eval
+    if evaluation is not None:  # perhaps switched on, or more often, since the run was saved
+        if state.next_eval_step is None:
+            state.next_eval_step = first_eval_step(evaluation, state.step)
+        state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
+    return state
+
+
+def open_opponent(
+    config: TrainConfig, create: CreateOpponent, state: State, device: torch.device
+) -> PPOAgent | None:
+    """Whom to evaluate against; made before training, so that what is wrong shows at once."""
+    if config.eval is None or config.eval.opponent is None:
+        return None
+    return create(config.eval.opponent, state.obs_space, state.action_space, device)
