@@ -15,6 +15,7 @@ from enn_trainer.state import restore_network
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, to_device
 from rogue_net.rogue_net import NetOutput, answer
+from rogue_net.wiring import Wired, missing_features
 
 CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
 
@@ -33,7 +34,9 @@ def create_opponent(
         device: where the opponent plays.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or it is of another world.
+        CheckpointError: there is no valid checkpoint, or it is of another world: with other
+            actions, or without features that the checkpoint needs. What else the world shows, the
+            opponent does not see.
     """
     if path == RANDOM:
         return RandomAgent(action_space)
@@ -41,13 +44,15 @@ def create_opponent(
         saved = restore_network(checkpoint.find(Path(path)))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = space_differences(saved.obs_space, saved.action_space, obs_space, action_space)
+    different = [
+        *(f"expected {missing}" for missing in missing_features(obs_space, saved.obs_space)),
+        *action_differences(saved.action_space, action_space),
+    ]
     if different:
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
         )
-    network: PPOAgent = saved.network.to(device)
-    return network
+    return Wired(saved.network, obs_space).to(device)
 
 
 class RandomAgent(nn.Module):
@@ -104,13 +109,21 @@ def space_differences(
     want: ObsSpace,
     want_actions: Mapping[str, ActionSpace],
 ) -> list[str]:
-    """How two worlds differ, in words, one difference each."""
+    """How two worlds differ, in words, one difference each; not in the order of names."""
     different = _list_difference("global features", have.global_features, want.global_features)
     different += _list_difference("entity types", list(have.entities), list(want.entities))
     for name in sorted(have.entities.keys() & want.entities.keys()):
         different += _list_difference(
             f"features of {name}", have.entities[name].features, want.entities[name].features
         )
+    return different + action_differences(have_actions, want_actions)
+
+
+def action_differences(
+    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
+) -> list[str]:
+    """How the actions of two worlds differ, in words, one difference each."""
+    different = []
     if have_actions.keys() != want_actions.keys():
         different.append(f"actions {sorted(have_actions)} became {sorted(want_actions)}")
     different += [
@@ -122,4 +135,4 @@ def space_differences(
 
 
 def _list_difference(what: str, have: list[str], want: list[str]) -> list[str]:
-    return [] if have == want else [f"{what} {have} became {want}"]
+    return [] if sorted(have) == sorted(want) else [f"{what} {have} became {want}"]

@@ -168,7 +168,7 @@ def test_opponent_only_evaluates_the_opponent(tmp_path: Path) -> None:
 def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
     run(tmp_path, checkpoint_dir=tmp_path / "duel")
     env = Meadow()
-    with pytest.raises(CheckpointError, match=r"another world.*entity types"):
+    with pytest.raises(CheckpointError, match=r"another world.*actions"):
         create_opponent(
             str(tmp_path / "duel"),
             env.obs_space(),

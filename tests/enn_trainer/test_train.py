@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from entity_env import Entity, ObsSpace
+from entity_env import Entity, Observation, ObsSpace
 from entity_env.examples import Xor
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.worlds import Meadow
@@ -257,6 +258,34 @@ def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_pa
 
     with pytest.raises(CheckpointError, match=r"features of wolf \['x'\] became \['x', 'teeth'\]"):
         run(tmp_path, env=Larger, checkpoint_dir=tmp_path / "run")
+
+
+def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_path: Path) -> None:
+    """A network is wired by name: the same is learnt in a world that lists them otherwise."""
+
+    class Turned(Meadow):
+        def obs_space(self) -> ObsSpace:
+            space = super().obs_space()
+            entities = {n: Entity(e.features[::-1]) for n, e in space.entities.items()}
+            return ObsSpace(space.global_features[::-1], dict(reversed(entities.items())))
+
+        def _observe(self, reward: float) -> Observation:
+            obs = super()._observe(reward)
+            known = Meadow().obs_space().entities
+            obs.features = {
+                n: np.reshape(rows, (len(rows), len(known[n].features)))[:, ::-1]
+                for n, rows in obs.features.items()
+            }
+            obs.global_features = np.asarray(obs.global_features)[::-1]
+            return obs
+
+    assert any(len(e.features) > 1 for e in Meadow().obs_space().entities.values())
+    run(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    same = run(tmp_path, "total_timesteps=72", checkpoint_dir=tmp_path / "run")
+    turned = run(tmp_path, "total_timesteps=72", env=Turned, checkpoint_dir=tmp_path / "copy")
+    assert same.state.step == turned.state.step == 72
+    assert torch.equal(weights(same), weights(turned))
 
 
 def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""Frames of one world for a network of another: features and entity types are found by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
+from rogue_net.rogue_net import NetOutput
+
+
+class Wired(nn.Module):
+    """A network in a world that shows more than it knows, or the same in another order.
+
+    It does not see features and entity types that it does not know, and none of the types that the
+    world does not have.
+
+    Args:
+        network: made for other spaces, a `RogueNet` or one that answers alike.
+        shown: what the world shows.
+
+    Raises:
+        ValueError: the network needs features that the world does not show.
+    """
+
+    def __init__(self, network: Any, shown: ObsSpace) -> None:
+        super().__init__()
+        if missing := missing_features(shown, network.obs_space):
+            raise ValueError(f"obs_space: expected {'; '.join(missing)}")
+        self.network = network
+        self.obs_space = shown
+        self.action_space: Mapping[str, ActionSpace] = network.action_space
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+        **options: Any,
+    ) -> NetOutput:
+        """As the network; attention is that of the entities that it sees.
+
+        Raises:
+            ValueError: an entity acts, or may be selected, of a type that the network does not
+                know.
+        """
+        out: NetOutput = self.network(self._wired(batch), actions, uniforms, **options)
+        return out
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """As the network."""
+        values: dict[str, Tensor] = self.network.values(self._wired(batch))
+        return values
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """As the network."""
+        self.network.update_input_stats(self._wired(batch))
+
+    def _wired(self, batch: EntityBatch) -> EntityBatch:
+        return wired(batch, self.obs_space, self.network.obs_space)
+
+
+def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
+    """What a network of one space needs and the other does not show, in words."""
+    if known.entities and not known.entities.keys() & shown.entities.keys():
+        return [f"some of the entity types {[*known.entities]}, got {[*shown.entities]}"]
+    pairs = {
+        f"features of {name!r}": (shown.entities[name].features, known.entities[name].features)
+        for name in known.entities
+        if name in shown.entities
+    }
+    pairs["global features"] = (shown.global_features, known.global_features)
+    return [
+        f"{what} with {wanted}, got {[*have]}"
+        for what, (have, needed) in pairs.items()
+        if (wanted := [feature for feature in needed if feature not in have])
+    ]
+
+
+def wired(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
+    """The frames of a batch as a network of another space takes them.
+
+    Args:
+        batch: B frames of `shown`.
+        shown: what the world shows.
+        known: what the network was made for; without `missing_features`.
+
+    Raises:
+        ValueError: an entity acts, or may be selected, of a type that `known` does not have.
+    """
+    like = next(iter(batch.features.values())).values
+    nothing = np.zeros(batch.num_frames, dtype=np.int64)
+    features = {}
+    for name, entity in known.entities.items():
+        if name in shown.entities:
+            have = shown.entities[name].features
+            features[name] = _columns(batch.features[name], have, entity.features)
+        else:
+            features[name] = RaggedTensor(like.new_zeros(0, len(entity.features)), nothing)
+    if GLOBAL in batch.features:
+        of_frames = batch.features[GLOBAL]
+        features[GLOBAL] = _columns(of_frames, shown.global_features, known.global_features)
+    visible = {name: rows for name, rows in batch.visible.items() if name in features}
+    actions = batch.actions
+    if [*shown.entities] != [*known.entities]:
+        lengths = {name: rows.lengths for name, rows in {**features, **batch.features}.items()}
+        lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
+        actions = _moved(actions, lengths, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
+    return replace(batch, features=features, visible=visible, actions=actions)
+
+
+def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:
+    if [*have] == [*wanted]:
+        return rows
+    index = to_device(
+        np.array([have.index(name) for name in wanted], dtype=np.int64), rows.values.device
+    )
+    return RaggedTensor(rows.values.index_select(1, index), rows.lengths)
+
+
+def _moved(
+    actions: Mapping[str, ActionBatch],
+    lengths: Mapping[str, Lengths],
+    shown: Sequence[str],
+    known: Sequence[str],
+) -> dict[str, ActionBatch]:
+    """Actions with the positions that entities have in another order of types.
+
+    Args:
+        actions: of B frames.
+        lengths: (B,) entities per frame of each type.
+        shown: the types in the order of the frames; what is global comes last.
+        known: those that are kept, in their new order.
+    """
+    begins, new_begins = _begins(lengths, shown), _begins(lengths, known)
+    ends = np.stack([begins[name] + lengths[name] for name in shown])  # (types, B)
+    nowhere = np.zeros_like(ends[0])
+    shifts = np.stack([new_begins.get(name, nowhere) - begins[name] for name in shown])
+
+    def move(positions: RaggedTensor, action: str) -> RaggedTensor:
+        frames, device = positions.frame_of_row(), positions.values.device
+        host = positions.values.cpu().numpy()
+        types = (host >= ends[:, frames]).sum(axis=0)
+        if unknown := sorted({shown[k] for k in types} - {*known}):
+            raise ValueError(
+                f"action {action!r}: expected entities of types that the network knows, "
+                f"{[name for name in known if name != GLOBAL]}, got some of {unknown}"
+            )
+        return replace(positions, values=to_device(host + shifts[types, frames], device))
+
+    return {
+        name: replace(
+            action,
+            actors=move(action.actors, name),
+            actees=None if action.actees is None else move(action.actees, name),
+        )
+        for name, action in actions.items()
+    }
+
+
+def _begins(lengths: Mapping[str, Lengths], types: Sequence[str]) -> dict[str, Lengths]:
+    """(B,) where each type begins in each frame."""
+    counts = np.stack([lengths[name] for name in types])
+    return dict(zip(types, np.cumsum(counts, axis=0) - counts, strict=True))
