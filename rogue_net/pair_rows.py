@@ -136,11 +136,13 @@ def make_rows(
     if num_cells + num_offsets > DENSE_ROWS * len(corners):
         rows = [cells.masked_fill(~both, num_cells) for cells in corners]
         return SparseRows(rows, weights, offsets, dtype)
-    shares = torch.zeros(*both.shape, num_cells + num_offsets, dtype=dtype, device=both.device)
-    for k, cells in enumerate(corners):
-        weight = both.to(dtype) if weights is None else weights[k] * both
-        index = cells.masked_fill(~both, 0)
-        shares.scatter_add_(3, index.unsqueeze(3), weight.unsqueeze(3))
+    shares = torch.empty(*both.shape, num_cells + num_offsets, dtype=dtype, device=both.device)
+    for piece in pieces(len(both), both.shape[1], shares.shape[3]):
+        of_piece, has_cells = shares[piece].zero_(), both[piece]
+        for k, cells in enumerate(corners):
+            weight = has_cells.to(dtype) if weights is None else weights[k][piece] * has_cells
+            index = cells[piece].masked_fill(~has_cells, 0)
+            of_piece.scatter_add_(3, index.unsqueeze(3), weight.unsqueeze(3))
     if offsets is not None:
         shares[..., num_cells:] = offsets
     return DenseRows(shares)
