@@ -165,7 +165,7 @@ def transformer_over(lengths: Sequence[int], d_model: int) -> tuple[Transformer,
     layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
     masks = [attention_mask(bucket, None) for bucket in layout.buckets]
     x = torch.randn(layout.num_rows, d_model, requires_grad=True)
-    return Transformer(LAYERS, HEADS, d_model), Context(layout, None, masks), x
+    return Transformer(LAYERS, HEADS, d_model), Context(layout.buckets, None, masks), x
 
 
 def ragged(add: Lines, options: argparse.Namespace) -> None:

@@ -1,14 +1,15 @@
 """Attention between the entities of each frame, over padded frames."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rogue_net.dropout import dropout
-from rogue_net.layout import Bucket, Layout
+from rogue_net.layout import PIECE_ROWS, Bucket, Layout, of_buckets
 from rogue_net.relpos_attention import Pairs
 from rogue_net.relpos_encoding import RelposEncoding
 
@@ -18,7 +19,7 @@ class Context:
     """What the layers need to know of a batch, made once and handed down.
 
     Attributes:
-        layout: which of the P padded rows make a frame.
+        buckets: which of the P padded rows make a frame.
         visible: (P,) bool, what visible entities may attend to; None when it is everything.
             Invisible entities may attend to all.
         masks: for each bucket as `attention_mask` makes it.
@@ -29,13 +30,43 @@ class Context:
             nobody asked for them.
     """
 
-    layout: Layout
+    buckets: list[Bucket]
     visible: Tensor | None
     masks: list[Tensor | None]
     pairs: list[Pairs] | None = None
     relpos: RelposEncoding | None = None
     keys: Tensor | None = None
     weights: list[list[Tensor]] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """P."""
+        return sum(bucket.num_frames * bucket.length for bucket in self.buckets)
+
+    def pieces(self) -> list["Context"]:
+        """The same of `PIECE_ROWS` rows at a time, or of one bucket if that has more.
+
+        Where attention weights are asked for, everything is one piece.
+        """
+        if self.num_rows <= PIECE_ROWS or self.weights is not None:
+            return [self]
+        ends = np.cumsum([bucket.num_frames * bucket.length for bucket in self.buckets])
+        pieces, first, start = [], 0, 0
+        while first < len(self.buckets):
+            stop = max(first + 1, int(np.searchsorted(ends, start + PIECE_ROWS, side="right")))
+            rows, some = slice(start, int(ends[stop - 1])), slice(first, stop)
+            pieces.append(
+                replace(
+                    self,
+                    buckets=[replace(b, start=b.start - start) for b in self.buckets[some]],
+                    visible=None if self.visible is None else self.visible[rows],
+                    masks=self.masks[some],
+                    pairs=None if self.pairs is None else self.pairs[some],
+                    keys=None if self.keys is None else self.keys[rows],
+                )
+            )
+            first, start = stop, rows.stop
+        return pieces
 
 
 class Attention(nn.Module):
@@ -58,11 +89,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """(P, d_model) -> (P, d_model)."""
-        # Split, not sliced: the gradient of each slice would be as large as the whole.
-        sizes = [bucket.num_frames * bucket.length for bucket in context.layout.buckets]
-        qkv = torch.split(self.query_key_value(x), sizes)
+        qkv = of_buckets(self.query_key_value(x), context.buckets)
         gate = None if context.relpos is None else context.relpos.gate_of(x)
-        gates = [None] * len(sizes) if gate is None else torch.split(gate, sizes)
+        gates = [None] * len(qkv) if gate is None else of_buckets(gate, context.buckets)
         weights: list[Tensor] = []
         mixed = [
             self.attend(*of_bucket, context, k, weights)
@@ -77,7 +106,7 @@ class Attention(nn.Module):
         self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
     ) -> Tensor:
         """(b * n, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if given."""
-        bucket, mask = context.layout.buckets[k], context.masks[k]
+        bucket, mask = context.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
         drops = context.keys is not None and self.pdrop > 0
         plain = context.relpos is None and context.weights is None and not drops

@@ -4,7 +4,7 @@ Frames are sorted by length and cut into a few buckets, each padded to its longe
 index tensors are made here, once per batch, and handed down.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ FREE_PADDING = 32
 """... or below this many rows: another bucket's operations would cost more."""
 FREE_PADDING_OF_PAIRS = 128
 """The same where relative positions make a bucket's operations many."""
+PIECE_ROWS = 4096
+"""So many rows go through all layers together: what these make stays near the processor."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Bucket:
     def rows(self) -> slice:
         """The padded rows of the bucket."""
         return slice(self.start, self.start + self.num_frames * self.length)
+
+
+def of_buckets(x: Tensor, buckets: Sequence[Bucket]) -> tuple[Tensor, ...]:
+    """The rows of each bucket of (P, ...), as views.
+
+    Split, not sliced: the gradient of each slice would be as large as the whole.
+    """
+    sizes = [bucket.num_frames * bucket.length for bucket in buckets]
+    return torch.split(x, sizes) if sizes else ()
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,10 @@ def make_layout(
 
 
 def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
-    """Cut ascending lengths into ranges [low, high), each to be padded to its last length."""
+    """Cut ascending lengths into ranges [low, high), each to be padded to its last length.
+
+    A range has at most `PIECE_ROWS` rows, or one frame.
+    """
     ranges = []
     before = exclusive_cumsum(lengths)
     high = len(lengths)
@@ -135,7 +149,8 @@ def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
         padded = n * (high - np.arange(high))
         fits = padded - entities <= np.maximum(MAX_PADDING * padded, free_padding)
         low = int(np.flatnonzero(~fits)[-1]) + 1 if not fits.all() else 0
-        ranges.append((low, high))
+        frames = max(1, PIECE_ROWS // n)
+        ranges += [(max(low, stop - frames), stop) for stop in range(high, low, -frames)]
         high = low
     return ranges[::-1]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rogue_net.attention import Context
-from rogue_net.layout import Bucket, Layout
+from rogue_net.layout import Bucket, Layout, of_buckets
 
 
 class Pool(nn.Module):
@@ -30,8 +30,8 @@ class Pool(nn.Module):
         """(P, d_model) -> (P, d_model)."""
         x = self.prepool(x)
         pooled = [
-            self.of_bucket(x[bucket.rows], bucket, context.visible)
-            for bucket in context.layout.buckets
+            self.of_bucket(rows, bucket, context.visible)
+            for rows, bucket in zip(of_buckets(x, context.buckets), context.buckets, strict=True)
         ]
         return torch.cat([x[:0], *pooled])
 
@@ -86,8 +86,8 @@ def mean_over_frames(x: Tensor, layout: Layout) -> Tensor:
         (B, d).
     """
     means = [
-        mean(x[bucket.rows].view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
-        for bucket in layout.buckets
+        mean(rows.view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
+        for rows, bucket in zip(of_buckets(x, layout.buckets), layout.buckets, strict=True)
     ]
     pooled = x.new_zeros(len(layout.lengths), x.shape[1])
     if not means:

@@ -241,7 +241,7 @@ class RogueNet(nn.Module):
             flags = [batch.visibility(name).values for name in self.embedding.types]
             visible = layout.pad(torch.cat(flags))
         context = Context(
-            layout=layout,
+            buckets=layout.buckets,
             visible=visible,
             masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
             pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),

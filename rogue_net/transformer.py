@@ -1,5 +1,6 @@
 """The transformer: pre-norm blocks over padded frames."""
 
+import torch
 from torch import Tensor, nn
 
 from rogue_net.attention import Attention, Context
@@ -79,6 +80,15 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """(P, d_model) -> (P, d_model), the padded rows of the layout of `context`."""
+        pieces = context.pieces()
+        if len(pieces) == 1:
+            return self._through(x, context)
+        of_pieces = torch.split(x, [piece.num_rows for piece in pieces])
+        return torch.cat(
+            [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
+        )
+
+    def _through(self, x: Tensor, context: Context) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)
         for block in self.blocks:
             x = block(x, context)

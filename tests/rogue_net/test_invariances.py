@@ -24,7 +24,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import EntityBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net import EntityBatch, RaggedTensor, RogueNet, RogueNetConfig, attention, layout
 from rogue_net.embedding import module_key
 from rogue_net.heads import CategoricalHead, SelectEntityHead, actee_log_probs, entropy, sample
 from tests.rogue_net.nets import (
@@ -117,15 +117,36 @@ def with_noise(
     return replace(batch, features=features)
 
 
+@settings(max_examples=25)
+@given(nets_and_batches(), st.sampled_from([1, 5, 12]), st.booleans())
+def test_how_many_rows_go_through_the_layers_together_does_not_matter(
+    net_and_batch: NetAndBatch, rows: int, trained: bool
+) -> None:
+    net, batch = net_and_batch
+    batch = replace(batch, keys=np.arange(batch.num_frames))
+    net.train(trained)
+    whole = net(batch)
+    expected = torch.autograd.grad(policy_loss(whole), [*net.parameters()], allow_unused=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "PIECE_ROWS", rows)
+        patch.setattr(attention, "PIECE_ROWS", rows)
+        pieces = net(batch)
+        got = torch.autograd.grad(policy_loss(pieces), [*net.parameters()], allow_unused=True)
+    assert_same_answers(by_frame(pieces, batch), by_frame(whole, batch))
+    for a, b, (name, p) in zip(got, expected, net.named_parameters(), strict=True):
+        zero = torch.zeros_like(p)
+        torch.testing.assert_close(zero if a is None else a, zero if b is None else b, msg=name)
+
+
 @pytest.mark.parametrize("types_hidden", [[], ["Goal"], ["Rock", "Goal"]])
 def test_frames_of_very_different_lengths_share_a_batch(types_hidden: list[str]) -> None:
     """So different that they fall into several buckets, some with padding."""
     net = net_of()
     sizes = [(2, 1, 3), (0, 0, 0), (400, 0, 1), (1, 0, 0), (350, 9, 9), (2, 0, 3)]
     batch = batch_of([half_hidden(types_hidden, *size, seed=i) for i, size in enumerate(sizes)])
-    _, layout = net.embed(batch)
-    assert len(layout.buckets) > 1
-    assert any(bucket.is_entity is not None for bucket in layout.buckets)
+    _, plan = net.embed(batch)
+    assert len(plan.buckets) > 1
+    assert any(bucket.is_entity is not None for bucket in plan.buckets)
     alone = []
     for i in range(len(sizes)):
         one = batch.take(np.array([i]))
