@@ -4,7 +4,6 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
 """
 
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,8 +180,10 @@ class TrainConfig(Versioned):
                 self.capture_samples,
             ),
             "eval.capture_samples: expected another file than capture_samples, got the same"
-            if self.eval is not None and _same_file(self.eval.capture_samples, self.capture_samples)
+            if self.eval is not None
+            and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
             else None,
+            _room_for_both(self.eval, self.rollout.num_envs),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"
             if self.cuda_empty_cache and not self.cuda
@@ -255,8 +256,20 @@ def _needs_file(name: str, asked: bool, file: Optional[str]) -> Optional[str]:
     return f"{name}: expected capture_samples with a file to write to, got none; leave {name} out"
 
 
-def _same_file(one: str, other: Optional[str]) -> bool:
-    return bool(one and other) and os.path.normpath(one) == os.path.normpath(other or "")
+def _same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
+    if not one or not other:
+        return False
+    return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
+
+
+def _room_for_both(evaluation: Optional[EvalConfig], num_envs: int) -> Optional[str]:
+    """Say so if an opponent would have nowhere to play."""
+    if evaluation is None or evaluation.opponent is None or evaluation.opponent_only:
+        return None
+    num_envs = evaluation.num_envs or num_envs
+    if num_envs >= 2:
+        return None
+    return f"eval.num_envs: expected at least 2 beside eval.opponent, got {num_envs}"
 
 
 def _batch_fits_rollout(bs: int, steps: int, num_envs: int) -> Optional[str]:

@@ -19,6 +19,7 @@ from enn_trainer.opponents import space_differences
 from enn_trainer.state import State
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.seeding import derive_seed
+from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.rogue_net import NetOutput
@@ -66,7 +67,12 @@ def evaluate(
     num_envs = cfg.num_envs or config.rollout.num_envs
     processes = cfg.processes or min(config.rollout.processes, num_envs)
     with global_randomness_kept(), ExitStack() as stack:
-        envs = create_envs(cfg.env or config.env, num_envs, processes, 0)
+        try:
+            envs = create_envs(cfg.env or config.env, num_envs, processes, 0)
+        except ConfigError as error:
+            if cfg.env is None:
+                raise
+            raise ConfigError(*(f"eval.{problem}" for problem in error.problems)) from None
         stack.callback(envs.close)
         different = space_differences(
             state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
@@ -86,7 +92,7 @@ def evaluate(
         envs = AddMetricsWrapper(envs, counted)
         envs = recorded(envs, capture_of_evals(config), state.run_name, stack)
         seed = derive_seed(config.seed, "eval")
-        return play(envs, seats, cfg.steps, seed, device, stop, state.step)
+        return play(envs, seats, cfg.steps, seed, device, stop, state.step, state.obs_space)
 
 
 @torch.no_grad()
@@ -98,9 +104,25 @@ def play(
     device: torch.device,
     stop: Callable[[], bool] = lambda: False,
     run_step: int = 0,
+    obs_space: ObsSpace | None = None,
 ) -> Mapping[str, Metric]:
-    """Let agents play for some steps, each in its environments; the metrics of all steps."""
-    obs_space = envs.obs_space()
+    """Let agents play for some steps, each in its environments.
+
+    Args:
+        envs: where they play.
+        seats: who plays in which of them.
+        steps: how many.
+        seed: of episodes and choices.
+        device: where the agents are.
+        stop: asked before each step whether to end early.
+        run_step: the step of the run, for a recording.
+        obs_space: what the agents see, in the order in which they know it; by default that of the
+            environments.
+
+    Returns:
+        The metrics of all steps.
+    """
+    obs_space = envs.obs_space() if obs_space is None else obs_space
     metrics: dict[str, Metric] = {}
     envs.seed(seed)
     obs = envs.reset(obs_space)

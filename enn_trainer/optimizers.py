@@ -16,6 +16,7 @@ from enn_trainer.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.wiring import Wired
 
 EVERYTHING_ELSE = ParamGroupConfig("*")
 
@@ -25,6 +26,8 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase
 
 def value_network(agent: nn.Module) -> nn.Module | None:
     """The value network of an agent, if it is apart from the policy."""
+    while isinstance(agent, Wired):
+        agent = agent.network
     return agent.value_function if isinstance(agent, RogueNetWithValueNet) else None
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
@@ -18,6 +19,7 @@ from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.optimizers import make_optimizers, trained_by, value_network
 from enn_trainer.reward_scaling import RewardScaling
+from enn_trainer.schedules import follow_schedules
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -171,6 +173,7 @@ def restore(
         CheckpointError: something in it is damaged or does not fit.
     """
     plain = _read_state(saved)
+    follow_schedules(config, SimpleNamespace(**plain))  # so that what begins now has what holds now
     network: Any = agent
     _refuse_other_learner(saved, config, own_network=agent is not None)
     if network is None:

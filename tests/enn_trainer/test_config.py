@@ -301,6 +301,12 @@ def test_what_is_not_built_yet_is_refused_in_one_line_that_names_it() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_two_recordings_in_one_file_are_refused_however_it_is_named(tmp_path: Path) -> None:
+    evaluation = EvalConfig(1, 1, capture_samples=str(tmp_path / "a"))
+    with pytest.raises(ConfigError, match=r"eval\.capture_samples: expected another file"):
+        train_config(data_dir=str(tmp_path), capture_samples="b/../a", eval=evaluation)
+
+
 def test_the_defaults_are_all_built() -> None:
     check_supported(train_config())
     net = RogueNetConfig(

@@ -160,6 +160,18 @@ def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
     assert abs(result.eval["eval/episodic_reward.mean"]) < 0.3
 
 
+def test_opponent_without_an_environment_to_play_in_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.num_envs: expected at least 2 .* got 1"):
+        run(tmp_path, *EVAL, "eval.opponent=random", "eval.num_envs=1")
+
+
+def test_settings_of_the_environments_of_evaluations_are_named_when_they_do_not_fit(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.env\.kwargs"):
+        run(tmp_path, *EVAL, 'eval.env.kwargs={"no": 1}')
+
+
 def test_opponent_only_evaluates_the_opponent(tmp_path: Path) -> None:
     _, result = run(tmp_path, *EVAL, "eval.opponent=random", "eval.opponent_only=true")
     assert result.eval["eval/episodic_reward.mean"] == 0  # both sides count
@@ -280,9 +292,7 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
     run(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
 
 
-def test_one_environment_leaves_none_to_the_opponent(tmp_path: Path) -> None:
+def test_an_odd_number_of_environments_leaves_one_more_to_the_agent(tmp_path: Path) -> None:
     """Worlds without sides may have any number; those with an odd index are the opponent's."""
-    _, one = run(tmp_path, *EVAL, "eval.num_envs=1", "eval.opponent=random", env=Meadow)
-    assert one.eval["eval/step.count"] == 20
     _, three = run(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
     assert three.eval["eval/step.count"] == 2 * 20

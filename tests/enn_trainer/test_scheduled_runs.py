@@ -19,6 +19,7 @@ from enn_trainer import (
 from enn_trainer.annealing import rates_at
 from enn_trainer.config_help import _entries
 from enn_trainer.config_io import load_config
+from enn_trainer.entropy_targets import tuned_coef
 from enn_trainer.schedules import follow_schedules, scheduled_fields
 from enn_trainer.track import flatten_config
 from entity_env.examples import MultiArmedBandit
@@ -97,6 +98,26 @@ def test_a_schedule_is_obeyed_from_its_step_on(tmp_path: Path, path: str) -> Non
 
     assert torch.equal(after(48, schedule), after(48, f"{path}={first}"))
     assert not torch.equal(after(72, schedule), after(72, f"{path}={first}"))
+
+
+def test_a_resumed_run_evaluates_when_a_straight_one_does(tmp_path: Path) -> None:
+    """The clock goes by the interval of now, not by that of the beginning."""
+    schedule = "eval.interval=step: 24@0 step 96@40"
+    settings = ["eval.steps=2", schedule, "total_timesteps=120"]
+    run(tmp_path, *settings, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    resumed = run(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
+    assert run(tmp_path, *settings).state.next_eval_step == resumed.state.next_eval_step == 144
+
+
+def test_a_target_that_is_new_in_a_resumed_run_begins_with_the_coefficient_of_now(
+    tmp_path: Path,
+) -> None:
+    schedule = "ppo.ent_coef=step: 0.5@0 step 0.01@24"
+    run(tmp_path, schedule, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    saves = StateManager(
+        overrides=['ppo.ent_targets={"walk": 0.5}'], checkpoint_dir=tmp_path / "run"
+    )
+    assert tuned_coef(saves.state.ent_tunings["walk"]).item() == pytest.approx(0.01)
 
 
 def test_the_first_update_has_the_value_of_the_beginning(tmp_path: Path) -> None:

@@ -282,10 +282,18 @@ def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_p
     assert any(len(e.features) > 1 for e in Meadow().obs_space().entities.values())
     run(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    same = run(tmp_path, "total_timesteps=72", checkpoint_dir=tmp_path / "run")
-    turned = run(tmp_path, "total_timesteps=72", env=Turned, checkpoint_dir=tmp_path / "copy")
-    assert same.state.step == turned.state.step == 72
-    assert torch.equal(weights(same), weights(turned))
+    evaluation = ["eval.steps=6", "eval.interval=24", "eval.capture_samples=frames"]
+    learnt, measured = [], []
+    for env, folder in ((Meadow, "run"), (Turned, "copy")):
+        manager = StateManager(
+            overrides=[*SMALL, f"data_dir={tmp_path / folder}", *evaluation],
+            checkpoint_dir=tmp_path / folder,
+        )
+        measured.append(train(manager, env).eval)
+        learnt.append(weights(manager))
+        assert manager.state.step == 72
+    assert torch.equal(*learnt)
+    assert measured[0] == measured[1]
 
 
 def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:

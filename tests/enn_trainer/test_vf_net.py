@@ -15,8 +15,10 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
+from enn_trainer.optimizers import value_network
 from enn_trainer.state import make_network
-from rogue_net import RogueNet, RogueNetWithValueNet
+from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
+from rogue_net.wiring import Wired
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
 from tests.enn_trainer.test_train import run
 from tests.enn_trainer.worlds import Meadow
@@ -45,6 +47,14 @@ def assert_each_optimizer_trains_its_own(state: State) -> None:
     assert state.agent.policy.config.n_layer == 1
     assert state.value_function.config.d_model == 12
     assert state.value_function.config.n_layer == 2
+
+
+def test_value_network_is_found_in_a_network_wired_to_another_world() -> None:
+    world = Meadow()
+    both = RogueNetWithValueNet(
+        RogueNetConfig(), RogueNetConfig(d_model=16), world.obs_space(), world.action_space()
+    )
+    assert value_network(Wired(both, world.obs_space())) is both.value_function
 
 
 def test_value_network_has_its_own_size_and_optimizer_before_and_after_resume(
