@@ -1,11 +1,12 @@
 """What agents learn with the configurations in `configs/`, in how many frames.
 
-    python benchmarks/learning.py [ROW ...] [--seeds 3] [--results FILE.md]
+    python benchmarks/learning.py [ROW ...] [--seeds 3] [--jobs 2] [--results FILE.md]
 
-Every row is trained with each seed, two runs at a time with one thread each. The trained agent
-then plays at least 1,000 episodes with sampled actions; their mean return is the result. Runs that
-are done are kept as JSON lines beside the table and are not repeated, so that the table can be made
-row by row. With `--check` the command fails if a row misses its bar.
+Every row is trained with each seed, by default two runs at a time with one thread each. Then the
+trained agent plays with sampled actions, and the mean return of the first whole episodes of every
+environment, at least 1,000 in all, is the result. Runs that are done are kept as JSON lines beside
+the table, with their learning curves, and are not repeated, so that the table can be made row by
+row. With `--check` the command fails if a row misses its bar.
 """
 
 import argparse
@@ -20,95 +21,160 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from learning_curves import Line, draw, read_curve
+from learning_measure import measure
+
+from enn_trainer import StateManager, load_agent, train
+from enn_trainer.envs import EnvFactory, env_factory
+from enn_trainer.opponents import RandomAgent
+from entity_env.examples import ENV_REGISTRY, Duel
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
+TOLERANCE = 0.005
+"""A bar of 1.0 is the most there is: sampled actions miss it by a little."""
 
 
 class Row(NamedTuple):
-    """A configuration, the return to reach, and what it is measured by."""
+    """A configuration, with or without changes, and what is to be reached.
+
+    Attributes:
+        name: what the row is called; no other has the name.
+        config: file in `configs/`, without ".ron".
+        bar: the mean return to reach.
+        overrides: changes of the configuration.
+        control: the bar is one to stay below: a control, from which something is missing.
+        metric: what to measure: "return", that of the "match" (of all sides together), or a metric
+            of the environment at the end of an episode.
+        against: who plays the other sides: "random", or "itself", after a tenth of the frames.
+        episodes: how many to measure at least; more where single ones differ a lot.
+    """
 
     name: str
+    config: str
     bar: float
-    metric: str = "episodic_reward"
+    overrides: tuple[str, ...] = ()
+    control: bool = False
+    metric: str = "return"
     against: str | None = None
+    episodes: int = 1000
+
+
+def _relpos(extent: int, *features: str) -> tuple[str, ...]:
+    section = "net.relpos_encoding"
+    return (
+        f"{section}.extent={[extent] * len(features)}",
+        f"{section}.position_features={json.dumps(features)}",
+    )
 
 
 ROWS = [
-    Row("multi_armed_bandit", 1.0),
-    Row("not_hotdog", 1.0),
-    Row("count", 1.0),
-    Row("xor", 1.0),
-    Row("move_to_origin", 0.98),
-    Row("treasure_hunt", 3.0),
-    Row("duel", 0.8, "win", "random"),
-    Row("duel", 0.5, "win", "itself after a tenth of the frames"),
+    Row("multi_armed_bandit", "multi_armed_bandit", 1.0),
+    Row("not_hotdog", "not_hotdog", 1.0),
+    Row("count", "count", 1.0),
+    Row("xor", "xor", 1.0),
+    Row("move_to_origin", "move_to_origin", 0.98),
+    Row("floor_is_lava", "floor_is_lava", 0.99),
+    Row(
+        "floor_is_lava without relative positions",
+        "floor_is_lava",
+        0.3,
+        ("net.relpos_encoding=None",),
+        control=True,
+    ),
+    Row("rock_paper_scissors", "rock_paper_scissors", 0.95, episodes=16_000),
+    Row(
+        "rock_paper_scissors with cheat",
+        "rock_paper_scissors",
+        1.9,
+        ('env.kwargs={"cheat": true}',),
+    ),
+    Row("treasure_hunt", "treasure_hunt", 3.0),
+    Row(
+        "treasure_hunt with relative positions",
+        "treasure_hunt",
+        4.5,
+        _relpos(10, "x_pos", "y_pos"),
+    ),
+    Row("cherry_pick", "cherry_pick", 0.99),
+    Row("minefield", "minefield", 0.99),
+    Row("minefield-relattn1", "minefield-relattn1", 0.99),
+    Row("minefield-relattn2", "minefield-relattn2", 0.99),
+    Row("pick_matching_balls", "pick_matching_balls", 0.995),
+    Row("multisnake_1snakes11len", "multisnake_1snakes11len", 0.99),
+    Row("duel against random", "duel", 0.8, metric="win", against="random"),
+    Row("duel against itself", "duel", 0.5, metric="win", against="itself"),
+    Row("foraging_8x8", "foraging_8x8", 0.95, metric="match"),
+    Row("foraging_10x10", "foraging_10x10", 0.31, metric="match"),
 ]
+
+
+def world(env_id: str) -> tuple[EnvFactory, int]:
+    """How to make a world, and how many sides it has."""
+    if env_id in ENV_REGISTRY:
+        env = ENV_REGISTRY[env_id]
+    else:
+        from foraging import foraging
+
+        env = foraging(env_id)
+    return env_factory(env), getattr(env, "num_sides", 1)
 
 
 def run(row: Row, seed: int) -> dict[str, Any]:
     """Train one row with one seed in this process and measure the result."""
-    import numpy as np
-    import torch
-
-    from enn_trainer import StateManager, load_agent, train
-    from enn_trainer.envs import env_factory
-    from enn_trainer.evaluate import Seats, play
-    from enn_trainer.opponents import RandomAgent
-    from entity_env import AddMetricsWrapper
-    from entity_env.examples import ENV_REGISTRY
-
-    total = StateManager(init_path=CONFIGS / f"{row.name}.ron").config.total_timesteps
+    path = CONFIGS / f"{row.config}.ron"
+    total = StateManager(init_path=path).config.total_timesteps
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
 
-        def trained(*more: str) -> StateManager:
+        def trained(frames: int) -> StateManager:
+            own = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
             manager = StateManager(
-                init_path=CONFIGS / f"{row.name}.ron",
+                init_path=path,
                 checkpoint_dir=Path(folder) / "run",
-                overrides=[*overrides, *more],
+                overrides=[*own, f"total_timesteps={frames}", *row.overrides],
             )
             manager.config.eval = None
-            train(manager, ENV_REGISTRY[manager.config.env.id])
+            train(manager, world(manager.config.env.id)[0])
             return manager
 
         opponent = None
         start = time.perf_counter()
         if row.against == "random":
-            opponent = RandomAgent(ENV_REGISTRY["Duel"]().action_space())
-        elif row.against is not None:
-            trained(f"total_timesteps={total // 10}")
+            opponent = RandomAgent(Duel().action_space())
+        elif row.against == "itself":
+            trained(total // 10)
             opponent = load_agent(Path(folder) / "run").agent
-        manager = trained(f"total_timesteps={total}")  # continues where there is a checkpoint
+        manager = trained(total)  # continues where there is a checkpoint
         seconds = time.perf_counter() - start
-        config, agent = manager.config, manager.state.agent
-        num_envs = 256
-        envs = env_factory(ENV_REGISTRY[config.env.id])(config.env, num_envs, 1, 0)
-        everywhere = np.arange(num_envs)
-        counted = everywhere % 2 == 0 if opponent is not None else None
-        seats = [Seats(agent, everywhere)]
-        if opponent is not None:
-            seats = [Seats(agent, everywhere[::2]), Seats(opponent, everywhere[1::2])]
-        measured = play(
-            AddMetricsWrapper(envs, counted), seats, 320, 10_000 + seed, torch.device("cpu")
+        config = manager.config
+        make, sides = world(config.env.id)
+        together = sides if row.metric == "match" else 1
+        measured = measure(
+            make(config.env, 256 // sides * sides, 1, 0),
+            manager.state.agent,
+            opponent,
+            seed=10_000 + seed,
+            episodes=row.episodes * together,
+            metric=row.metric if row.metric not in ("return", "match") else None,
         )
-        episodes = measured["episodic_reward"]
-        result = measured[row.metric].mean
         return {
             "row": row.name,
-            "against": row.against,
             "seed": seed,
             "frames": manager.state.step,
-            "result": result,
-            "episodes": episodes.count,
+            "sides": sides,
+            "result": together * float(np.mean(measured)),
+            "episodes": len(measured) // together,
             "seconds": round(seconds, 1),
+            "curve": read_curve(Path(folder), together),
         }
 
 
 def run_apart(row: Row, seed: int) -> dict[str, Any]:
     """Train in a process of its own with one thread."""
-    index = ROWS.index(row)
     done = subprocess.run(
-        [sys.executable, __file__, "--one", str(index), str(seed)],
+        [sys.executable, __file__, "--one", row.name, str(seed)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
@@ -118,81 +184,97 @@ def run_apart(row: Row, seed: int) -> dict[str, Any]:
     return result
 
 
-def table(results: list[dict[str, Any]], command: str) -> str:
+def table(results: list[dict[str, Any]]) -> str:
     """The results as a document."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    import torch
-
     lines = [
         "# What agents learn",
         "",
-        f"`{command}` on {os.cpu_count()} cores ({platform.processor() or platform.machine()}), "
-        f"Python {platform.python_version()}, torch {torch.__version__}, commit {commit}. Each run "
-        "has one thread, two run at a time. The result is the mean over the episodes that the "
-        "trained agent then plays with sampled actions, for each seed; the configurations are "
-        "those in `configs/`.",
+        f"`python benchmarks/learning.py` on {os.cpu_count()} cores "
+        f"({platform.processor() or platform.machine()}), Python {platform.python_version()}, "
+        f"torch {torch.__version__}. Each run has one thread; up to two run at a time, on a "
+        "machine that does other things as well: the seconds are a rough measure. The "
+        "configurations are those in `configs/`; what a row changes in one is said in "
+        "`benchmarks/learning.py`.",
         "",
-        "| configuration | frames | to reach | seeds: result | seconds |",
+        "A result is the mean over what the trained agent then plays with sampled actions: the "
+        "first whole episodes of each of 256 environments, as many of each, so that short episodes "
+        "do not count more than long ones. In duels it is the share of matches won; in foraging "
+        "the return of all players together, and a frame is what one player sees, so that a step "
+        "of the world is as many frames as there are players. Rows with * were measured earlier, "
+        "by all episodes that ended within 320 steps.",
+        "",
+        "| row | frames | to reach | seeds: result | seconds |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
-        mine = [r for r in results if (r["row"], r["against"]) == (row.name, row.against)]
-        if not mine:
-            continue
-        name = (
-            row.name
-            if row.against is None
-            else f"{row.name}, {row.metric} rate against {row.against}"
-        )
-        values = ", ".join(f"{r['seed']}: {r['result']:.4f}" for r in mine)
-        seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
-        lines.append(f"| {name} | {mine[0]['frames']:,} | {row.bar} | {values} | {seconds} |")
-    return "\n".join(lines) + "\n"
+        mine = [r for r in results if r["row"] == row.name]
+        if mine:
+            values = ", ".join(f"{r['seed']}: {r['result']:.4f}" for r in mine)
+            seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
+            star = "" if all("curve" in r for r in mine) else "*"
+            bar = f"below {row.bar}" if row.control else str(row.bar)
+            lines.append(
+                f"| {row.name}{star} | {mine[0]['frames']:,} | {bar} | {values} | {seconds} |"
+            )
+    lines += ["", "The mean return while training, against frames; the bars are dashed.", ""]
+    return "\n".join([*lines, "![learning curves](learning.svg)", ""])
+
+
+def picture(results: list[dict[str, Any]]) -> str:
+    """The learning curves that were kept, a panel for each configuration."""
+    panels: dict[str, list[Line]] = {}
+    for row in ROWS:
+        curves = [r["curve"] for r in results if r["row"] == row.name and r.get("curve")]
+        if curves and row.metric in ("return", "match"):  # not what self-play gives: always 0
+            panels.setdefault(row.config, []).append(Line(row.name, curves, row.bar))
+    return draw(panels)
+
+
+def misses(row: Row, result: float) -> bool:
+    """Whether a result is on the wrong side of the bar."""
+    return result >= row.bar if row.control else result < row.bar - TOLERANCE
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(r.name for r in ROWS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.md")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    by_name = {row.name: row for row in ROWS}
     if options.one:
-        print(json.dumps(run(ROWS[options.one[0]], options.one[1])))
+        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
+    if unknown := [name for name in options.rows if name not in by_name]:
+        parser.error(f"ROW: expected some of {', '.join(by_name)}; got {', '.join(unknown)}")
     kept = options.results.with_suffix(".jsonl")
     results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    done = {(r["row"], r["against"], r["seed"]) for r in results}
+    done = {(r["row"], r["seed"]) for r in results}
     todo = [
         (row, seed)
         for row in ROWS
         if not options.rows or row.name in options.rows
         for seed in range(1, options.seeds + 1)
-        if (row.name, row.against, seed) not in done
+        if (row.name, seed) not in done
     ]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for future in concurrent.futures.as_completed(pool.submit(run_apart, *t) for t in todo):
             results.append(future.result())
             with kept.open("a") as file:
                 file.write(json.dumps(results[-1]) + "\n")
-            print(results[-1], flush=True)
+            print({k: v for k, v in results[-1].items() if k != "curve"}, flush=True)
     results.sort(key=lambda r: r["seed"])
-    options.results.write_text(table(results, "python benchmarks/learning.py"))
+    options.results.write_text(table(results))
+    options.results.with_suffix(".svg").write_text(picture(results))
     print(options.results.read_text())
-    missed = [r for r in results if r["result"] < _bar(r) - 5e-3]
+    missed = [
+        f"{r['row']}: {r['result']}" for r in results if misses(by_name[r["row"]], r["result"])
+    ]
     if options.check and missed:
-        sys.exit(f"below their bar: {missed}")
-
-
-def _bar(result: dict[str, Any]) -> float:
-    return next(r.bar for r in ROWS if (r.name, r.against) == (result["row"], result["against"]))
+        sys.exit(f"beyond their bar: {missed}")
 
 
 if __name__ == "__main__":

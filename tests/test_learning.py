@@ -1,6 +1,10 @@
 """Agents learn: the fast rows of `benchmarks/learning.py`, one seed each; a negative control."""
 
+import importlib
+import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +15,18 @@ from enn_trainer.evaluate import Seats, play
 from enn_trainer.opponents import RandomAgent
 from entity_env import AddMetricsWrapper, EnvList
 from entity_env.examples import ENV_REGISTRY, Duel
+from tests.entity_env.test_vec_envs import play as play_at_random
+from tests.entity_env.worlds import Walk
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a script of `benchmarks/`, which is no package."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
 
 
 def trained(tmp_path: Path, name: str, *overrides: str) -> tuple[StateManager, float]:
@@ -55,3 +69,76 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     metrics = play(envs, seats, 60, seed=1, device=torch.device("cpu"))
     assert metrics["win"].count > 200
     assert metrics["win"].mean >= 0.8
+
+
+def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> None:
+    """Of all that ends within some steps most are short episodes, which are not the usual ones."""
+    first = benchmark("learning_measure").FirstEpisodes(EnvList(Walk, 4), episodes=3)
+    frames = play_at_random(EnvList(Walk, 4), 20)[1:]
+    play_at_random(first, 20)
+    assert first.is_done()
+    for i in range(4):
+        rewards = np.array([obs.reward[i] for obs in frames], dtype=np.float64)
+        ends = np.flatnonzero([obs.done[i] for obs in frames])[:3]
+        expected = [part.sum() for part in np.split(rewards, ends + 1)[:3]]
+        np.testing.assert_allclose(first.results[i], expected, rtol=1e-6)
+
+
+def test_measure_counts_the_agent_and_not_its_opponent(benchmark: Any) -> None:
+    agent = RandomAgent(Duel().action_space())
+    args = EnvList(Duel, 8), agent, agent
+    wins = benchmark("learning_measure").measure(*args, seed=1, episodes=10, metric="win")
+    assert len(wins) == 12  # three matches each in four environments
+    assert set(wins) == {0.0, 1.0}
+
+
+def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> None:
+    """A long run must not end in an override that does not exist, nor be mistaken for another."""
+    rows = benchmark("learning").ROWS
+    names = [row.name for row in rows]
+    assert len(set(names)) == len(names)
+    for row in rows:
+        path = CONFIGS / f"{row.config}.ron"
+        assert StateManager(init_path=path, overrides=row.overrides).config.version() == 5
+    kept = (BENCHMARKS / "results/learning.jsonl").read_text().splitlines()
+    done = [(result["row"], result["seed"]) for result in map(json.loads, kept)]
+    assert len(set(done)) == len(done)
+    assert {name for name, _ in done} <= set(names)
+
+
+def test_a_control_that_learns_misses_its_bar(benchmark: Any) -> None:
+    learning = benchmark("learning")
+    row = learning.Row("a", "count", 0.3)
+    assert not learning.misses(row, 0.9)
+    assert learning.misses(row, 0.2)
+    assert learning.misses(row._replace(control=True), 0.9)
+    assert not learning.misses(row._replace(control=True), 0.2)
+
+
+def test_a_forager_sees_itself_apart_from_the_others(benchmark: Any) -> None:
+    world = benchmark("foraging").foraging("Foraging-8x8-3p-2f-v3")()
+    world.seed(3)
+    sides = world.reset()
+    world.close()
+    assert world.num_sides == len(sides) == 3
+    own = [np.asarray(side.features["me"]) for side in sides]
+    for i, side in enumerate(sides):
+        others = np.concatenate([own[j] for j in range(3) if j != i])
+        np.testing.assert_array_equal(side.features["other"], others)
+        np.testing.assert_array_equal(side.features["food"], sides[0].features["food"])
+        assert list(side.actions) == ["do"]
+
+
+def test_picture_has_a_line_for_each_seed_and_bar(benchmark: Any) -> None:
+    curves = benchmark("learning_curves")
+    line = curves.Line("it", [[[1, 0.5], [2, 1.0]], [[1, 0.0], [2, -1.0]]], bar=0.9)
+    root = ET.fromstring(curves.draw({"one": [line], "two": [line, line]}))
+    assert len(root.findall(".//{*}polyline")) == 3 * 3
+
+
+def test_curve_is_that_of_the_run(benchmark: Any, tmp_path: Path) -> None:
+    _, last = trained(tmp_path, "count", "total_timesteps=1600")
+    curve = benchmark("learning_curves").read_curve(tmp_path, scale=1.0)
+    assert [frames for frames, _ in curve] == list(range(32, 1601, 32))  # two updates a point
+    assert curve[-1][1] == pytest.approx(last, abs=0.2)
+    assert curve[0][1] < curve[-1][1]

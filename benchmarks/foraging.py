@@ -1,0 +1,57 @@
+"""Level-based foraging, a world made by others, as worlds of entities.
+
+    python benchmarks/foraging.py --config configs/foraging_8x8.ron
+
+Every player is a side of its own: it sees itself, the other players and the food, acts for itself,
+and gets the reward that the world gives to it; one policy plays all of them. A frame is what one
+player sees, so that a step of the world is as many frames as there are players.
+"""
+
+import re
+
+from lbforaging.foraging.environment import Action
+
+from enn_trainer import StateManager, command, train
+from entity_env import Match
+from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents
+from entity_env.adapters.mapping import Choice, FieldMap, Rows
+
+_ROW = ["row", "column", "level"]
+_NOBODY = (-1, -1, 0)
+
+
+def foraging(env_id: str) -> type[Match]:
+    """The class of a world, as `train` takes it.
+
+    The world shows a player a flat vector: the food, itself, the others. What acts is the entity
+    "me", not the frame as a whole, as only an entity has a place to look from.
+
+    Args:
+        env_id: of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3".
+
+    Raises:
+        ValueError: the id does not say how many players and how much food there is.
+    """
+    numbers = re.search(r"-(\d+)p-(\d+)f", env_id)
+    if numbers is None:
+        raise ValueError(f"env.id: expected one such as Foraging-8x8-2p-3f-v3, got {env_id!r}")
+    players, food = map(int, numbers.groups())
+    me, end = 3 * food, 3 * (food + players)
+    mapping = FieldMap(
+        entities={
+            "me": Rows(columns=_ROW, span=(me, me + 3)),
+            "other": Rows(columns=_ROW, span=(me + 3, end), absent=_NOBODY),
+            "food": Rows(columns=_ROW, span=(0, me), absent=_NOBODY),
+        },
+        actions={"do": Choice(actors="me", labels=[action.name for action in Action])},
+    )
+    return FromGymnasiumAgents.of(f"lbforaging:{env_id}", mapping)
+
+
+@command()
+def main(state_manager: StateManager) -> None:
+    train(state_manager, foraging(state_manager.config.env.id))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Learning curves: read from what a run wrote, drawn as one picture with a panel for each world."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+POINTS = 60
+WIDTH, HEIGHT, MARGIN, COLUMNS = 260, 150, 40, 3
+COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd"]
+
+Points = Sequence[Sequence[float]]
+
+
+class Line(NamedTuple):
+    """The curves of one row, one for each seed, and the bar to reach."""
+
+    name: str
+    curves: Sequence[Points]
+    bar: float
+
+
+def read_curve(data_dir: Path, scale: float) -> list[list[float]]:
+    """[frames, mean return times `scale`] of a run, in at most 60 points.
+
+    Each is the mean over a piece of the run; updates in which no episode ended are left out.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = (data_dir / "runs").iterdir()
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})  # 0: all of them
+    events.Reload()
+    scalars = events.Scalars("episodic_reward.mean")
+    size = max(1, math.ceil(len(scalars) / POINTS))
+    pieces = [scalars[i : i + size] for i in range(0, len(scalars), size)]
+    return [
+        [piece[-1].step, round(scale * float(np.mean([e.value for e in piece])), 4)]
+        for piece in pieces
+    ]
+
+
+def draw(panels: Mapping[str, Sequence[Line]]) -> str:
+    """An SVG picture; a panel has the mean return against frames, bars are dashed."""
+    rows = math.ceil(len(panels) / COLUMNS)
+    wide, high = WIDTH + MARGIN + 20, HEIGHT + 2 * MARGIN
+    body = [
+        f'<g transform="translate({MARGIN + i % COLUMNS * wide},{MARGIN + i // COLUMNS * high})">'
+        f"{_panel(title, lines)}</g>"
+        for i, (title, lines) in enumerate(panels.items())
+    ]
+    size = f'width="{COLUMNS * wide + 20}" height="{rows * high}"'
+    style = 'font-family="sans-serif" font-size="11"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>',
+            '<rect width="100%" height="100%" fill="white"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def _panel(title: str, lines: Sequence[Line]) -> str:
+    points = [p for line in lines for curve in line.curves for p in curve]
+    bars = [line.bar for line in lines]
+    frames = max(x for x, _ in points)
+    low, high = min(0.0, *(y for _, y in points)), max(*bars, *(y for _, y in points)) or 1.0
+
+    def at(x: float, y: float) -> str:
+        return f"{x / frames * WIDTH:.1f},{HEIGHT - (y - low) / (high - low) * HEIGHT:.1f}"
+
+    drawn = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>']
+    for line, colour in zip(lines, COLOURS, strict=False):
+        pen = f'fill="none" stroke="{colour}"'
+        bar = f"{at(0, line.bar)} {at(frames, line.bar)}"
+        drawn.append(f'<polyline {pen} stroke-dasharray="4" points="{bar}"/>')
+        for curve in line.curves:
+            path = " ".join(at(x, y) for x, y in curve)
+            drawn.append(f'<polyline {pen} points="{path}"/>')
+    names = [f'<tspan fill="{c}">{ln.name} </tspan>' for ln, c in zip(lines, COLOURS, strict=False)]
+    drawn += [
+        f'<text y="-8">{"".join(names)}</text>',
+        f'<text x="-4" y="10" text-anchor="end">{high:.3g}</text>',
+        f'<text x="-4" y="{HEIGHT}" text-anchor="end">{low:.3g}</text>',
+        f'<text x="{WIDTH}" y="{HEIGHT + 14}" text-anchor="end">{frames:,.0f} frames</text>',
+    ]
+    return "\n".join(drawn)
