@@ -7,8 +7,12 @@ and gets the reward that the world gives to it; one policy plays all of them. A 
 player sees, so that a step of the world is as many frames as there are players.
 """
 
+import functools
 import re
+from typing import Any
 
+import gymnasium
+import numpy as np
 from lbforaging.foraging.environment import Action
 
 from enn_trainer import StateManager, command, train
@@ -18,6 +22,34 @@ from entity_env.adapters.mapping import Choice, FieldMap, Rows
 
 _ROW = ["row", "column", "level"]
 _NOBODY = (-1, -1, 0)
+
+
+class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells which actions of each player do anything; the world takes others for doing nothing."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        values, info = self.env.reset(**kwargs)
+        return values, info | {"action_mask": self._masks()}
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        values, rewards, terminated, truncated, info = self.env.step(action)
+        return values, rewards, terminated, truncated, info | {"action_mask": self._masks()}
+
+    def _masks(self) -> Any:
+        """(players, actions) bool, from all that the players can do together."""
+        world: Any = self.env.unwrapped
+        together = np.array([[a.value for a in each] for each in world.get_valid_actions()])
+        masks = np.zeros((together.shape[1], len(Action)), dtype=np.bool_)
+        masks[np.arange(together.shape[1]), together] = True
+        return masks
+
+
+def _make(env_id: str, **kwargs: Any) -> WithMasks:
+    # Gymnasium's checker knows rewards of one agent only.
+    world = gymnasium.make(f"lbforaging:{env_id}", disable_env_checker=True, **kwargs)
+    return WithMasks(world)
 
 
 def foraging(env_id: str) -> type[Match]:
@@ -45,7 +77,7 @@ def foraging(env_id: str) -> type[Match]:
         },
         actions={"do": Choice(actors="me", labels=[action.name for action in Action])},
     )
-    return FromGymnasiumAgents.of(f"lbforaging:{env_id}", mapping)
+    return FromGymnasiumAgents.of(functools.partial(_make, env_id), mapping)
 
 
 @command()

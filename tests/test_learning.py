@@ -129,6 +129,23 @@ def test_a_forager_sees_itself_apart_from_the_others(benchmark: Any) -> None:
         assert list(side.actions) == ["do"]
 
 
+def test_a_forager_is_offered_what_does_something(benchmark: Any) -> None:
+    """Masks by the rules: no step off the board or onto food, no loading without food beside."""
+    world = benchmark("foraging").foraging("Foraging-8x8-2p-3f-v3")
+    loads = 0
+    for obs in play_at_random(EnvList(world, 8), 60):
+        for i in range(8):
+            (row, column, _), food = obs.features["me"][i].values[0], obs.features["food"][i].values
+            offered = obs.action_masks["do"].mask[i].values[0]  # NONE, N, S, W, E, LOAD
+            around = [(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+            beside = [any((place == spot).all() for place in food[:, :2]) for spot in around]
+            inside = [0 <= r < 8 and 0 <= c < 8 for r, c in around]
+            moves = [there and not taken for there, taken in zip(inside, beside, strict=True)]
+            assert offered.tolist() == [True, *moves, any(beside)]
+            loads += any(beside)
+    assert loads > 10
+
+
 def test_picture_has_a_line_for_each_seed_and_bar(benchmark: Any) -> None:
     curves = benchmark("learning_curves")
     line = curves.Line("it", [[[1, 0.5], [2, 1.0]], [[1, 0.0], [2, -1.0]]], bar=0.9)
