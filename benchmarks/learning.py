@@ -199,9 +199,9 @@ def table(results: list[dict[str, Any]]) -> str:
         "A result is the mean over what the trained agent then plays with sampled actions: the "
         "first whole episodes of each of 256 environments, as many of each, so that short episodes "
         "do not count more than long ones. In duels it is the share of matches won; in foraging "
-        "the return of all players together, and a frame is what one player sees, so that a step "
-        "of the world is as many frames as there are players. Rows with * were measured earlier, "
-        "by all episodes that ended within 320 steps.",
+        "the return of all players together; they are told which actions do something; and a frame "
+        "is what one player sees, so that a step of the world is as many frames as there are "
+        "players. Rows with * were measured earlier, by all episodes that ended within 320 steps.",
         "",
         "| row | frames | to reach | seeds: result | seconds |",
         "| --- | --- | --- | --- | --- |",

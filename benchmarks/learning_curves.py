@@ -79,9 +79,12 @@ def _panel(title: str, lines: Sequence[Line]) -> str:
         for curve in line.curves:
             path = " ".join(at(x, y) for x, y in curve)
             drawn.append(f'<polyline {pen} points="{path}"/>')
-    names = [f'<tspan fill="{c}">{ln.name} </tspan>' for ln, c in zip(lines, COLOURS, strict=False)]
+    names = [
+        f'<tspan fill="{colour}">{line.name.removeprefix(title) or title}</tspan>'
+        for line, colour in zip(lines, COLOURS, strict=False)
+    ]
     drawn += [
-        f'<text y="-8">{"".join(names)}</text>',
+        f'<text y="-8">{" ".join(names)}</text>',
         f'<text x="-4" y="10" text-anchor="end">{high:.3g}</text>',
         f'<text x="-4" y="{HEIGHT}" text-anchor="end">{low:.3g}</text>',
         f'<text x="{WIDTH}" y="{HEIGHT + 14}" text-anchor="end">{frames:,.0f} frames</text>',
