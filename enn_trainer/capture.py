@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enn_trainer.agent import chosen_on_host
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -45,30 +45,28 @@ class Capture:
 
 def capture_of_rollouts(config: TrainConfig) -> Capture | None:
     """How the rollouts are recorded; None if they are not."""
-    if not config.capture_samples:
-        return None
-    return Capture(
-        field="capture_samples",
-        path=Path(config.data_dir, config.capture_samples),
-        logits=config.capture_logits,
-        subsample=config.capture_samples_subsample,
-        seed=derive_seed(config.seed, "capture"),
-        num_envs=config.rollout.num_envs,
-    )
+    return _capture(config, config, config.rollout.num_envs)
 
 
 def capture_of_evals(config: TrainConfig) -> Capture | None:
     """How the evaluations are recorded; None if they are not."""
-    cfg = config.eval
-    if cfg is None or not cfg.capture_samples:
+    return None if config.eval is None else _capture(config, config.eval, config.eval_num_envs)
+
+
+def _capture(
+    config: TrainConfig, section: TrainConfig | EvalConfig, num_envs: int
+) -> Capture | None:
+    """What a section of the configuration says about recording so many environments."""
+    if not section.capture_samples:
         return None
+    path = [] if section is config else ["eval"]
     return Capture(
-        field="eval.capture_samples",
-        path=Path(config.data_dir, cfg.capture_samples),
-        logits=cfg.capture_logits,
-        subsample=cfg.capture_samples_subsample,
-        seed=derive_seed(config.seed, "eval", "capture"),
-        num_envs=cfg.num_envs or config.rollout.num_envs,
+        field=".".join([*path, "capture_samples"]),
+        path=Path(config.data_dir, section.capture_samples),
+        logits=section.capture_logits,
+        subsample=section.capture_samples_subsample,
+        seed=derive_seed(config.seed, *path, "capture"),
+        num_envs=num_envs,
     )
 
 

@@ -183,12 +183,17 @@ class TrainConfig(Versioned):
             if self.eval is not None
             and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
             else None,
-            _room_for_both(self.eval, self.rollout.num_envs),
+            _room_for_both(self.eval, self.eval_num_envs),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"
             if self.cuda_empty_cache and not self.cuda
             else None,
         )
+
+    @property
+    def eval_num_envs(self) -> int:
+        """Number of environments of an evaluation: as in rollouts if it says nothing else."""
+        return (self.eval and self.eval.num_envs) or self.rollout.num_envs
 
     @classmethod
     def version(cls) -> int:
@@ -266,7 +271,6 @@ def _room_for_both(evaluation: Optional[EvalConfig], num_envs: int) -> Optional[
     """Say so if an opponent would have nowhere to play."""
     if evaluation is None or evaluation.opponent is None or evaluation.opponent_only:
         return None
-    num_envs = evaluation.num_envs or num_envs
     if num_envs >= 2:
         return None
     return f"eval.num_envs: expected at least 2 beside eval.opponent, got {num_envs}"

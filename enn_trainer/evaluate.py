@@ -64,7 +64,7 @@ def evaluate(
     """
     cfg = config.eval
     assert cfg is not None
-    num_envs = cfg.num_envs or config.rollout.num_envs
+    num_envs = config.eval_num_envs
     processes = cfg.processes or min(config.rollout.processes, num_envs)
     with global_randomness_kept(), ExitStack() as stack:
         try:

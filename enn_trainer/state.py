@@ -166,7 +166,7 @@ def restore(
 
     Args:
         saved: the save.
-        config: the configuration to continue with.
+        config: the configuration to continue with; its schedules are set to where the save is.
         agent: the user's own network, which the weights go into; None for a `RogueNet`.
 
     Raises:

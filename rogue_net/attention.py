@@ -41,7 +41,7 @@ class Context:
     @property
     def num_rows(self) -> int:
         """P."""
-        return sum(bucket.num_frames * bucket.length for bucket in self.buckets)
+        return sum(bucket.num_rows for bucket in self.buckets)
 
     def pieces(self) -> list["Context"]:
         """The same of `PIECE_ROWS` rows at a time, or of one bucket if that has more.
@@ -50,7 +50,7 @@ class Context:
         """
         if self.num_rows <= PIECE_ROWS or self.weights is not None:
             return [self]
-        ends = np.cumsum([bucket.num_frames * bucket.length for bucket in self.buckets])
+        ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
         pieces, first, start = [], 0, 0
         while first < len(self.buckets):
             stop = max(first + 1, int(np.searchsorted(ends, start + PIECE_ROWS, side="right")))
@@ -105,7 +105,7 @@ class Attention(nn.Module):
     def attend(
         self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
     ) -> Tensor:
-        """(b * n, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if given."""
+        """(b * n, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if asked."""
         bucket, mask = context.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
         drops = context.keys is not None and self.pdrop > 0
@@ -122,7 +122,8 @@ class Attention(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         attention = scores.softmax(dim=-1)
-        weights.append(attention)
+        if context.weights is not None:  # else they would be kept longer than they are needed
+            weights.append(attention)
         if drops and context.keys is not None:
             # Targets before heads, so that padding does not change who draws what.
             by_query = attention.permute(0, 2, 3, 1).reshape(b * n, n * self.n_head)

@@ -42,9 +42,14 @@ class Bucket:
     is_entity: Tensor | None
 
     @property
+    def num_rows(self) -> int:
+        """Padded rows of the bucket, b * n."""
+        return self.num_frames * self.length
+
+    @property
     def rows(self) -> slice:
         """The padded rows of the bucket."""
-        return slice(self.start, self.start + self.num_frames * self.length)
+        return slice(self.start, self.start + self.num_rows)
 
 
 def of_buckets(x: Tensor, buckets: Sequence[Bucket]) -> tuple[Tensor, ...]:
@@ -52,7 +57,7 @@ def of_buckets(x: Tensor, buckets: Sequence[Bucket]) -> tuple[Tensor, ...]:
 
     Split, not sliced: the gradient of each slice would be as large as the whole.
     """
-    sizes = [bucket.num_frames * bucket.length for bucket in buckets]
+    sizes = [bucket.num_rows for bucket in buckets]
     return torch.split(x, sizes) if sizes else ()
 
 

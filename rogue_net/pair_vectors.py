@@ -14,6 +14,8 @@ from rogue_net.pair_rows import EVERYTHING, PairRows, pieces
 
 MATRIX_TARGETS = 24
 """From so many targets on, a small matrix product for each query is faster than a sum."""
+TARGETS, WIDTH = 2, 3
+"""Dimensions of the vectors of pairs, (frames, queries, targets, width)."""
 
 
 def pair_products(x: Tensor, vectors: Tensor) -> Tensor:
@@ -26,7 +28,7 @@ def pair_products(x: Tensor, vectors: Tensor) -> Tensor:
     Returns:
         (b, H, n, n).
     """
-    scores: Tensor = _PairProducts.apply(x.to(vectors.dtype), vectors)  # type: ignore[no-untyped-call]
+    scores: Tensor = _PairContraction.apply(x.to(vectors.dtype), vectors, WIDTH)  # type: ignore[no-untyped-call]
     return scores
 
 
@@ -40,7 +42,7 @@ def pair_sums(weights: Tensor, vectors: Tensor) -> Tensor:
     Returns:
         (b, H, n, d).
     """
-    sums: Tensor = _PairSums.apply(weights.to(vectors.dtype), vectors)  # type: ignore[no-untyped-call]
+    sums: Tensor = _PairContraction.apply(weights.to(vectors.dtype), vectors, TARGETS)  # type: ignore[no-untyped-call]
     return sums
 
 
@@ -78,43 +80,27 @@ def vector_values(attention: Tensor, table: Tensor, gate: Tensor | None, pairs: 
     return y
 
 
-class _PairProducts(torch.autograd.Function):
+class _PairContraction(torch.autograd.Function):
+    """`_contract` of everything with vectors that are there; its gradient is one of the other."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, vectors: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, vectors: Tensor, over: int) -> Tensor:
         ctx.save_for_backward(vectors)
-        return _all_products(x, vectors)
+        ctx.over = over
+        return _contract_all(x, vectors, over)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _all_sums(gradients[0], *ctx.saved_tensors), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        other = WIDTH if ctx.over == TARGETS else TARGETS
+        (vectors,) = ctx.saved_tensors
+        return _contract_all(gradients[0], vectors, other), None, None
 
 
-class _PairSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, vectors: Tensor) -> Tensor:
-        ctx.save_for_backward(vectors)
-        return _all_sums(weights, vectors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _all_products(gradients[0], *ctx.saved_tensors), None
-
-
-def _all_products(x: Tensor, vectors: Tensor) -> Tensor:
-    """`_products` of everything: (b, H, n, n)."""
-    b, h, n, d = x.shape
-    out = x.new_empty(b, h, n, n)
+def _contract_all(x: Tensor, vectors: Tensor, over: int) -> Tensor:
+    (b, n, _, d), h = vectors.shape, x.shape[1]
+    out = x.new_empty(b, h, n, n if over == WIDTH else d)
     for piece in [EVERYTHING] if n >= MATRIX_TARGETS else pieces(b, n, d):
-        _products(x[piece.of_heads], vectors[piece], out=out[piece.of_heads])
-    return out
-
-
-def _all_sums(weights: Tensor, vectors: Tensor) -> Tensor:
-    """`_sums` of everything: (b, H, n, d)."""
-    (b, h, n, _), d = weights.shape, vectors.shape[3]
-    out = weights.new_empty(b, h, n, d)
-    for piece in [EVERYTHING] if n >= MATRIX_TARGETS else pieces(b, n, d):
-        _sums(weights[piece.of_heads], vectors[piece], out=out[piece.of_heads])
+        _contract(x[piece.of_heads], vectors[piece], over, out=out[piece.of_heads])
     return out
 
 
@@ -127,7 +113,7 @@ class _VectorScores(torch.autograd.Function):
         scores = queries.new_empty(b, h, n, n)
         for piece in pieces(b, n, d):
             vectors = pairs.vectors(piece, table)
-            _products(queries[piece.of_heads], vectors, out=scores[piece.of_heads])
+            _contract(queries[piece.of_heads], vectors, WIDTH, out=scores[piece.of_heads])
         return scores
 
     @staticmethod
@@ -139,7 +125,7 @@ class _VectorScores(torch.autograd.Function):
         for piece in pieces(b, n, d):
             vectors = ctx.pairs.vectors(piece, table)
             of_pair = grad_scores[piece.of_heads]
-            _sums(of_pair, vectors, out=grad_queries[piece.of_heads])
+            _contract(of_pair, vectors, TARGETS, out=grad_queries[piece.of_heads])
             grad_vectors = _spread(of_pair, queries[piece.of_heads], out=vectors)
             ctx.pairs.add_gradient(piece, grad_vectors, grad_table)
         return grad_queries, grad_table, None
@@ -158,7 +144,7 @@ class _VectorValues(torch.autograd.Function):
             values = pairs.vectors(piece, table)
             if gate is not None:
                 values *= gate[piece.frames, None]
-            _sums(attention[piece.of_heads], values, out=y[piece.of_heads])
+            _contract(attention[piece.of_heads], values, TARGETS, out=y[piece.of_heads])
         return y
 
     @staticmethod
@@ -171,7 +157,7 @@ class _VectorValues(torch.autograd.Function):
         for piece in pieces(b, n, d):
             vectors = ctx.pairs.vectors(piece, table)
             values = vectors if gate is None else vectors * gate[piece.frames, None]
-            _products(grad_y[piece.of_heads], values, out=grad_attention[piece.of_heads])
+            _contract(grad_y[piece.of_heads], values, WIDTH, out=grad_attention[piece.of_heads])
             grad_values = _spread(attention[piece.of_heads], grad_y[piece.of_heads], out=values)
             if gate is not None and grad_gate is not None:
                 vectors *= grad_values
@@ -181,38 +167,25 @@ class _VectorValues(torch.autograd.Function):
         return grad_attention, grad_table, grad_gate, None
 
 
-def _products(x: Tensor, vectors: Tensor, out: Tensor) -> None:
-    """Products of what each query has, (f, H, q, d), with the vectors of its pairs, (f, q, n, d).
+def _contract(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
+    """Sums over one dimension of what each query has times the vectors of its pairs.
 
     Args:
-        x: one operand.
-        vectors: the other.
-        out: (f, H, q, n), where they are written.
+        x: (f, H, q, size of `over`), of each query.
+        vectors: (f, q, n, d), of its pairs.
+        over: `WIDTH` for products with the vectors, `TARGETS` for weighted sums of them.
+        out: (f, H, q, size of the other dimension), where they are written.
     """
-    if vectors.shape[2] >= MATRIX_TARGETS:
-        of_query = x.transpose(1, 2).flatten(0, 1)  # (f * q, H, d)
-        products = of_query @ vectors.flatten(0, 1).transpose(1, 2)
-        out.copy_(products.view(*vectors.shape[:2], *products.shape[1:]).transpose(1, 2))
+    if vectors.shape[TARGETS] >= MATRIX_TARGETS:
+        by_query = vectors.flatten(0, 1)
+        if over == WIDTH:
+            by_query = by_query.transpose(1, 2)
+        found = x.transpose(1, 2).flatten(0, 1) @ by_query  # (f * q, H, the other)
+        out.copy_(found.view(*vectors.shape[:2], *found.shape[1:]).transpose(1, 2))
         return
+    the_other = TARGETS if over == WIDTH else WIDTH
     for head in range(x.shape[1]):
-        out[:, head] = (vectors * x[:, head].unsqueeze(2)).sum(dim=3)
-
-
-def _sums(weights: Tensor, vectors: Tensor, out: Tensor) -> None:
-    """Sums over the targets of weights, (f, H, q, n), times vectors of pairs, (f, q, n, d).
-
-    Args:
-        weights: one operand.
-        vectors: the other.
-        out: (f, H, q, d), where they are written.
-    """
-    if vectors.shape[2] >= MATRIX_TARGETS:
-        of_query = weights.transpose(1, 2).flatten(0, 1)  # (f * q, H, n)
-        sums = of_query @ vectors.flatten(0, 1)
-        out.copy_(sums.view(*vectors.shape[:2], *sums.shape[1:]).transpose(1, 2))
-        return
-    for head in range(weights.shape[1]):
-        out[:, head] = (vectors * weights[:, head].unsqueeze(3)).sum(dim=2)
+        out[:, head] = (vectors * x[:, head].unsqueeze(the_other)).sum(dim=over)
 
 
 def _spread(weights: Tensor, x: Tensor, out: Tensor) -> Tensor:
