@@ -1,6 +1,8 @@
 """Train transformer policies with PPO in worlds made of typed entities."""
 
+from enn_trainer import stop_conditions
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
+from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
 from enn_trainer.command import command
 from enn_trainer.config import (
@@ -9,9 +11,15 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
-from enn_trainer.errors import AgentError, CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.errors import (
+    AgentError,
+    CheckpointError,
+    ConfigError,
+    EnnTrainerError,
+    NotFiniteError,
+)
 from enn_trainer.load_agent import load_agent
-from enn_trainer.loop import train
+from enn_trainer.loop import Trainer, train
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.run import TrainResult
@@ -26,6 +34,9 @@ __all__ = [
     # Run
     "train",
     "TrainResult",
+    "Trainer",
+    "Callback",
+    "stop_conditions",
     "command",
     "StateManager",
     "State",
@@ -55,4 +66,5 @@ __all__ = [
     "ConfigError",
     "CheckpointError",
     "AgentError",
+    "NotFiniteError",
 ]

@@ -168,7 +168,11 @@ def _where_to_begin(capture: Capture, manager: StateManager) -> int:
             f"{capture.field}: expected a new file for a run that begins here, {path} is there "
             "already; give another path, or remove it"
         )
-    return end_before(path, _header(capture, state), state.step)
+    is_of_evals = capture.field.startswith("eval.")
+    has_evaluated = state.next_eval_step is not None and state.next_eval_step > state.step
+    # What the run does again: an evaluation at this very step is not, once its clock went on.
+    again = state.step + 1 if is_of_evals and has_evaluated else state.step
+    return end_before(path, _header(capture, state), again)
 
 
 def _header(capture: Capture, state: State) -> dict[str, object]:

@@ -75,7 +75,7 @@ def _train(manager: StateManager) -> None:
     if config.eval is not None and config.eval.env is not None:
         _refuse_unknown("eval.env.id", config.eval.env.id)
     result = train(manager, _registered)
-    if result.checkpoint is not None:
+    if result.checkpoint is not None and not manager.is_dry:
         print(_next_steps(result, manager))
 
 

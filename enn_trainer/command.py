@@ -11,13 +11,16 @@ from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_help import hps_info
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.dry_run import dry_run
+from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError
 
 T = TypeVar("T")
+FAILURE = 1
 USAGE_ERROR = 2
+STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
 
 
 def command(
@@ -89,11 +92,14 @@ def run_command(
         )
         if options.verbose:
             print(manager.config)
-        run(manager)
+        dry_run(manager, run) if options.dry_run else run(manager)
     except (ConfigError, CheckpointError) as error:
         return _fail(error, options.verbose, USAGE_ERROR)
-    except EntityEnvError as error:
-        return _fail(error, options.verbose, 1)
+    except (EntityEnvError, NotFiniteError) as error:
+        return _fail(error, options.verbose, FAILURE)
+    except KeyboardInterrupt:
+        print("stopped at once; the newest save stands", file=sys.stderr)
+        return STOPPED_AT_ONCE
     return 0
 
 
@@ -132,6 +138,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="try one of everything in seconds, and keep nothing of it",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
     return parser

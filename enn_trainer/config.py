@@ -13,8 +13,10 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.config_checks import json_object, refuse, within
+from enn_trainer.errors import ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.stop_conditions import read_bound
 from rogue_net.rogue_net import RogueNetConfig
 
 
@@ -141,6 +143,7 @@ class TrainConfig(Versioned):
         trial: Number of the trial that this run is in a search for hyperparameters.
         data_dir: Directory under which the run writes its results and logs.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
+        stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
     """
 
     env: EnvConfig
@@ -165,6 +168,7 @@ class TrainConfig(Versioned):
     trial: Optional[int] = None
     data_dir: str = "."
     cuda_empty_cache: bool = False
+    stop: List[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         refuse(
@@ -184,6 +188,7 @@ class TrainConfig(Versioned):
             and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
             else None,
             _room_for_both(self.eval, self.eval_num_envs),
+            *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop)),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"
             if self.cuda_empty_cache and not self.cuda
@@ -274,6 +279,14 @@ def _room_for_both(evaluation: Optional[EvalConfig], num_envs: int) -> Optional[
     if num_envs >= 2:
         return None
     return f"eval.num_envs: expected at least 2 beside eval.opponent, got {num_envs}"
+
+
+def _no_bound(name: str, text: str) -> Optional[str]:
+    try:
+        read_bound(text, name)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _batch_fits_rollout(bs: int, steps: int, num_envs: int) -> Optional[str]:

@@ -5,7 +5,8 @@ Exception
     ├── ConfigError (ValueError)        a configuration that cannot be used
     ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
     ├── CheckpointError (ValueError)    a checkpoint that cannot be used
-    └── AgentError (ValueError)         a network of the user's own that cannot be trained
+    ├── AgentError (ValueError)         a network of the user's own that cannot be trained
+    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is infinite or no number
 """
 
 
@@ -68,3 +69,7 @@ class CheckpointError(EnnTrainerError, ValueError):
 
     def __str__(self) -> str:
         return "; ".join(line.strip() for line in super().__str__().splitlines())
+
+
+class NotFiniteError(EnnTrainerError, ArithmeticError):
+    """Learning met a number that is infinite or none: says where, and which parameters."""

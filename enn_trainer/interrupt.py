@@ -4,10 +4,17 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Self, final
 
+GRACE_S = 5.0
+"""An update under way has this long to end. Then it is given up, and done again when resumed."""
 _UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
+
+
+class UpdateAbandoned(Exception):  # noqa: N818 (no error: the run was asked to stop)
+    """The run was asked to stop, and the update under way takes too long."""
 
 
 @final
@@ -19,6 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.requested = False
+        self._requested_s = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -35,9 +43,19 @@ class Interrupts:
         """Whether the run was asked to stop."""
         return self.requested
 
+    def check(self) -> None:
+        """Called within an update, where it can be given up.
+
+        Raises:
+            UpdateAbandoned: the run was asked to stop `GRACE_S` ago.
+        """
+        if self.requested and time.monotonic() - self._requested_s >= GRACE_S:
+            raise UpdateAbandoned
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
+        self._requested_s = time.monotonic()
         self.requested = True
         # Not by print: a signal may come in the middle of one, which must not be entered again.
         # Not onto a terminal: the panel there would be torn.

@@ -1,32 +1,43 @@
 """The training loop: rollout, returns, optimisation, again."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Self
 
 import hyperstate
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.annealing import Rates
+from enn_trainer.callbacks import Callback
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluate import evaluate
+from enn_trainer.interrupt import Interrupts, UpdateAbandoned
 from enn_trainer.open_run import open_envs, open_opponent, open_state
 from enn_trainer.opponents import CreateOpponent
 from enn_trainer.opponents import create_opponent as default_opponent
-from enn_trainer.optimize import optimize
+from enn_trainer.optimize import Sums, optimize
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.reward_scaling import RewardScaling
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.schedules import follow_schedules
+from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.threads import torch_threads
+from enn_trainer.track import metric_scalars
 from enn_trainer.unbuilt import check_supported
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
+from entity_env.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 
 
@@ -35,10 +46,13 @@ def train(
     env: type[Environment] | type[Match] | EnvFactory,
     create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    stop: Condition | None = None,
 ) -> TrainResult:
-    """Train an agent with PPO until `total_timesteps` or `max_train_time`.
+    """Train an agent with PPO until `total_timesteps`, `max_train_time`, or what `stop` says.
 
-    The first Ctrl-C or SIGTERM ends the run after the running update, saved; a second one at once.
+    The first Ctrl-C or SIGTERM ends the run within seconds, saved; a second one at once.
 
     Args:
         state_manager: the configuration and state of the run. One of hyperstate's own is accepted
@@ -48,87 +62,328 @@ def train(
         create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
             default a checkpoint or `random`.
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
+        callbacks: called at fixed points of the run, see `Callback`.
+        stop: when to end before the last step, besides what the configuration says.
 
     Raises:
         ConfigError: the configuration cannot be used.
         CheckpointError: the checkpoint to resume from cannot be used.
         InvalidObservation: the environment broke its own spaces.
         WorkerError: a worker process failed.
+        NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
     """
-    manager = StateManager.adopt(state_manager)
-    config = manager.config
-    check_supported(config)
-    device = choose_device(config.cuda)
-    create_envs = env_factory(env)
-    with ExitStack() as stack:
-        widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
-        stack.enter_context(torch_threads(max(widths)))
-        stack.enter_context(cudnn_deterministic(config.torch_deterministic))
-        stack.enter_context(global_randomness_kept())
-        envs = open_envs(create_envs, config, stack)
-        state = open_state(manager, envs, agent)
-        state.to(device)
-        if config.cuda_empty_cache and device.type == "cuda":
-            stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
-        manager.hand_back(state_manager)
-        opponent = open_opponent(config, create_opponent or default_opponent, state, device)
-        is_recorded = prepare_captures(manager)
-        run = Run(config, state, manager, stack)
-        envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
+    with Trainer(state_manager, env, create_opponent, agent, callbacks) as trainer:
+        return trainer.run(stop)
 
-        def evaluate_now() -> None:
-            asked = run.interrupts.is_requested
-            metrics = evaluate(config, create_envs, state, opponent, device, asked)
-            run.end_eval(metrics)
 
-        envs.seed(derive_seed(config.seed, "rollout", state.step))
-        obs = envs.reset(state.obs_space)
-        if state.reward_scaling is not None:
-            state.reward_scaling.begin_episodes(config.rollout.num_envs)
-        if state.step == 0 and manager.resumed_from is None:
-            state.agent.update_input_stats(EntityBatch.of(obs, device))
+class Trainer:
+    """A run that can be taken step by step, in a notebook for instance.
+
+    Example:
+        >>> with Trainer(StateManager(init_path="configs/xor.ron"), Xor) as trainer:
+        ...     trainer.step()                                     # one update
+        ...     trainer.evaluate()                                 # as `eval` says
+        ...     trainer.run(stop=AtLeast("episodic_reward.mean", 0.9))
+
+    Without `with`, `close` ends the environments. Between the calls signals, threads and generators
+    of random numbers are as they were before. If a call raises, the state is that of the last whole
+    update.
+
+    Args:
+        state_manager: as for `train`, like the others.
+        env: the world.
+        create_opponent: makes opponents.
+        agent: a network of your own.
+        callbacks: called at fixed points of the run.
+
+    Attributes:
+        config: of the run.
+        state: of the run.
+        manager: saves it.
+    """
+
+    def __init__(
+        self,
+        state_manager: "hyperstate.StateManager[TrainConfig, State]",
+        env: type[Environment] | type[Match] | EnvFactory,
+        create_opponent: CreateOpponent | None = None,
+        agent: PPOAgent | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.manager = StateManager.adopt(state_manager)
+        self.config = self.manager.config
+        check_supported(self.config)
+        self._device = choose_device(self.config.cuda)
+        self._create_envs = env_factory(env)
+        self._callbacks = tuple(callbacks)
+        self._before = Snapshot()
+        self._interrupts = Interrupts()
+        self._asked_to_stop: str | None = None
+        with ExitStack() as stack, _settings(self.config):
+            envs = open_envs(self._create_envs, self.config, stack)
+            self.state = open_state(self.manager, envs, agent)
+            self.state.to(self._device)
+            if self.config.cuda_empty_cache and self._device.type == "cuda":
+                last = self.state.optimizers()[-1]
+                stack.enter_context(cache_emptied_after_steps(last))
+            self.manager.hand_back(state_manager)
+            create_opponent = create_opponent or default_opponent
+            self._opponent = open_opponent(self.config, create_opponent, self.state, self._device)
+            is_recorded = prepare_captures(self.manager)
+            self._run = Run(self.config, self.state, self.manager, stack)
+            capture = capture_of_rollouts(self.config)
+            self._envs = recorded(envs, capture, self.state.run_name, stack)
+            self._begin(is_recorded)
+            self._stack = stack.pop_all()
+
+    def _begin(self, is_recorded: bool) -> None:
+        """The first frames."""
+        self.state.agent.eval()
+        self._obs: VecObs | None = self._first_frames()
+        if self.state.step == 0 and self.manager.resumed_from is None:
+            self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             if is_recorded:
-                manager.save("begin")  # so that there is always a save which the files belong to
-        follow_schedules(config, state)  # so that a resumed run begins with what holds at its step
-        while not run.is_over():
-            if run.eval_is_due():
-                evaluate_now()
-                run.advance_eval_clock()
-                continue
+                # So that there is always a save which the files belong to.
+                self.manager.save("begin")
+        # So that a resumed run begins with what holds at its step.
+        follow_schedules(self.config, self.state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the environments and close all files. Nothing is saved."""
+        self._stack.close()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of every tag, of updates and evaluations."""
+        return self._run.metrics
+
+    def step(self) -> dict[str, float]:
+        """Take one update; its metrics by tag.
+
+        Raises:
+            NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+        """
+        with self._at_work():
+            return self._update()
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate now, as `eval` of the configuration says; the metrics by tag.
+
+        Raises:
+            ConfigError: the configuration has no `eval`.
+        """
+        if self.config.eval is None:
+            raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
+        with self._at_work():
+            return self._evaluate()
+
+    def save(self) -> Path | None:
+        """Save the run now; where, None without a `checkpoint_dir`."""
+        return self._saved(self.manager.save("asked for"))
+
+    def request_stop(self, why: str) -> None:
+        """Let `run` end after the running update."""
+        self._asked_to_stop = why
+
+    def run(self, stop: Condition | None = None) -> TrainResult:
+        """Go on until `total_timesteps`, `max_train_time`, or what `stop` says.
+
+        The run is saved at the end, also if it fails, and evaluated if it was not interrupted.
+
+        Args:
+            stop: when to end before the last step, besides what the configuration says.
+
+        Raises:
+            ConfigError: `stop` looks at evaluations, and there are none.
+            NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+        """
+        bounds = [read_bound(text, "stop") for text in self.config.stop]
+        stop = any_of(bounds if stop is None else [stop, *bounds])
+        self._run.refuse_impossible(stop)
+        self._interrupts, self._asked_to_stop = Interrupts(), None
+        with self._at_work(), self._run.shown(), self._interrupts:
+            try:
+                self._tell_start()
+                try:
+                    why = self._until(stop)
+                except UpdateAbandoned:
+                    why = "interrupted in the middle of an update, which is given up"
+                interrupted = self._interrupts.requested
+                self._saved(self._run.save(why, interrupted))
+                if self.config.eval is not None and not interrupted:
+                    self._evaluate()
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    self._save_after_failure()
+                self._tell_end(error)
+                raise
+            self._tell_end(None)
+            return self._run.result(why, interrupted)
+
+    def _until(self, stop: Condition | None) -> str:
+        """Evaluate and update until there is a reason to end: the reason."""
+        run, why = self._run, self._why_over(stop)
+        while why is None:
+            evaluates = run.eval_is_due()
+            if evaluates:
+                self._evaluate()
+                if not self._interrupts.requested:
+                    run.advance_eval_clock()
+            else:
+                self._update()
+            why = self._why_over(stop)  # before it is saved what conditions remember
+            if not evaluates:
+                self._saved(self.manager.step())
+        return why
+
+    def _update(self) -> dict[str, float]:
+        """Collect a rollout and learn from it; after any error the state is that of before."""
+        state, run = self.state, self._run
+        if self._obs is None:
+            self._obs = self._first_frames()
+        for callback in self._callbacks:
+            callback.on_update_start(self)
+        self._before.take(state)
+        try:
             rates = run.begin_update()
-            rollout = collect(
-                envs,
-                state.agent,
-                obs,
-                state.obs_space,
-                steps=config.rollout.steps,
-                seed=derive_seed(config.seed, "act"),
-                first_frame=state.step,
-                device=device,
-            )
-            estimate = advantages(rollout, config.ppo, state.reward_scaling)
-            losses = optimize(
-                state.agent,
-                state.optimizer,
-                rollout,
-                estimate,
-                ppo=config.ppo,
-                optim=config.optim,
-                ent_coef=rates.ent_coef,
-                seed=derive_seed(config.seed, "minibatches", state.step),
-                ent_tunings=state.ent_tunings,
-                vf_optimizer=state.vf_optimizer,
-            )
-            state.agent.update_input_stats(rollout.batch)
-            obs = rollout.next_obs
-            state.step += rollout.num_frames
-            run.end_update(rollout, losses, rates)
-            follow_schedules(config, state)
-            manager.step()
-        run.save()
-        if config.eval is not None and not run.interrupts.requested:
-            evaluate_now()
-        return run.result()
+            rollout = self._collect(self._obs)
+            for callback in self._callbacks:
+                callback.on_rollout_end(self, rollout)
+            losses = self._learn(rollout, rates)
+        except BaseException:
+            self._before.put_back(state)
+            self._obs = None
+            raise
+        state.agent.update_input_stats(rollout.batch)
+        self._obs = rollout.next_obs
+        state.step += rollout.num_frames
+        metrics = run.end_update(rollout, losses, rates)
+        for callback in self._callbacks:
+            callback.on_update_end(self, metrics)
+        run.tell_update(rollout, metrics)
+        follow_schedules(self.config, state)
+        return metrics
+
+    def _collect(self, obs: VecObs) -> Rollout:
+        return collect(
+            self._envs,
+            self.state.agent,
+            obs,
+            self.state.obs_space,
+            steps=self.config.rollout.steps,
+            seed=derive_seed(self.config.seed, "act"),
+            first_frame=self.state.step,
+            device=self._device,
+            check=self._interrupts.check,
+        )
+
+    def _learn(self, rollout: Rollout, rates: Rates) -> dict[str, float]:
+        config, state = self.config, self.state
+        return optimize(
+            state.agent,
+            state.optimizer,
+            rollout,
+            advantages(rollout, config.ppo, state.reward_scaling),
+            ppo=config.ppo,
+            optim=config.optim,
+            ent_coef=rates.ent_coef,
+            seed=derive_seed(config.seed, "minibatches", state.step),
+            ent_tunings=state.ent_tunings,
+            vf_optimizer=state.vf_optimizer,
+            check=self._interrupts.check,
+            after_minibatch=self._tell_minibatch,
+        )
+
+    def _evaluate(self) -> dict[str, float]:
+        """Measure the agent; nothing if this is cut short."""
+        asked = self._interrupts.is_requested
+        measured = evaluate(
+            self.config, self._create_envs, self.state, self._opponent, self._device, asked
+        )
+        self._run.tick()
+        if asked():
+            return {}
+        metrics = metric_scalars(measured, "eval/")
+        for callback in self._callbacks:
+            callback.on_eval_end(self, metrics)
+        self._run.tell_eval(measured, metrics)
+        return metrics
+
+    def _first_frames(self) -> VecObs:
+        """Begin new episodes, which are a function of the seed and the step."""
+        self._envs.seed(derive_seed(self.config.seed, "rollout", self.state.step))
+        if self.state.reward_scaling is not None:
+            self.state.reward_scaling.begin_episodes(self.config.rollout.num_envs)
+        return self._envs.reset(self.state.obs_space)
+
+    def _why_over(self, stop: Condition | None) -> str | None:
+        """Called once after each update and evaluation, as conditions remember what they see."""
+        reasons = [
+            self._run.why_stopped(stop),
+            self._run.why_over(),
+            "interrupted" if self._interrupts.requested else None,
+            self._asked_to_stop,
+        ]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _save_after_failure(self) -> None:
+        """Keep what was learnt before the update that failed."""
+        with suppress(OSError, CheckpointError):  # what is raised already is what matters
+            self._saved(self._run.save("failed", interrupted=True))
+
+    def _tell_start(self) -> None:
+        for callback in self._callbacks:
+            if self.manager.resumed_from is not None:
+                callback.on_restore(self)
+            callback.on_train_start(self)
+
+    def _tell_minibatch(self, done: Sums) -> None:
+        if self._callbacks:
+            losses = done.means()
+            for callback in self._callbacks:
+                callback.on_minibatch(self, losses)
+
+    def _saved(self, path: Path | None) -> Path | None:
+        if path is not None:
+            for callback in self._callbacks:
+                callback.on_checkpoint(self, path)
+        return path
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """All callbacks are told, also if one of them raises."""
+        failed: Exception | None = None
+        for callback in self._callbacks:
+            try:
+                callback.on_train_end(self, error)
+            except Exception as raised:
+                failed = failed or raised
+        if failed is not None:
+            raise failed
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Time counts."""
+        with _settings(self.config):
+            self._run.start_clock()
+            yield
+
+
+@contextmanager
+def _settings(config: TrainConfig) -> Iterator[None]:
+    """What holds while a run is at work."""
+    nets = [net for net in (config.net, config.vf_net) if net is not None]
+    with (
+        torch_threads(max(net.d_model for net in nets)),
+        cudnn_deterministic(config.torch_deterministic),
+        global_randomness_kept(),
+    ):
+        yield
 
 
 def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:

@@ -1,6 +1,6 @@
 """Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from enn_trainer import losses
 from enn_trainer.agent import PPOAgent
 from enn_trainer.entropy_targets import coef_of_actor, normalised_entropy, tune, tuned_scalars
 from enn_trainer.errors import AgentError
+from enn_trainer.not_finite import refuse_not_finite, refuse_not_finite_weights
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.optimizers import clipped_step
 from enn_trainer.ppo_config import PPOConfig
@@ -62,6 +63,17 @@ class Sums:
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
         return self
 
+    def losses(self) -> dict[str, Tensor]:
+        """What must be finite, by name."""
+        zero = torch.zeros_like(self.policy_loss)
+        return {
+            "the policy loss": self.policy_loss,
+            "the entropy": self.entropy,
+            "the value loss": self.value_loss,
+            "the norm of the gradient": self.grad_norm,
+            "the norm of the value network's gradient": zero + self.vf_grad_norm,
+        }
+
     def means(self) -> dict[str, float]:
         """The published names of the losses, each a mean over what it covers."""
         terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
@@ -89,6 +101,8 @@ def optimize(
     seed: int,
     ent_tunings: dict[str, Tensor] | None = None,
     vf_optimizer: torch.optim.Optimizer | None = None,
+    check: Callable[[], None] = lambda: None,
+    after_minibatch: Callable[[Sums], None] = lambda done: None,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -109,12 +123,15 @@ def optimize(
         ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
             of, see `tune`; they are tuned.
         vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
+        check: called before each forward pass; what it raises ends the update.
+        after_minibatch: called after each optimizer step, with what it covered.
 
     Returns:
         The losses by their published names.
 
     Raises:
         AgentError: the network does not tell what `ppo.value_loss` needs.
+        NotFiniteError: a loss, a gradient, or a parameter afterwards; the agent is left as it is.
     """
     assert isinstance(agent, nn.Module)
     ent_tunings = {} if ent_tunings is None else ent_tunings
@@ -137,15 +154,19 @@ def optimize(
         agent.zero_grad(set_to_none=True)
         done = Sums.zero(returns.device, len(ent_tunings))
         for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
+            check()
             done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
         done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
         if vf_optimizer is not None:
             done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
         done.optimizer_steps = 1
+        refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total += done
+        after_minibatch(done)
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
+    refuse_not_finite_weights(agent)
     agent.eval()
     return {
         **total.means(),

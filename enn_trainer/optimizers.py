@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -138,7 +139,8 @@ def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
     """Scale the gradient of an optimizer's parameters down to a norm, and take its step.
 
     What is frozen has no part in it: torch passes over parameters without a gradient, and touches
-    neither their moments nor, by weight decay, themselves.
+    neither their moments nor, by weight decay, themselves. Where the norm is not finite nothing is
+    done, so that it can still be seen which gradient it comes from.
 
     Returns:
         () float, the norm before.
@@ -147,6 +149,9 @@ def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
         if group.get("frozen", False):
             for parameter in group["params"]:
                 parameter.grad = None
-    norm = nn.utils.clip_grad_norm_(trained_by(optimizer), max_grad_norm)
-    optimizer.step()
+    parameters = trained_by(optimizer)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if torch.isfinite(norm):
+        nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+        optimizer.step()
     return norm

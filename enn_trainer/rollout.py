@@ -1,6 +1,6 @@
 """Collecting frames: let the agent act in many environments for some steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,7 @@ def collect(
     seed: int,
     first_frame: int,
     device: torch.device,
+    check: Callable[[], None] = lambda: None,
 ) -> Rollout:
     """Act for `steps` steps in every environment.
 
@@ -76,6 +77,7 @@ def collect(
         seed: of the random choices.
         first_frame: how many frames the run had before; the choices depend on it.
         device: where the frames are kept.
+        check: called before each step; what it raises ends the rollout.
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
@@ -83,6 +85,7 @@ def collect(
     rewards, terminated, truncated = [], [], []
     metrics: dict[str, Metric] = {}
     for t in range(steps):
+        check()
         batch = EntityBatch.of(obs, device)
         frame = first_frame + t * num_envs
         out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))

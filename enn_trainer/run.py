@@ -1,13 +1,15 @@
 """The clocks of a run and what it tells people: everything around the learning."""
 
+import difflib
+import math
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
-from enn_trainer.interrupt import Interrupts
+from enn_trainer.errors import ConfigError
 from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.reward_scaling import reward_scalars
@@ -15,6 +17,7 @@ from enn_trainer.rollout import Rollout
 from enn_trainer.schedules import scheduled_fields
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Condition, Now
 from enn_trainer.track import (
     Track,
     action_frequencies,
@@ -34,13 +37,15 @@ class TrainResult(float):
         step: frames of the run, over all restarts.
         checkpoint: the last save, or None.
         eval: scalars of the last evaluation by name, empty without one.
-        interrupted: whether it was asked to stop.
+        interrupted: whether it was asked to stop by a signal.
+        stopped_by: why it ended, in words.
     """
 
     step: int
     checkpoint: Path | None
     eval: Mapping[str, float]
     interrupted: bool
+    stopped_by: str
 
 
 class Run:
@@ -60,33 +65,71 @@ class Run:
         self.state = state
         self.manager = manager
         self.total_steps = num_updates(config) * config.rollout.num_envs * config.rollout.steps
-        self.time_before = state.time_used
-        self.start = time.monotonic()
-        self.update_start = self.start
         self.first_step = state.step
+        self.seconds = 0.0  # of updates in this process
+        self.tick_s = self.update_start = time.monotonic()
         self.mean_return = float("nan")
         self.saved: Path | None = None
         self.last_eval: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        self.fresh: set[str] = set()
+        self.unknown: set[str] = set()
+        self.progress: Progress | None = None
         runs = Path(config.data_dir) / "runs"
         if not state.run_name:
             trial = "" if config.trial is None else f"__{config.trial}"
             base = f"{config.env.id}__{config.name}__{config.seed}{trial}"
             state.run_name = new_run_name(runs, base)
         self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
-        self.progress = stack.enter_context(Progress(self.total_steps, state.step))
-        self.interrupts = stack.enter_context(Interrupts())
-        manager.say = self.progress.say
-        state.agent.eval()
-        if manager.resumed_from is not None:
-            self.progress.say(f"resumed {manager.resumed_from.path} at step {state.step}")
 
-    def is_over(self) -> bool:
-        """Whether the run reached its end, its time limit, or was asked to stop."""
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """While the context is open, how the run goes is shown."""
+        with Progress(self.total_steps, self.state.step) as self.progress:
+            before, self.manager.say = self.manager.say, self.progress.say
+            try:
+                if self.manager.resumed_from is not None and self.state.step == self.first_step:
+                    path = self.manager.resumed_from.path
+                    self.progress.say(f"resumed {path} at step {self.state.step}")
+                yield
+            finally:
+                self.manager.say = before
+        self.progress = None
+
+    def say(self, message: str) -> None:
+        """Print a line that stays."""
+        print(message) if self.progress is None else self.progress.say(message)
+
+    def why_over(self) -> str | None:
+        """Why the run is at its end, None if it is not."""
+        if self.state.step >= self.total_steps:
+            return f"total_timesteps of {self.config.total_timesteps} reached"
         limit = self.config.max_train_time
         if limit is not None and self.state.time_used >= limit:
-            self.progress.say(f"max_train_time of {limit} seconds reached")
-            return True
-        return self.interrupts.requested or self.state.step >= self.total_steps
+            return f"max_train_time of {limit} seconds reached"
+        return None
+
+    def why_stopped(self, condition: Condition | None) -> str | None:
+        """Why a condition ends the run, None if it does not. Called once after each news."""
+        fresh, self.fresh = frozenset(self.fresh), set()
+        if condition is None:
+            return None
+        self._warn_of_unknown(condition)
+        now = Now(self.state.step, self.state.time_used, self.metrics, fresh)
+        return str(condition) if condition.is_met(now, self.state.memory) else None
+
+    def refuse_impossible(self, condition: Condition | None) -> None:
+        """Look at a condition before time is spent.
+
+        Raises:
+            ConfigError: it looks at evaluations, and there are none.
+        """
+        for key in () if condition is None else condition.keys():
+            if key.startswith("eval/") and self.config.eval is None:
+                raise ConfigError(
+                    f"stop: {key}: expected evaluations, there are none; set eval.interval and "
+                    "what to play, such as eval.steps"
+                )
 
     def eval_is_due(self) -> bool:
         """Whether the evaluation clock has come round."""
@@ -94,12 +137,22 @@ class Run:
         return self.config.eval is not None and due is not None and self.state.step >= due
 
     def advance_eval_clock(self) -> None:
-        """Set the time of the next evaluation, unless this one was cut short."""
-        if not self.interrupts.requested:
-            assert self.config.eval is not None
-            assert self.state.next_eval_step is not None
-            while self.state.next_eval_step <= self.state.step:  # not twice at one step
-                self.state.next_eval_step += self.config.eval.interval
+        """Set the time of the next evaluation."""
+        assert self.config.eval is not None
+        assert self.state.next_eval_step is not None
+        while self.state.next_eval_step <= self.state.step:  # not twice at one step
+            self.state.next_eval_step += self.config.eval.interval
+
+    def start_clock(self) -> None:
+        """Time counts from here."""
+        self.tick_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Count the time since the last tick."""
+        now = time.monotonic()
+        self.state.time_used += now - self.tick_s
+        self.seconds += now - self.tick_s
+        self.tick_s = now
 
     def begin_update(self) -> Rates:
         """Give the optimizers the settings of the update that begins."""
@@ -110,75 +163,93 @@ class Run:
             begin_update(optimizer, rates.lr, weight_decay, self.state.step)
         return rates
 
-    def end_update(self, rollout: Rollout, losses: Mapping[str, float], rates: Rates) -> None:
-        """Count the time and tell how the update went."""
-        now = time.monotonic()
-        self.state.time_used = self.time_before + now - self.start
-        seconds = max(now - self.update_start, 1e-9)
+    def end_update(
+        self, rollout: Rollout, losses: Mapping[str, float], rates: Rates
+    ) -> dict[str, float]:
+        """Count the time; the metrics of the update by tag."""
+        self.tick()
+        seconds = max(self.tick_s - self.update_start, 1e-9)
         fps = rollout.num_frames / seconds
-        eps = rollout.batch.num_entities() / seconds
+        return {
+            **metric_scalars(rollout.metrics),
+            **losses,
+            **action_frequencies(
+                self.state.action_space,
+                {name: rows.values.cpu().numpy() for name, rows in rollout.actions.items()},
+            ),
+            "charts/learning_rate": rates.lr,
+            "charts/entropy_coef": rates.ent_coef,
+            **reward_scalars(self.state.reward_scaling),
+            **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
+            "charts/SPS": (self.state.step - self.first_step) / max(self.seconds, 1e-9),
+            "restart": self.state.restart,
+            "throughput": fps,
+            "fps": fps,
+            "eps": rollout.batch.num_entities() / seconds,
+        }
+
+    def tell_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
+        """Track the metrics of an update and show how it went."""
+        self._track(metrics)
         episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
         if episodes.count:
             self.mean_return = episodes.mean
-        self.track.write(
-            self.state.step,
-            {
-                **metric_scalars(rollout.metrics),
-                **losses,
-                **action_frequencies(
-                    self.state.action_space,
-                    {name: rows.values.cpu().numpy() for name, rows in rollout.actions.items()},
-                ),
-                "charts/learning_rate": rates.lr,
-                "charts/entropy_coef": rates.ent_coef,
-                **reward_scalars(self.state.reward_scaling),
-                **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
-                "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
-                "restart": self.state.restart,
-                "throughput": fps,
-                "fps": fps,
-                "eps": eps,
-            },
-        )
+        if self.progress is None:
+            return
         self.progress.update(
             ProgressLine(
                 step=self.state.step,
                 mean_return=episodes.mean if episodes.count else None,
                 episode_length=length.mean if episodes.count else None,
                 episodes=episodes.count,
-                entropy=losses["losses/entropy"],
-                approx_kl=losses["losses/approx_kl"],
-                explained_variance=losses["losses/explained_variance"],
-                learning_rate=rates.lr,
-                frames_per_s=fps,
-                entities_per_s=eps,
+                entropy=metrics["losses/entropy"],
+                approx_kl=metrics["losses/approx_kl"],
+                explained_variance=metrics["losses/explained_variance"],
+                learning_rate=metrics["charts/learning_rate"],
+                frames_per_s=metrics["fps"],
+                entities_per_s=metrics["eps"],
                 entities_per_frame=rollout.batch.num_entities() / rollout.num_frames,
             )
         )
 
-    def end_eval(self, metrics: Mapping[str, Metric]) -> None:
-        """Tell how an evaluation went, unless it was cut short."""
-        if self.interrupts.requested:
-            return
-        self.last_eval = metric_scalars(metrics, "eval/")
-        self.track.write(self.state.step, self.last_eval)
+    def tell_eval(self, metrics: Mapping[str, Metric], scalars: Mapping[str, float]) -> None:
+        """Track the metrics of an evaluation and say how it went."""
+        self.last_eval = dict(scalars)
+        self._track(scalars)
         means = "  ".join(
             f"{name} {metric.mean:.4g}" for name, metric in metrics.items() if metric.count
         )
-        self.progress.say(f"[eval] step {self.state.step}  {means}")
+        self.say(f"[eval] step {self.state.step}  {means}")
 
-    def save(self) -> None:
-        """Save the end of the run, and say where."""
-        stopped = self.interrupts.requested
-        self.saved = self.manager.save("interrupted" if stopped else "end")
-        if self.saved is not None:
-            self.progress.say(f"{'interrupted, ' if stopped else ''}saved {self.saved}")
-        elif stopped:
-            self.progress.say("interrupted; nothing was saved, there is no --checkpoint-dir")
+    def save(self, why: str, interrupted: bool) -> Path | None:
+        """Save the end of the run, and say why it ends and where it is saved."""
+        self.saved = self.manager.save("interrupted" if interrupted else "end")
+        where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
+        if self.saved is not None or interrupted:
+            self.say(f"{why}, {where}")
+        return self.saved
 
-    def result(self) -> TrainResult:
+    def result(self, why: str, interrupted: bool) -> TrainResult:
         """What `train` returns."""
         result = TrainResult(self.mean_return)
         result.step, result.checkpoint = self.state.step, self.saved
-        result.eval, result.interrupted = self.last_eval, self.interrupts.requested
+        result.eval, result.interrupted, result.stopped_by = self.last_eval, interrupted, why
         return result
+
+    def _warn_of_unknown(self, condition: Condition) -> None:
+        """Say so, once, if a condition looks at what is not measured.
+
+        No error: the environment may measure it later.
+        """
+        for key in sorted(set(condition.keys()) - self.metrics.keys() - self.unknown):
+            of_eval = key.startswith("eval/")
+            if self.last_eval if of_eval else not math.isnan(self.mean_return):
+                others = self.last_eval if of_eval else self.metrics
+                nearest = difflib.get_close_matches(key, others, n=1, cutoff=0.0)[0]
+                self.say(f"stop: no metric {key!r} so far, did you mean {nearest!r}?")
+                self.unknown.add(key)
+
+    def _track(self, scalars: Mapping[str, float]) -> None:
+        self.metrics.update(scalars)
+        self.fresh.update(scalars)
+        self.track.write(self.state.step, scalars)

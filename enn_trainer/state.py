@@ -56,6 +56,7 @@ class State:
         ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
             is made of.
         reward_scaling: The returns so far, if rewards are scaled by them.
+        memory: What stop conditions remember, plain data.
     """
 
     step: int
@@ -71,6 +72,7 @@ class State:
     run_name: str = ""
     ent_tunings: Dict[str, Tensor] = field(default_factory=dict)
     reward_scaling: Optional[RewardScaling] = None
+    memory: Dict[str, Any] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> None:
         """Move the tensors to a device: networks, the moments of their parameters, the rest."""
@@ -231,6 +233,7 @@ def _dump_state(state: State) -> str:
         "next_eval_step": state.next_eval_step,
         "time_used": state.time_used,
         "run_name": state.run_name,
+        "memory": state.memory,
         "obs_space": ron.Struct(
             "ObsSpace",
             {"global_features": state.obs_space.global_features, "entities": entities},

@@ -43,6 +43,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     """
 
     save_interval_s: float = 60.0
+    is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
     say: Callable[[str], None] = staticmethod(print)
 
     def __init__(
@@ -128,10 +129,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         manager._config, manager._state = self.config, self.state
         manager._schedules = _schedules_as_theirs(self.config)
 
-    def step(self) -> None:
-        """Save if the last save is long enough ago. Called after each update."""
-        if time.monotonic() - self._last_save_s >= self.save_interval_s:
-            self.save("interval")
+    def step(self) -> Path | None:  # type: ignore[override]
+        """Save if the last save is long enough ago; where. Called after each update."""
+        due = time.monotonic() - self._last_save_s >= self.save_interval_s
+        return self.save("interval") if due else None
 
     def save(self, why: str) -> Path | None:
         """Save now; None when there is no `checkpoint_dir`."""

@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from enn_trainer import (
     ConfigError,
+    NotFiniteError,
     StateManager,
     TrainConfig,
     TrainResult,
@@ -132,7 +133,8 @@ def invalid_rewards_are_refused(runs: Runs) -> None:
     faulty = 'env.kwargs={"faulty": true}'
     with pytest.raises(InvalidObservation):
         runs(faulty)
-    assert runs(faulty, "env.validate=false", "total_timesteps=24").manager.state.step == 24
+    with pytest.raises(NotFiniteError):  # found where it is learnt from, not where it comes from
+        runs(faulty, "env.validate=false", "total_timesteps=24")
 
 
 def the_folder_is_used(runs: Runs) -> None:
@@ -304,6 +306,9 @@ CASES: dict[str, Case] = {
         "name=mine", that=lambda ran: "__mine__" in ran.manager.state.run_name, but=()
     ),
     "TrainConfig.seed": learns_otherwise("seed=2"),
+    "TrainConfig.stop": shows(
+        'stop=["restart >= 0"]', that=lambda ran: ran.manager.state.step == 24, but=()
+    ),
     "TrainConfig.total_timesteps": shows(
         "total_timesteps=24", that=lambda ran: ran.manager.state.step == 24, but=()
     ),

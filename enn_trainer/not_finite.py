@@ -1,0 +1,55 @@
+"""Numbers that are infinite or none at all, found where learning meets them."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.errors import NotFiniteError
+
+NAMED = 4
+"""Parameters that are named; the first ones tell where to look."""
+
+
+def refuse_not_finite(agent: nn.Module, losses: Mapping[str, Tensor], where: str) -> None:
+    """Look at the losses of a minibatch.
+
+    Args:
+        agent: with the gradient of these losses, if one of them is not finite.
+        losses: () float each by name, among them the norms of the gradient.
+        where: what they are of, for the message.
+
+    Raises:
+        NotFiniteError: one of them is infinite or no number.
+    """
+    values = torch.stack(list(losses.values())).tolist()  # one transfer for all
+    bad = {n: v for n, v in zip(losses, values, strict=True) if not math.isfinite(v)}
+    if bad:
+        grads = {n: p.grad for n, p in agent.named_parameters() if p.grad is not None}
+        said = ", ".join(f"{name} is {value}" for name, value in bad.items())
+        raise NotFiniteError(
+            f"{where}: {said}; the gradient is not finite in {_named(grads)}. Look for rewards and "
+            "features that are very large, or lower optim.lr"
+        )
+
+
+def refuse_not_finite_weights(agent: nn.Module) -> None:
+    """Look at the parameters after an update.
+
+    Raises:
+        NotFiniteError: one of them is infinite or no number.
+    """
+    parameters = {name: p.detach() for name, p in agent.named_parameters()}
+    if parameters and not torch.isfinite(nn.utils.get_total_norm(parameters.values())):
+        raise NotFiniteError(
+            f"after the update: not finite are {_named(parameters)}. Lower optim.lr"
+        )
+
+
+def _named(tensors: Mapping[str, Tensor]) -> str:
+    bad = [name for name, tensor in tensors.items() if not bool(tensor.norm().isfinite())]
+    if not bad:
+        return f"none of {len(tensors)} parameters alone"
+    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+    return f"{len(bad)} of {len(tensors)} parameters: {', '.join(bad[:NAMED])}{more}"

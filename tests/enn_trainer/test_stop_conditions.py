@@ -1,0 +1,132 @@
+"""When conditions are met, and what they remember."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enn_trainer import ConfigError
+from enn_trainer.stop_conditions import (
+    AtLeast,
+    AtMost,
+    Condition,
+    Memory,
+    NotFinite,
+    Now,
+    Plateaus,
+    Seconds,
+    Steps,
+    StopsFalling,
+    StopsRising,
+    any_of,
+    read_bound,
+)
+
+VALUES = st.lists(st.floats(allow_nan=True, width=32), max_size=20)
+
+
+def now(value: float, step: int = 0) -> Now:
+    return Now(step, 0.0, {"x": value}, frozenset(["x"]))
+
+
+def first_met(condition: Condition, values: list[float], memory: Memory | None = None) -> int:
+    """After how many values it is met; more than there are if never."""
+    memory = {} if memory is None else memory
+    for i, value in enumerate(values):
+        if condition.is_met(now(value), memory):
+            return i + 1
+    return len(values) + 1
+
+
+def test_bounds_are_met_at_the_bound() -> None:
+    assert first_met(AtLeast("x", 0.5), [0.1, 0.5]) == 2
+    assert first_met(AtMost("x", 0.5), [0.6, 0.5]) == 2
+    assert first_met(AtLeast("y", 0.5), [1.0]) == 2, "nothing is known of y"
+    assert first_met(NotFinite("x"), [1.0, math.inf]) == 2
+    assert first_met(NotFinite("x"), [1.0, math.nan]) == 2
+
+
+def test_steps_and_seconds_count_from_the_beginning_of_the_run() -> None:
+    assert not Steps(10).is_met(Now(9, 0.0, {}, frozenset()), {})
+    assert Steps(10).is_met(Now(10, 0.0, {}, frozenset()), {})
+    assert Seconds(1.5).is_met(Now(0, 1.5, {}, frozenset()), {})
+
+
+def test_plateau_is_so_many_values_near_the_one_before_them() -> None:
+    values = [1.0, 2.0, 2.001, 1.999, 3.0, 3.0, 3.0, 3.001]
+    assert first_met(Plateaus("x", patience=3), values) == 8
+    assert first_met(Plateaus("x", patience=2), values) == 4
+
+
+def test_rise_stops_when_there_is_no_new_maximum() -> None:
+    values = [1.0, 2.0, 1.0, 2.0, 3.0, 2.9, 2.9, 2.9]
+    assert first_met(StopsRising("x", patience=3), values) == 8
+    assert first_met(StopsFalling("x", patience=3), [-v for v in values]) == 8
+
+
+def test_values_that_are_not_new_do_not_count() -> None:
+    """Evaluations are rarer than updates, after each of which conditions are asked."""
+    condition, memory = StopsRising("x", patience=1), {}
+    assert not condition.is_met(now(1.0), memory)
+    for _ in range(5):
+        assert not condition.is_met(Now(0, 0.0, {"x": 1.0}, frozenset()), memory)
+    assert condition.is_met(now(1.0), memory)
+
+
+@given(VALUES, VALUES, st.integers(1, 4))
+def test_combined_conditions_are_met_when_their_parts_are(
+    first: list[float], second: list[float], patience: int
+) -> None:
+    """Each part sees every value, whatever the other one says."""
+    one, other = StopsRising("x", patience), StopsFalling("x", patience + 1)
+    values = first + second
+    ones: Memory = {}
+    others: Memory = {}
+    together: Memory = {}
+    for value in values:
+        parts = one.is_met(now(value), ones), other.is_met(now(value), others)
+        assert (one | other).is_met(now(value), together) is any(parts)
+    again: Memory = {}
+    ones, others = {}, {}
+    for value in values:
+        parts = one.is_met(now(value), ones), other.is_met(now(value), others)
+        assert (one & other).is_met(now(value), again) is all(parts)
+
+
+@given(VALUES, st.integers(1, 4))
+def test_a_plateau_of_no_numbers_does_not_stop_the_count(
+    values: list[float], patience: int
+) -> None:
+    """A first value that is no number is not compared with for ever."""
+    condition = StopsRising("x", patience)
+    finite = [v for v in values if not math.isnan(v)]
+    if finite and not any(math.isnan(v) for v in values[1:]):
+        assert first_met(condition, [math.nan, *finite]) == first_met(condition, finite) + 1
+
+
+def test_nothing_makes_no_condition() -> None:
+    assert any_of([]) is None
+    assert any_of([Steps(1), Steps(2)]) == Steps(1) | Steps(2)
+    assert str(Steps(1) | AtLeast("a/b", 2.0)) == "step >= 1 or a/b >= 2"
+    assert list((Steps(1) | AtLeast("a/b", 2.0)).keys()) == ["a/b"]
+
+
+def test_bounds_are_read_from_text() -> None:
+    assert read_bound("eval/episodic_reward.mean >= 0.99", "stop[0]") == AtLeast(
+        "eval/episodic_reward.mean", 0.99
+    )
+    assert read_bound("losses/entropy<=1e-3", "stop[0]") == AtMost("losses/entropy", 1e-3)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x > 1", "x >= ", ">= 1", "x >= nan", "x >= one", "a b >= 1"]
+)
+def test_text_that_is_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"stop\[2\]: expected a metric and a bound"):
+        read_bound(text, "stop[2]")
+
+
+def test_patience_is_at_least_one() -> None:
+    with pytest.raises(ValueError, match="patience: expected at least 1, got 0"):
+        Plateaus("x", patience=0)

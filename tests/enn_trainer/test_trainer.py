@@ -1,0 +1,399 @@
+"""A run taken step by step, told of by callbacks, stopped, failing, and given up halfway."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_trainer import (
+    Callback,
+    ConfigError,
+    NotFiniteError,
+    StateManager,
+    Trainer,
+    interrupt,
+    load_checkpoint,
+    stop_conditions,
+    train,
+)
+from entity_env import Observation
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.worlds import Clockwork, Meadow
+
+EVALUATED = ["eval.steps=4", "eval.interval=24", "eval.num_envs=2"]
+
+
+def manager_of(tmp_path: Path, *overrides: str, checkpoint_dir: Path | None = None) -> StateManager:
+    return StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides], checkpoint_dir=checkpoint_dir
+    )
+
+
+def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
+    whole = run(tmp_path)
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        for i in range(3):
+            metrics = trainer.step()
+            assert metrics["fps"] > 0
+            assert trainer.state.step == 24 * (i + 1)
+    assert_same(trainer.state, whole.state)
+
+
+def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
+    whole = run(tmp_path)
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        first = trainer.run(stop_conditions.Steps(24))
+        assert (first.step, first.stopped_by) == (24, "step >= 24")
+        last = trainer.run()
+        assert (last.step, last.stopped_by) == (72, "total_timesteps of 72 reached")
+    assert_same(trainer.state, whole.state)
+
+
+def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
+    whole = run(tmp_path, "optim.lr=0.1")
+    settings = [*EVALUATED, "eval.steps=40", "optim.lr=0.1"]
+    with Trainer(manager_of(tmp_path, *settings), Meadow) as trainer:
+        measured = []
+        for _ in range(3):
+            trainer.step()
+            measured += [trainer.evaluate(), trainer.evaluate()]
+    assert measured[0] == measured[1]
+    assert measured[0] != measured[2]
+    assert_same(trainer.state, whole.state)
+
+
+def test_evaluation_without_settings_is_refused(tmp_path: Path) -> None:
+    with (
+        Trainer(manager_of(tmp_path), Meadow) as trainer,
+        pytest.raises(ConfigError, match="eval: expected"),
+    ):
+        trainer.evaluate()
+
+
+def test_between_the_calls_everything_is_as_it_was(tmp_path: Path) -> None:
+    """Signals, threads, generators; and time is not counted."""
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    before = (torch.get_num_threads(), random.getstate(), torch.get_rng_state().tolist())
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        trainer.step()
+        used = trainer.state.time_used
+        assert (torch.get_num_threads(), random.getstate()) == before[:2]
+        assert torch.get_rng_state().tolist() == before[2]
+        assert handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+        time.sleep(0.5)
+        start = time.monotonic()
+        trainer.step()
+        assert trainer.state.time_used - used <= time.monotonic() - start
+
+
+class Diary(Callback):
+    """Writes down which hooks are called."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.error: BaseException | None = None
+
+    def on_restore(self, trainer: Trainer) -> None:
+        self.entries.append("restore")
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        self.entries.append("train_start")
+
+    def on_update_start(self, trainer: Trainer) -> None:
+        self.entries.append("update_start")
+
+    def on_rollout_end(self, trainer: Trainer, rollout: Any) -> None:
+        assert rollout.num_frames == 24
+        self.entries.append("rollout_end")
+
+    def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
+        assert losses["losses/gradnorm"] > 0
+        self.entries.append("minibatch")
+
+    def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        metrics["mine"] = trainer.state.step / 2
+        self.entries.append("update_end")
+
+    def on_eval_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        self.entries.append("eval_end")
+
+    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+        assert path.is_dir()
+        self.entries.append("checkpoint")
+
+    def on_train_end(self, trainer: Trainer, error: BaseException | None) -> None:
+        self.error = error
+        self.entries.append("train_end")
+
+
+def test_callbacks_are_called_in_the_order_that_is_documented(tmp_path: Path) -> None:
+    settings = [*EVALUATED, "total_timesteps=48", "optim.update_epochs=1", "optim.bs=12"]
+    manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
+    manager.save_interval_s = 0.0
+    diary = Diary()
+    update = ["update_start", "rollout_end", "minibatch", "minibatch", "update_end", "checkpoint"]
+    train(manager, Meadow, callbacks=[diary])
+    assert diary.entries == [
+        *["train_start", "eval_end", *update, "eval_end", *update],
+        *["checkpoint", "eval_end", "train_end"],
+    ]
+    again = Diary()
+    with Trainer(
+        manager_of(tmp_path, "total_timesteps=72", checkpoint_dir=tmp_path / "run"),
+        Meadow,
+        callbacks=[again],
+    ) as trainer:
+        trainer.run()
+        assert trainer.metrics["mine"] == 36
+    assert again.entries[:3] == ["restore", "train_start", "eval_end"]
+
+
+def test_an_error_reaches_the_end_hook_of_every_callback(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            raise ZeroDivisionError("mine")
+
+        def on_train_end(self, trainer: Trainer, error: BaseException | None) -> None:
+            raise KeyError("at the end, too")
+
+    diaries = [Diary(), Diary()]
+    callbacks = [diaries[0], Broken(), diaries[1]]
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(KeyError, match="at the end") as raised:
+        train(manager, Meadow, callbacks=callbacks)
+    assert isinstance(raised.value.__context__, ZeroDivisionError)
+    for diary in diaries:
+        assert diary.entries[-1] == "train_end"
+        assert isinstance(diary.error, ZeroDivisionError)
+    assert load_checkpoint(tmp_path / "run").state.step == 24, "what was learnt is not lost"
+
+
+def test_a_callback_can_ask_for_the_end(tmp_path: Path) -> None:
+    class Enough(Callback):
+        def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            trainer.request_stop("enough")
+
+    result = train(manager_of(tmp_path), Meadow, callbacks=[Enough()])
+    assert (result.step, result.stopped_by, result.interrupted) == (24, "enough", False)
+
+
+def test_run_stops_at_a_bound_of_the_configuration(tmp_path: Path) -> None:
+    result = train(manager_of(tmp_path, 'stop=["restart >= 0"]'), Meadow)
+    assert (result.step, result.stopped_by) == (24, "restart >= 0")
+    result = train(manager_of(tmp_path, *EVALUATED, 'stop=["eval/step.mean >= 0"]'), Meadow)
+    assert (result.step, result.stopped_by) == (0, "eval/step.mean >= 0")
+
+
+def test_bound_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stop: eval/return: expected evaluations"):
+        train(manager_of(tmp_path, 'stop=["eval/return >= 1"]'), Meadow)
+
+
+def test_metric_that_there_is_not_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(manager_of(tmp_path, 'stop=["losses/entrpy <= 0"]'), Meadow)
+    said = capsys.readouterr().out
+    assert said.count("no metric 'losses/entrpy' so far, did you mean 'losses/entropy'?") == 1
+
+
+def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
+    """A plateau that began before the run was interrupted is remembered."""
+    stop = stop_conditions.Plateaus("restart", patience=3, rtol=10.0)
+    straight = train(manager_of(tmp_path, "total_timesteps=1000"), Clockwork, stop=stop)
+    assert straight.step == 24 * 4
+    folder = tmp_path / "run"
+    train(manager_of(tmp_path, "total_timesteps=48", checkpoint_dir=folder), Clockwork, stop=stop)
+    resumed = manager_of(tmp_path, "total_timesteps=1000", checkpoint_dir=folder)
+    # The tag rises from 0 to 1 with the restart, which is not within 10 times 0 of it.
+    resumed.state.restart -= 1
+    assert train(resumed, Clockwork, stop=stop).step == straight.step
+
+
+class Exploding(Meadow):
+    """Rewards that float32 can carry, but not their squares, from the third update on."""
+
+    frames = 0
+
+    def _observe(self, reward: float) -> Observation:
+        type(self).frames += 1
+        return super()._observe(1e30 if self.frames > 60 else reward)
+
+
+def test_gradient_that_is_not_finite_stops_the_run_with_what_and_where(tmp_path: Path) -> None:
+    Exploding.frames = 0
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(NotFiniteError, match="minibatch 1: the value loss is inf") as error:
+        train(manager, Exploding)
+    assert "parameters: " in str(error.value)
+    assert "\n" not in str(error.value)
+    saved = load_checkpoint(tmp_path / "run").state
+    assert saved.step > 0
+    assert_same(saved, manager.state)
+    with Trainer(manager_of(tmp_path), Meadow) as healthy:
+        healthy.run(stop_conditions.Steps(saved.step))
+    assert_same(saved, healthy.state)
+
+
+def test_weights_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, "optim.lr=1e30", checkpoint_dir=tmp_path / "run")
+    with pytest.raises(NotFiniteError):
+        train(manager, Meadow)
+    assert all(torch.isfinite(p).all() for p in manager.state.agent.parameters())
+    assert load_checkpoint(tmp_path / "run").state.step == manager.state.step
+
+
+def test_parameters_are_named(tmp_path: Path) -> None:
+    class Poison(Callback):
+        def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
+            with torch.no_grad():
+                trainer.state.agent.get_parameter("action_heads./walk.project.weight")[0, 0] = (
+                    torch.nan
+                )
+
+    with pytest.raises(NotFiniteError, match=r"30 of 38 parameters: embedding.* and 26 more"):
+        train(manager_of(tmp_path), Meadow, callbacks=[Poison()])
+
+
+class Signals(Callback):
+    """Asks the run to stop at the beginning of an update."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_update_start(self, trainer: Trainer) -> None:
+        if trainer.state.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("where", ["rollout", "minibatches"])
+def test_update_that_takes_too_long_is_given_up_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The run is saved as it was before; resumed, it is the one that went straight on."""
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
+    settings = {"env": Clockwork}
+    straight = run(tmp_path, "ppo.reward_scaling=true", **settings)
+
+    class InMinibatches(Callback):
+        def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
+            if trainer.state.step == 48:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    callback = Signals(48) if where == "rollout" else _once(InMinibatches())
+    manager = manager_of(tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run")
+    result = train(manager, Clockwork, callbacks=[callback])
+    assert (result.step, result.interrupted) == (48, True)
+    assert "given up" in result.stopped_by
+    resumed = run(tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run", **settings)
+    assert_same(resumed.state, straight.state)
+
+
+def _once(callback: Any) -> Callback:
+    """Its hook for minibatches is called a single time: a second signal ends everything."""
+    called, hook = [], callback.on_minibatch
+
+    def first(trainer: Trainer, losses: Mapping[str, float]) -> None:
+        if not called:
+            before = trainer.state.step
+            hook(trainer, losses)
+            if before == 48:
+                called.append(True)
+
+    callback.on_minibatch = first
+    return callback  # type: ignore[no-any-return]
+
+
+def test_given_up_run_goes_on_in_the_same_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
+    straight = run(tmp_path, env=Clockwork)
+    signals = Signals(24)
+    with Trainer(manager_of(tmp_path), Clockwork, callbacks=[signals]) as trainer:
+        assert trainer.run().step == 24
+        signals.at = -1
+        assert trainer.run().step == 72
+    assert_same(trainer.state, straight.state)
+
+
+SLOW = """
+import sys, time
+from enn_trainer import StateManager, Trainer, command, train
+from tests.enn_trainer.worlds import Meadow
+
+class Slow(Meadow):
+    def act(self, actions):
+        print("acts", flush=True)
+        time.sleep(0.2)
+        return super().act(actions)
+
+@command()
+def main(state_manager):
+    train(state_manager, Slow)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_signals_end_a_slow_run_within_seconds(tmp_path: Path, signals: int) -> None:
+    """An update of 24 steps of 0.2 s, each of 6 environments, takes half a minute."""
+    arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *arguments, "rollout.steps=24"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    timer = threading.Timer(100, process.kill)
+    timer.start()
+    assert process.stdout.readline() == "acts\n"
+    start = time.monotonic()
+    for _ in range(signals):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    _, said = process.communicate()
+    timer.cancel()
+    assert time.monotonic() - start < 12
+    if signals == 1:
+        assert process.returncode == 0, said
+        assert load_checkpoint(tmp_path / "run").state.step == 0
+    else:
+        assert process.returncode == 130
+        assert "stopped at once" in said
+        assert "Traceback" not in said
+
+
+def test_dry_run_does_one_of_everything_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from enn_trainer.cli import run as enn
+
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "env.id=Xor", "rollout.processes=1", "capture_samples=xor.rec"]
+    folder = ["--checkpoint-dir", "run"]
+    assert enn([*arguments, *folder, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("[eval]") >= 3
+    assert "resumed" in said
+    assert "all is well" in said
+    assert list(tmp_path.iterdir()) == []
+    small = [*SMALL, "total_timesteps=24"]
+    assert enn(["train", "env.id=Xor", *small, *folder]) == 0
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+    capsys.readouterr()
+    assert enn(["train", *folder, "--dry-run"]) == 0
+    assert "at step 24" in capsys.readouterr().out, "it begins with what was saved"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
