@@ -3,6 +3,7 @@
 import argparse
 import functools
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_help import hps_info
+from enn_trainer.config_sources import show_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
@@ -86,7 +88,11 @@ def run_command(
             init_path=options.config or options.resume_from,
             checkpoint_dir=options.checkpoint_dir,
             overrides=options.overrides,
+            environment=os.environ,
         )
+        if options.print_config:
+            print(show_config(manager.config, manager.sources))
+            return 0
         if options.verbose:
             print(manager.config)
         run(manager)
@@ -120,7 +126,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="FIELD=VALUE",
         help="settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file (RON)")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a configuration file: .ron .yaml .toml .json"
+    )
     parser.add_argument(
         "--checkpoint-dir",
         type=Path,
@@ -132,6 +140,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="show every setting and where it comes from"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
     return parser
