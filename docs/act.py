@@ -5,7 +5,7 @@ import sys
 
 from enn_trainer import RogueNetAgent, load_agent, load_checkpoint
 from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
-from entity_env.examples import ENV_REGISTRY
+from entity_env.named_world import find_world
 
 
 def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
@@ -53,5 +53,5 @@ def play_match(env: object, agent: RogueNetAgent, episodes: int) -> None:
 run = sys.argv[1]
 num_episodes = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 config = load_checkpoint(run).config.env
-world = ENV_REGISTRY[config.id](**json.loads(config.kwargs))
+world = find_world(config.id)(**json.loads(config.kwargs))
 (play if isinstance(world, Environment) else play_match)(world, load_agent(run), num_episodes)

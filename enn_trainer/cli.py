@@ -8,15 +8,13 @@ from pathlib import Path
 
 from enn_trainer.check_command import check_command
 from enn_trainer.command import run_command
-from enn_trainer.config import EnvConfig
-from enn_trainer.envs import env_factory
-from enn_trainer.errors import ConfigError
+from enn_trainer.config_command import config_command
+from enn_trainer.load_world import envs_by_id, factory_of
 from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
-from entity_env.vec_env import VecEnv
 
 USAGE = """usage: enn COMMAND ...
 
@@ -24,7 +22,8 @@ commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
   play     play an environment by hand: enn play Minefield --record mine.rec
-  envs     list the worlds that env.id can name
+  config   upgrade configuration files, check their schema: enn config upgrade-config mine.ron
+  envs     list the worlds that ship with this program
 
 enn COMMAND --help tells more."""
 
@@ -65,33 +64,19 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": lambda rest: train_command(rest, "enn train"),
     "check": check_command,
     "play": play_command,
+    "config": config_command,
     "envs": lambda rest: envs_command(),
 }
 
 
 def _train(manager: StateManager) -> None:
     config = manager.config
-    _refuse_unknown("env.id", config.env.id)
+    factory_of(config.env, "env")
     if config.eval is not None and config.eval.env is not None:
-        _refuse_unknown("eval.env.id", config.eval.env.id)
-    result = train(manager, _registered)
+        factory_of(config.eval.env, "eval.env")
+    result = train(manager, envs_by_id)
     if result.checkpoint is not None and not manager.is_dry:
         print(_next_steps(result, manager))
-
-
-def _registered(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
-    """The environments that a configuration names by `id`."""
-    factory = env_factory(ENV_REGISTRY[config.id])
-    return factory(config, num_envs, processes, first_env_index)
-
-
-def _refuse_unknown(field: str, env_id: str) -> None:
-    if env_id not in ENV_REGISTRY:
-        nearest = difflib.get_close_matches(env_id, ENV_REGISTRY, n=1, cutoff=0.0)
-        raise ConfigError(
-            f"{field}: expected one of {', '.join(ENV_REGISTRY)}; got {env_id!r}, "
-            f"did you mean {nearest[0]}?"
-        )
 
 
 def _next_steps(result: TrainResult, manager: StateManager) -> str:

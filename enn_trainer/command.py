@@ -3,6 +3,7 @@
 import argparse
 import functools
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_help import hps_info
+from enn_trainer.config_sources import show_config
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.state import State, init_train_state
@@ -89,7 +91,11 @@ def run_command(
             init_path=options.config or options.resume_from,
             checkpoint_dir=options.checkpoint_dir,
             overrides=options.overrides,
+            environment=os.environ,
         )
+        if options.print_config:
+            print(show_config(manager.config, manager.sources))
+            return 0
         if options.verbose:
             print(manager.config)
         dry_run(manager, run) if options.dry_run else run(manager)
@@ -126,7 +132,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="FIELD=VALUE",
         help="settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file (RON)")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a configuration file: .ron .yaml .toml .json"
+    )
     parser.add_argument(
         "--checkpoint-dir",
         type=Path,
@@ -143,6 +151,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--dry-run",
         action="store_true",
         help="try one of everything in seconds, and keep nothing of it",
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="show every setting and where it comes from"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
     return parser

@@ -12,7 +12,7 @@ from typing import Dict, List, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.config_checks import json_object, refuse, within
+from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, within
 from enn_trainer.errors import ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
@@ -29,12 +29,12 @@ class EnvConfig:
     """Which environment to run, and how.
 
     Attributes:
-        kwargs: Keyword arguments of the environment, as a JSON object.
-        id: The environment's id.
+        kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
+        id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
         validate: Check everything that the environment returns against its spaces.
     """
 
-    kwargs: str = "{}"
+    kwargs: str = field(default="{}", metadata=JSON_TEXT)
     id: str = "MoveToOrigin"
     validate: bool = True
 

@@ -6,6 +6,9 @@ from typing import get_args
 
 from enn_trainer.errors import ConfigError
 
+JSON_TEXT = {"json_text": True}
+"""Metadata of a field whose text is a JSON object, which a file may write as a section."""
+
 
 def refuse(*problems: str | None) -> None:
     """Raise one error that names all problems, if there are any.

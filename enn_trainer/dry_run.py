@@ -44,6 +44,7 @@ def dry_run(
                 init_path=manager.init_path if saved is None else saved.path,
                 checkpoint_dir=Path(folder, "run"),
                 overrides=[*(manager.overrides or []), *_short(config, end, folder)],
+                environment=manager.environment,
             )
             trial.is_dry = True
             run(trial)

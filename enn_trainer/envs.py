@@ -23,19 +23,25 @@ EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""
 
 
-def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory:
+def env_factory(
+    env: type[Environment] | type[Match] | EnvFactory,
+    kind: type[Any] | None = None,
+    sent: Callable[..., Any] | None = None,
+) -> EnvFactory:
     """How to make the environments that a user named.
 
     Args:
         env: the class of an environment or match, or a partial of it; or a factory, also one
             written for entity-gym.
+        kind: the class of what it makes, where it is a function that makes an environment or match.
+        sent: what workers are sent in its place.
 
     Raises:
         TypeError: it is neither.
     """
-    env_cls = env.func if isinstance(env, functools.partial) else env
+    env_cls = kind or (env.func if isinstance(env, functools.partial) else env)
     if inspect.isclass(env_cls) and issubclass(env_cls, Environment | Match):
-        return functools.partial(_make_list, env_cls, env)
+        return functools.partial(_make_list, env_cls, env, sent or env)
     if inspect.isclass(env):
         raise TypeError(
             f"env: expected a subclass of Environment or Match, or a factory "
@@ -52,6 +58,7 @@ def env_factory(env: type[Environment] | type[Match] | EnvFactory) -> EnvFactory
 def _make_list(
     env_cls: type[Environment] | type[Match],
     make: Callable[..., Any],
+    sent: Callable[..., Any],
     config: EnvConfig,
     num_envs: int,
     processes: int,
@@ -64,7 +71,6 @@ def _make_list(
         raise ConfigError(
             f"env.kwargs: {error}; {env_cls.__name__} takes {inspect.signature(make)}"
         ) from None
-    create_env = functools.partial(make, **kwargs)
     sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
     if num_envs % sides:
         raise ConfigError(
@@ -73,13 +79,13 @@ def _make_list(
         )
     if processes > 1:
         return ParallelEnvList(
-            create_env,
+            functools.partial(sent, **kwargs),
             num_envs,
             processes,
             first_env_index=first_env_index,
             validate=config.validate,
         )
-    return EnvList(create_env, num_envs, first_env_index, config.validate)
+    return EnvList(functools.partial(make, **kwargs), num_envs, first_env_index, config.validate)
 
 
 @contextmanager

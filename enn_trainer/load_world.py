@@ -1,23 +1,24 @@
-"""From what a command line says to environments."""
+"""From what a command line or a configuration calls a world to environments."""
 
-import difflib
-import importlib
-import importlib.util
 import inspect
-import sys
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from enn_trainer.config import EnvConfig
+from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.errors import ConfigError
 from entity_env.environment import Environment
+from entity_env.errors import UnknownWorld
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
+from entity_env.named_world import NamedWorld, find_world
+from entity_env.vec_env import VecEnv
 
 
 def load_world(
-    name: str, kwargs: Mapping[str, Any], field: str
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
 ) -> Callable[[], Environment | Match]:
     """What `file.py:Name`, `package.module:Name` or the name of an example makes.
 
@@ -25,13 +26,12 @@ def load_world(
         name: the name; of a class, or of a function.
         kwargs: its arguments.
         field: what the command line calls them.
+        name_field: what the command line calls the name.
 
     Raises:
         ConfigError: there is nothing of this name, or it does not take these arguments.
     """
-    env = _load(name)
-    if not callable(env):
-        raise ConfigError(f"ENV: expected a class or a function, got {name}: {env!r}")
+    env = _find(name, name_field)
     signature = inspect.signature(env)
     try:
         signature.bind(**kwargs)
@@ -40,45 +40,60 @@ def load_world(
     return lambda: env(**kwargs)  # judged by who calls it
 
 
-def _load(name: str) -> Any:
-    where, colon, attribute = name.rpartition(":")
-    if not colon:
-        if name in ENV_REGISTRY:
-            return ENV_REGISTRY[name]
-        nearest = difflib.get_close_matches(name, ENV_REGISTRY, n=1)
-        hint = f", did you mean {nearest[0]}?" if nearest else ""
+def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
+    """The environments that `env.id` names; an `EnvFactory`.
+
+    Raises:
+        ConfigError: there is no such world, or it does not take `env.kwargs`.
+    """
+    return factory_of(config, "env")(config, num_envs, processes, first_env_index)
+
+
+def factory_of(config: EnvConfig, field: str) -> EnvFactory:
+    """How to make the environments that the `id` of a configuration names.
+
+    What is not in the registry is imported, here and in workers.
+
+    Args:
+        config: of the environments.
+        field: the path of their section, for messages.
+
+    Raises:
+        ConfigError: there is no such world; names the field.
+    """
+    env = _find(config.id, f"{field}.id")
+    if config.id in ENV_REGISTRY:
+        return env_factory(env)
+    kind = env if inspect.isclass(env) else _kind_of_result(config, field)
+    if not issubclass(kind, Environment | Match):
         raise ConfigError(
-            f"ENV: expected file.py:Name, package.module:Name or one of "
-            f"{', '.join(ENV_REGISTRY)}; got {name!r}{hint}"
+            f"{field}.id: expected an Environment or a Match, or what makes one, got {config.id}, "
+            f"which is or makes {kind.__name__}"
         )
-    module = _import(where)
-    if not hasattr(module, attribute):
-        nearest = difflib.get_close_matches(attribute, vars(module), n=1)
-        hint = f", did you mean {nearest[0]}?" if nearest else ""
-        raise ConfigError(f"ENV: expected something in {where}, got {attribute!r}{hint}")
-    return getattr(module, attribute)
+    sides = kind.num_sides if issubclass(kind, Match) else 1
+    return env_factory(env, kind, NamedWorld(config.id, str(Path.cwd()), sides))
 
 
-def _import(where: str) -> ModuleType:
-    path = Path(where)
-    if path.suffix == ".py" and not path.is_file():
-        raise ConfigError(f"ENV: expected a file, got {where}, which does not exist")
-    folder = path.resolve().parent if path.suffix == ".py" else Path.cwd()
-    sys.path.insert(0, str(folder))  # as if it were run: its neighbours can be imported
+def _find(name: str, field: str) -> Any:
     try:
-        return _import_file(path) if path.suffix == ".py" else importlib.import_module(where)
+        env = find_world(name)
+    except UnknownWorld as error:
+        raise ConfigError(f"{field}: {error}") from None
+    if not callable(env):
+        raise ConfigError(f"{field}: expected a class or a function, got {name}: {env!r}")
+    return env
+
+
+def _kind_of_result(config: EnvConfig, field: str) -> type:
+    """The class of what a function makes, which only one of them tells."""
+    make = load_world(config.id, json.loads(config.kwargs), f"{field}.kwargs", f"{field}.id")
+    try:
+        world: object = make()
     except Exception as error:
         message = " ".join(str(error).split())
-        raise ConfigError(f"ENV: importing {where}: {type(error).__name__}: {message}") from None
-    finally:
-        sys.path.remove(str(folder))
-
-
-def _import_file(path: Path) -> ModuleType:
-    name = f"loaded_{path.stem}"  # not that of a module which is there already
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        raise ConfigError(
+            f"{field}.id: calling {config.id}: {type(error).__name__}: {message}"
+        ) from None
+    if isinstance(world, Environment | Match):
+        world.close()
+    return type(world)

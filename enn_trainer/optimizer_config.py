@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import List, Optional
 
-from enn_trainer.config_checks import json_object, positive, refuse, within
+from enn_trainer.config_checks import JSON_TEXT, json_object, positive, refuse, within
 from enn_trainer.torch_optimizers import problems_of_optimizer
 
 
@@ -73,7 +73,7 @@ class OptimizerConfig:
     max_grad_norm: float = 2.0
     groups: List[ParamGroupConfig] = field(default_factory=list)
     name: str = "AdamW"
-    kwargs: str = "{}"
+    kwargs: str = field(default="{}", metadata=JSON_TEXT)
     shuffle: bool = True
     max_entities: Optional[int] = None
 

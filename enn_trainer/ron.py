@@ -71,12 +71,17 @@ def loads(text: str) -> Any:
     Raises:
         RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
     """
+    return loads_with_starts(text)[0]
+
+
+def loads_with_starts(text: str) -> tuple[Any, dict[int, int]]:
+    """As `loads`, and where the fields of each dict that has some begin in the text, by its id."""
     reader = _Reader(text)
     reader.skip_attributes()
     value = reader.value()
     if reader.at < len(text):
         raise reader.error("expected the end of the text")
-    return value
+    return value, reader.starts
 
 
 class _Reader:
@@ -86,6 +91,7 @@ class _Reader:
         self.text = text
         self.at = 0
         self.depth = 0
+        self.starts: dict[int, int] = {}
         self.skip_blanks()
 
     def error(self, problem: str, at: int | None = None) -> RonError:
@@ -207,6 +213,7 @@ class _Reader:
 
     def entries(self, end: str, read_key: Callable[[], Any]) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
+        self.starts[id(found)] = self.text.rfind("(" if end == ")" else "{", 0, self.at) + 1
         while not self.take(end):
             start = self.at
             key = read_key()

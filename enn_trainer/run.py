@@ -78,7 +78,8 @@ class Run:
         runs = Path(config.data_dir) / "runs"
         if not state.run_name:
             trial = "" if config.trial is None else f"__{config.trial}"
-            base = f"{config.env.id}__{config.name}__{config.seed}{trial}"
+            world = config.env.id.rpartition(":")[2]  # not the file that it is in
+            base = f"{world}__{config.name}__{config.seed}{trial}"
             state.run_name = new_run_name(runs, base)
         self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
 

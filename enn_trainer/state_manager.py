@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import hyperstate.schedule
 
 from enn_trainer import checkpoint as saves
 from enn_trainer.config import TrainConfig
-from enn_trainer.config_io import load_config
+from enn_trainer.config_io import load_with_sources
+from enn_trainer.config_sources import Sources
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import (
     as_written,
@@ -40,6 +41,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
         checkpoint_key: `step`.
+        environment: environment variables; those that begin with ENN_ are settings, which
+            `overrides` overrule.
     """
 
     save_interval_s: float = 60.0
@@ -56,10 +59,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         overrides: list[str] | None = None,
         ignore_extra_fields: bool = False,
         checkpoint_key: str = "step",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
         self._last_save_s = time.monotonic()
+        self.environment = environment
+        self._sources: Sources | None = None
         super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
 
     @classmethod
@@ -81,7 +87,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
             _schedule_as_ours(manager._config, manager._schedules, fixed)
-            if differences(manager._config, ours._configured()):
+            if differences(manager._config, ours._configured()[0]):
                 ours._config = manager._config  # changed after loading
         ours._state = manager._state
         return ours
@@ -101,8 +107,15 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def config(self) -> TrainConfig:
         """The configuration: of the checkpoint if there is one, with the overrides."""
         if self._config is None:
-            self._config = self._read_config()
+            self._config, self._sources = self._read_config()
         return self._config
+
+    @property
+    def sources(self) -> Sources:
+        """Where each value of the configuration comes from."""
+        if self._sources is None:
+            self._sources = self._read_config()[1]
+        return self._sources
 
     @property
     def state(self) -> State:
@@ -165,29 +178,38 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return saves.find(self.init_path, self.say)
         return None
 
-    def _configured(self) -> TrainConfig:
+    def _configured(self) -> tuple[TrainConfig, Sources]:
         """What the configuration file and the overrides say, whatever was saved."""
         path = self.init_path
         if path is not None and not path.exists():
             raise ConfigError(f"{path}: expected a configuration file, there is none")
         if path is not None and path.is_dir():
             path = None
-        return load_config(self.config_cls, path, self.overrides or [])
+        return load_with_sources(
+            self.config_cls, path, self.overrides or [], environment=self.environment
+        )
 
-    def _read_config(self) -> TrainConfig:
+    def _read_config(self) -> tuple[TrainConfig, Sources]:
         saved = self.resumed_from
         if saved is None:
             return self._configured()
         text = saved.read("config.ron").decode()
-        config = load_config(self.config_cls, None, self.overrides or [], text=text)
+        config, sources = load_with_sources(
+            self.config_cls,
+            None,
+            self.overrides or [],
+            text=text,
+            environment=self.environment,
+            text_source=f"checkpoint {saved.path}",
+        )
         if self.init_path is not None and self.init_path.is_file():
-            different = differences(self._configured(), config)
+            different = differences(self._configured()[0], config)
             if different:
                 self.say(
                     f"resuming {saved.path} with its own configuration; {self.init_path} differs "
                     f"in {', '.join(different)} (override these on the command line to change them)"
                 )
-        return config
+        return config, sources
 
 
 def _schedule_as_ours(

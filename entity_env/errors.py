@@ -4,7 +4,8 @@ EntityEnvError
 ├── InvalidSpace        an observation or action space that contradicts itself
 ├── InvalidObservation  an environment returned something its spaces do not allow
 ├── InvalidAction       an action was handed in that the observation does not allow
-└── WorkerError         a worker process failed, with the environment's own traceback
+├── WorkerError         a worker process failed, with the environment's own traceback
+└── UnknownWorld        a name of a world that does not stand for one
 """
 
 
@@ -50,6 +51,10 @@ class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 class WorkerError(EntityEnvError, RuntimeError):
     """A worker process failed; the message carries the traceback from the worker."""
+
+
+class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (names what is unknown)
+    """A name of a world that does not stand for one, or what it names cannot be imported."""
 
 
 def invalid_in(env_index: int, message: str) -> InvalidObservation:

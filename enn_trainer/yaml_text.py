@@ -1,0 +1,102 @@
+"""YAML, read into plain data and written from it.
+
+What a word without quotes means follows the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is
+a number; on, off, yes, no and dates are text, and so is 010, which is 8 for some and 10 for others.
+A field that wants something else then says so. Numbers may be grouped as in 1_000_000.
+"""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+_WORDS = [
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+]
+
+
+def loads(text: str) -> Any:
+    """Read one YAML document.
+
+    Raises:
+        ValueError: it is not YAML, names a key twice, or has tags of other programs; with the line.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{place}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    except (KeyError, IndexError, TypeError):
+        raise ValueError("expected a value that fits its tag (!!), got another one") from None
+
+
+def dumps(value: Any) -> str:
+    """Write plain data as YAML that `loads` reads back as the same data."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, indent=4, width=float("inf")
+    )
+    return text
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
+    """Reads what plain words mean by `_WORDS`, and refuses keys that are there twice."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        found: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):  # else the class above refuses it
+                if key in found:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"expected {key!r} once, it is there twice", key_node.start_mark
+                    )
+                found.add(key)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+_KNOWN = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")
+}
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag in _KNOWN  # None: the one that refuses a tag
+}
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes words without quotes where they are read back as they were."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, text: str) -> Any:
+        # In other quotes, line breaks of Unicode would be folded into blanks.
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+for _kind, _pattern, _first in _WORDS:
+    for _class in (_Loader, _Dumper):
+        _regex = re.compile(f"(?:{_pattern})$")
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _regex, _first)

@@ -1,0 +1,101 @@
+"""Worlds by the names that a command line or a configuration gives them."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from entity_env.errors import UnknownWorld
+from entity_env.examples import ENV_REGISTRY
+
+
+@dataclass(frozen=True)
+class NamedWorld:
+    """Makes a world by its name, in this process or in a worker, which imports it by itself.
+
+    Args:
+        name: as `find_world` takes it.
+        folder: what a file is relative to, and where modules are looked for first.
+        num_sides: how many sides the world has, 1 if it is no match.
+    """
+
+    name: str
+    folder: str
+    num_sides: int = 1
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """Make one."""
+        return find_world(self.name, Path(self.folder))(**kwargs)
+
+
+def find_world(name: str, folder: Path | None = None) -> Any:
+    """What `path/file.py:Name`, `package.module:Name` or the name of an example stands for.
+
+    The file or module is imported, once.
+
+    Args:
+        name: the name.
+        folder: what a file is relative to, and where modules are looked for first; the current
+            folder if not given.
+
+    Raises:
+        UnknownWorld: there is nothing of this name, or it cannot be imported.
+    """
+    where, colon, attribute = name.rpartition(":")
+    if not colon:
+        if name in ENV_REGISTRY:
+            return ENV_REGISTRY[name]
+        raise UnknownWorld(
+            f"expected file.py:Name, package.module:Name or one of {', '.join(ENV_REGISTRY)}; "
+            f"got {name!r}{_nearest(name, ENV_REGISTRY)}"
+        )
+    module = _import(where, Path.cwd() if folder is None else folder)
+    if not hasattr(module, attribute):
+        hint = _nearest(attribute, vars(module))
+        raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
+    return getattr(module, attribute)
+
+
+def _nearest(name: str, names: Any) -> str:
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f", did you mean {nearest[0]}?" if nearest else ""
+
+
+def _import(where: str, folder: Path) -> ModuleType:
+    path = folder / where
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise UnknownWorld(f"expected a file, got {where}, which does not exist")
+    neighbours = str(path.resolve().parent if is_file else folder)
+    sys.path.insert(0, neighbours)  # as if it were run: its neighbours can be imported
+    try:
+        return _import_file(path.resolve()) if is_file else importlib.import_module(where)
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise UnknownWorld(f"importing {where}: {type(error).__name__}: {message}") from None
+    finally:
+        sys.path.remove(neighbours)
+        if neighbours not in sys.path:  # for what is imported later, now behind everything else
+            sys.path.append(neighbours)
+
+
+def _import_file(path: Path) -> ModuleType:
+    # Not the name of a module which is there already, nor of a file elsewhere.
+    name = f"loaded_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

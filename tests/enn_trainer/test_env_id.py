@@ -1,0 +1,182 @@
+"""Worlds named by `env.id`: in a file, in a module, or shipped."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from enn_trainer import load_agent, load_checkpoint
+from enn_trainer.cli import run
+from tests.enn_trainer.test_train import SMALL
+
+SOURCE = """
+    import functools
+    from pathlib import Path
+    from entity_env.examples import Duel, Xor
+    import neighbour
+
+    Path(__file__).with_name("imported").touch()
+
+    class Mine(Xor):
+        def __init__(self, size=0):
+            super().__init__()
+            self.size = size
+
+        def reset(self):
+            import late_neighbour
+            obs = super().reset()
+            obs.metrics["size"] = float(self.size + neighbour.ONE + late_neighbour.ONE)
+            return obs
+
+    class Faulty(Xor):
+        def __init__(self):
+            raise RuntimeError("out of order")
+
+    def make_match():
+        return Duel()
+
+    def make_faulty():
+        raise RuntimeError("out of order")
+
+    sized = functools.partial(Mine, size=3)
+
+    class Ours(Duel):
+        pass
+
+    def nothing():
+        return 3
+
+    number = 3
+"""
+RUN = [*SMALL, "data_dir=."]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder = tmp_path / "worlds"
+    folder.mkdir()
+    (folder / "my_world.py").write_text(textwrap.dedent(SOURCE))
+    for name in ("neighbour", "late_neighbour"):
+        (folder / f"{name}.py").write_text("ONE = 1\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+FILE = "worlds/my_world.py"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("name", ["Mine", "sized", "Ours", "make_match"])
+def test_a_world_of_a_file_is_trained_in(
+    name: str, processes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two processes the workers, which are fresh interpreters, import it themselves."""
+    arguments = [f"env.id={FILE}:{name}", *RUN, f"rollout.processes={processes}"]
+    assert run(["train", *arguments]) == 0, capsys.readouterr().err
+    assert "step 72/72 (100%)" in capsys.readouterr().out
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith(f"{name}__")
+
+
+def test_the_number_of_processes_changes_nothing() -> None:
+    steps = []
+    for processes in (1, 2):
+        folder = f"run{processes}"
+        arguments = [f"env.id={FILE}:Ours", *RUN, f"rollout.processes={processes}"]
+        assert run(["train", *arguments, "--checkpoint-dir", folder]) == 0
+        (save,) = Path(folder).glob("step-*")
+        steps.append((save / "state.agent.safetensors").read_bytes())
+    assert steps[0] == steps[1]
+
+
+def test_a_world_of_a_module_is_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of the current folder can be imported, by workers too."""
+    package = tmp_path / "worlds_of_a_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("from entity_env.examples import Xor\nclass One(Xor): ...\n")
+    arguments = ["env.id=worlds_of_a_package.one:One", *RUN, "rollout.processes=2"]
+    assert run(["train", *arguments]) == 0
+    assert run(["train", "env.id=entity_env.examples:Xor", *RUN]) == 0
+
+
+def test_evaluation_may_be_in_another_file(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Path("elsewhere")
+    other.mkdir()
+    (other / "my_world.py").write_text("from entity_env.examples import Xor\nclass Mine(Xor): ...")
+    evaluation = ["eval.steps=2", "eval.interval=24", f"eval.env.id={other}/my_world.py:Mine"]
+    arguments = [f"env.id={FILE}:Mine", *RUN, *evaluation, "rollout.processes=2"]
+    assert run(["train", *arguments]) == 0, capsys.readouterr().err
+    assert "[eval]" in capsys.readouterr().out
+
+
+def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    config = Path("config.toml")
+    config.write_text(f'version = 5\n[env]\nid = "{FILE}:Mine"\nkwargs = {{size = 4}}\n')
+    where = ["--checkpoint-dir", "run"]
+    assert run(["train", "--config", str(config), *RUN, *where]) == 0
+    assert run(["train", *where, "total_timesteps=96"]) == 0
+    assert "step 96/96 (100%)" in capsys.readouterr().out
+    saved = load_checkpoint("run").config.env
+    assert (saved.id, saved.kwargs) == (f"{FILE}:Mine", '{"size": 4}')
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("worlds/none.py:Mine", ["worlds/none.py", "does not exist"]),
+        (f"{FILE}:Mime", ["'Mime'", "did you mean Mine?"]),
+        (f"{FILE}:number", ["a class or a function"]),
+        (f"{FILE}:nothing", ["which is or makes int"]),
+        (f"{FILE}:Path", ["an Environment or a Match"]),
+        (f"{FILE}:make_faulty", ["calling", "RuntimeError: out of order"]),
+        ("no.such:World", ["importing no.such", "ModuleNotFoundError"]),
+        ("Xorr", ["did you mean Xor?"]),
+        (":", ["env.id"]),
+    ],
+)
+@pytest.mark.parametrize("field", ["env.id", "eval.env.id"])
+def test_a_name_that_stands_for_no_world_is_refused_by_its_field(
+    field: str, env_id: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = ["eval.steps=2", "eval.interval=24"]
+    assert run(["train", *RUN, *evaluation, f"{field}={env_id}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {field}: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+    assert not Path("runs").exists()
+
+
+def test_arguments_that_the_world_does_not_take_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = [f"env.id={FILE}:Mine", 'env.kwargs={"sise": 4}', *RUN]
+    assert run(["train", *arguments]) == 2
+    assert "env.kwargs" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_imported_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text("def (")
+    assert run(["train", "env.id=broken.py:Mine", *RUN]) == 2
+    err = capsys.readouterr().err
+    assert "env.id: importing broken.py: SyntaxError" in err
+    assert err.count("\n") == 1
+
+
+def test_loading_an_agent_imports_no_world() -> None:
+    """A checkpoint names code, and only who asks to train with it runs that."""
+    assert run(["train", f"env.id={FILE}:Mine", *RUN, "--checkpoint-dir", "run"]) == 0
+    mark = Path("worlds/imported")
+    mark.unlink()
+    code = "import enn_trainer; enn_trainer.load_agent('run'); enn_trainer.load_checkpoint('run')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    print_config = [sys.executable, "-m", "enn_trainer.train", "--print-config"]
+    subprocess.run([*print_config, "--checkpoint-dir", "run"], check=True, timeout=120)
+    assert not mark.exists()
+    Path("worlds/my_world.py").unlink()
+    assert load_agent("run").obs_space.entities.keys() == {"Input"}
