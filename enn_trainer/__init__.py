@@ -10,6 +10,7 @@ from enn_trainer.config import (
     TrainConfig,
 )
 from enn_trainer.errors import AgentError, CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import train
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
@@ -50,6 +51,8 @@ __all__ = [
     "PPOConfig",
     "RolloutConfig",
     "EvalConfig",
+    "EvalSuiteConfig",
+    "EvalEnvConfig",
     # Errors
     "EnnTrainerError",
     "ConfigError",

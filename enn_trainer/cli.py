@@ -11,6 +11,7 @@ from enn_trainer.command import run_command
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import env_factory
 from enn_trainer.errors import ConfigError
+from enn_trainer.eval_command import eval_command
 from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
 from enn_trainer.run import TrainResult
@@ -23,6 +24,7 @@ USAGE = """usage: enn COMMAND ...
 commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
+  eval     measure an agent: enn eval runs/xor --episodes 1000
   play     play an environment by hand: enn play Minefield --record mine.rec
   envs     list the worlds that env.id can name
 
@@ -64,6 +66,7 @@ def envs_command() -> int:
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": lambda rest: train_command(rest, "enn train"),
     "check": check_command,
+    "eval": eval_command,
     "play": play_command,
     "envs": lambda rest: envs_command(),
 }

@@ -188,7 +188,10 @@ def _kind_at(cls: type[Any], key: str) -> Any:
     kind: Any = cls
     for name in key.split("."):
         section = _within_optional(kind)
-        kind = get_type_hints(section).get(name) if is_dataclass(section) else None
+        if get_origin(section) is dict:
+            kind = get_args(section)[1]  # any name may be given
+        else:
+            kind = get_type_hints(section).get(name) if is_dataclass(section) else None
     return kind
 
 
@@ -355,6 +358,8 @@ def _type_name(kind: Any) -> str:
 def _as_ron(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_ron(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_ron(item) for key, item in value.items()}
     if not is_dataclass(value):
         return as_written(value)
     fields = {f.name: _as_ron(getattr(value, f.name)) for f in dataclasses.fields(value)}

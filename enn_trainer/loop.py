@@ -9,8 +9,8 @@ from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
-from enn_trainer.evaluate import evaluate
-from enn_trainer.open_run import open_envs, open_opponent, open_state
+from enn_trainer.evaluate import check_videos, create_opponents, evaluate
+from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.opponents import CreateOpponent
 from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import optimize
@@ -71,15 +71,15 @@ def train(
         if config.cuda_empty_cache and device.type == "cuda":
             stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
         manager.hand_back(state_manager)
-        opponent = open_opponent(config, create_opponent or default_opponent, state, device)
+        opponents = create_opponents(config, create_opponent or default_opponent, state, device)
+        check_videos(config, create_envs, state)
         is_recorded = prepare_captures(manager)
         run = Run(config, state, manager, stack)
         envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
 
         def evaluate_now() -> None:
             asked = run.interrupts.is_requested
-            metrics = evaluate(config, create_envs, state, opponent, device, asked)
-            run.end_eval(metrics)
+            run.end_eval(evaluate(config, create_envs, state, opponents, device, asked))
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
         obs = envs.reset(state.obs_space)

@@ -71,7 +71,7 @@ def play_command(arguments: Sequence[str]) -> int:
 
 
 def _create(name: str, pairs: Sequence[str]) -> Environment | Match:
-    create_env = load_world(name, _kwargs(pairs), "KEY=VALUE")
+    create_env = load_world(name, parse_kwargs(pairs, "KEY=VALUE"), "KEY=VALUE")
     try:
         world: object = create_env()
     except (TypeError, ValueError) as error:
@@ -84,12 +84,17 @@ def _create(name: str, pairs: Sequence[str]) -> Environment | Match:
     return world
 
 
-def _kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
+    """Arguments of an environment, from what a command line calls `field`.
+
+    Raises:
+        ConfigError: one is not of the form `size=3`.
+    """
     kwargs = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise ConfigError(f"KEY=VALUE: expected an argument of ENV as in size=3, got {pair!r}")
+            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
         kwargs[name] = _value(value)
     return kwargs
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
+from enn_trainer.eval_metrics import eval_scalars
+from enn_trainer.evaluate import SuiteResult
 from enn_trainer.interrupt import Interrupts
 from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
@@ -22,7 +24,6 @@ from enn_trainer.track import (
     metric_scalars,
     new_run_name,
 )
-from entity_env.vec_env import Metric
 
 
 class TrainResult(float):
@@ -156,16 +157,15 @@ class Run:
             )
         )
 
-    def end_eval(self, metrics: Mapping[str, Metric]) -> None:
+    def end_eval(self, suites: Mapping[str, SuiteResult]) -> None:
         """Tell how an evaluation went, unless it was cut short."""
         if self.interrupts.requested:
             return
-        self.last_eval = metric_scalars(metrics, "eval/")
+        self.last_eval = eval_scalars({name: suite.metrics for name, suite in suites.items()})
         self.track.write(self.state.step, self.last_eval)
-        means = "  ".join(
-            f"{name} {metric.mean:.4g}" for name, metric in metrics.items() if metric.count
-        )
-        self.progress.say(f"[eval] step {self.state.step}  {means}")
+        for name, suite in suites.items():
+            where = f"[eval {name}]" if name else "[eval]"
+            self.progress.say(f"{where} step {self.state.step}  {suite.in_words()}")
 
     def save(self) -> None:
         """Save the end of the run, and say where."""
