@@ -305,7 +305,9 @@ CASES: dict[str, Case] = {
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
     "EvalConfig.episodes": shows(*EPISODES, that=whole(5), but=(*EPISODES, "eval.episodes=4")),
-    "EvalConfig.max_steps": shows(*EPISODES, "eval.max_steps=1", that=whole(0), but=EPISODES),
+    "EvalConfig.max_steps": shows(
+        *EPISODES, "eval.max_steps=1", that=lambda ran: not whole(5)(ran), but=EPISODES
+    ),
     "EvalConfig.deterministic": measures_otherwise("eval.deterministic=true"),
     "EvalConfig.seed": measures_otherwise("eval.seed=7"),
     "EvalConfig.suites": shows(
@@ -318,7 +320,7 @@ CASES: dict[str, Case] = {
     ),
     "EvalSuiteConfig.max_steps": shows(
         *[*EVAL, "eval.suites.a.episodes=9", "eval.suites.a.max_steps=1"],
-        that=in_suite("episode_length.count", 0),
+        that=lambda ran: not in_suite("episode_length.count", 9)(ran),
         but=(*EVAL, "eval.suites.a.episodes=9"),
     ),
     "EvalSuiteConfig.num_envs": shows(
