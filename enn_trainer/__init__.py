@@ -18,6 +18,7 @@ from enn_trainer.errors import (
     EnnTrainerError,
     NotFiniteError,
 )
+from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import Trainer, train
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
@@ -61,6 +62,8 @@ __all__ = [
     "PPOConfig",
     "RolloutConfig",
     "EvalConfig",
+    "EvalSuiteConfig",
+    "EvalEnvConfig",
     # Errors
     "EnnTrainerError",
     "ConfigError",

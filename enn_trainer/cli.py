@@ -9,6 +9,7 @@ from pathlib import Path
 from enn_trainer.check_command import check_command
 from enn_trainer.command import run_command
 from enn_trainer.config_command import config_command
+from enn_trainer.eval_command import eval_command
 from enn_trainer.load_world import envs_by_id, factory_of
 from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
@@ -21,6 +22,7 @@ USAGE = """usage: enn COMMAND ...
 commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
+  eval     measure an agent: enn eval runs/xor --episodes 1000
   play     play an environment by hand: enn play Minefield --record mine.rec
   config   upgrade configuration files, check their schema: enn config upgrade-config mine.ron
   envs     list the worlds that ship with this program
@@ -63,6 +65,7 @@ def envs_command() -> int:
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": lambda rest: train_command(rest, "enn train"),
     "check": check_command,
+    "eval": eval_command,
     "play": play_command,
     "config": config_command,
     "envs": lambda rest: envs_command(),

@@ -5,6 +5,7 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -14,6 +15,7 @@ from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, within
 from enn_trainer.errors import ConfigError
+from enn_trainer.eval_config import EvalSuiteConfig, all_suites, bad_suite_name, suite_path
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.stop_conditions import read_bound
@@ -69,7 +71,7 @@ class EvalConfig:
     """Settings of the evaluations during a run.
 
     Attributes:
-        steps: Number of steps in each environment per evaluation.
+        steps: Number of steps in each environment per evaluation; one of steps and episodes is set.
         interval: Number of environment steps between evaluations.
         num_envs: Number of environments that run side by side; as in rollouts if not set.
         processes: Number of processes that share the environments; as in rollouts if not set.
@@ -82,10 +84,15 @@ class EvalConfig:
         run_on_first_step: Evaluate before the first update, too.
         opponent: Path of a checkpoint whose policy plays the other side, or "random".
         opponent_only: Let the opponent play itself, and leave the policy out.
+        episodes: Number of whole episodes per evaluation, as many in each environment.
+        max_steps: Number of steps in each environment after which whole episodes are given up.
+        deterministic: Take the most probable choices instead of sampling.
+        seed: Seed of episodes and choices; that of the run if not set.
+        suites: More evaluations at the same time by their names, with other settings.
     """
 
-    steps: int
-    interval: int
+    steps: Optional[int] = None
+    interval: int = 100_000
     num_envs: Optional[int] = None
     processes: Optional[int] = None
     env: Optional[EnvConfig] = None
@@ -96,10 +103,23 @@ class EvalConfig:
     run_on_first_step: bool = True
     opponent: Optional[str] = None
     opponent_only: bool = False
+    episodes: Optional[int] = None
+    max_steps: int = 10_000
+    deterministic: bool = False
+    seed: Optional[int] = None
+    suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         refuse(
+            "steps, episodes: expected exactly one of them, got "
+            + ("neither" if self.steps is None else "both")
+            if (self.steps is None) == (self.episodes is None)
+            else None,
             within("steps", self.steps, 1),
+            within("episodes", self.episodes, 1),
+            within("max_steps", self.max_steps, 1),
+            within("seed", self.seed, 0),
+            *(bad_suite_name(name) for name in self.suites),
             within("interval", self.interval, 1),
             within("num_envs", self.num_envs, 1),
             within("processes", self.processes, 1),
@@ -187,7 +207,7 @@ class TrainConfig(Versioned):
             if self.eval is not None
             and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
             else None,
-            _room_for_both(self.eval, self.eval_num_envs),
+            *_rooms_for_both(self.eval, self.env, self.rollout.num_envs),
             *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop)),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"
@@ -220,6 +240,10 @@ class TrainConfig(Versioned):
             "eval.steps": comparison,
             "eval.num_envs": comparison,
             "eval.processes": comparison,
+            "eval.episodes": comparison,
+            "eval.max_steps": comparison,
+            "eval.seed": comparison,
+            "eval.suites": comparison,
             "seed": "a run has one",
             "total_timesteps": end,
             "max_train_time": end,
@@ -272,13 +296,22 @@ def _same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
     return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
 
 
-def _room_for_both(evaluation: Optional[EvalConfig], num_envs: int) -> Optional[str]:
-    """Say so if an opponent would have nowhere to play."""
-    if evaluation is None or evaluation.opponent is None or evaluation.opponent_only:
-        return None
-    if num_envs >= 2:
-        return None
-    return f"eval.num_envs: expected at least 2 beside eval.opponent, got {num_envs}"
+def _rooms_for_both(
+    evaluation: Optional[EvalConfig], env: EnvConfig, num_envs: int
+) -> Iterator[str]:
+    """Say where an opponent would have nowhere to play."""
+    if evaluation is None:
+        return
+    try:
+        suites = list(all_suites(evaluation, env))
+    except ConfigError as error:
+        yield from (f"eval.{problem}" for problem in error.problems)
+        return
+    for name, suite in suites:
+        got = suite.num_envs or num_envs
+        if suite.opponent is not None and not suite.opponent_only and got < 2:
+            path = f"{suite_path(name)}." if name else ""
+            yield f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got {got}"
 
 
 def _no_bound(name: str, text: str) -> Optional[str]:

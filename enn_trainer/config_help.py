@@ -65,6 +65,8 @@ def _entries_of(kind: schema.Type, path: str) -> Iterator[_Entry]:
         kind = kind.type
     if isinstance(kind, schema.List):
         kind, path = kind.inner, f"{path}[]"
+    if isinstance(kind, schema.Dict):
+        kind, path = kind.val, f"{path}.<name>"
     if not isinstance(kind, schema.Struct):
         return
     for field in kind.fields.values():

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
 
@@ -172,7 +172,10 @@ def _kind_at(cls: type[Any], key: str) -> Any:
     kind: Any = cls
     for name in key.split("."):
         section = within_optional(kind)
-        kind = get_type_hints(section).get(name) if is_dataclass(section) else None
+        if get_origin(section) is dict:
+            kind = get_args(section)[1]  # any name may be given
+        else:
+            kind = get_type_hints(section).get(name) if is_dataclass(section) else None
     return kind
 
 

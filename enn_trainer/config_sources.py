@@ -104,6 +104,8 @@ def as_data(value: Any) -> Any:
     """A configuration, or a part of it, as what is written of it; schedules as their text."""
     if isinstance(value, list):
         return [as_data(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_data(item) for key, item in value.items()}
     if not dataclasses.is_dataclass(value):
         return as_written(value)
     fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}

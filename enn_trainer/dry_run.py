@@ -1,11 +1,13 @@
 """One of everything that a run does, in seconds, before time is spent on the run itself."""
 
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state_manager import StateManager
 
@@ -43,10 +45,11 @@ def dry_run(
                 manager.config_cls,
                 init_path=manager.init_path if saved is None else saved.path,
                 checkpoint_dir=Path(folder, "run"),
-                overrides=[*(manager.overrides or []), *_short(config, end, folder)],
+                overrides=manager.overrides,
                 environment=manager.environment,
             )
             trial.is_dry = True
+            _shorten(trial.config, end, folder)
             run(trial)
             if trial.state.step != end:
                 raise CheckpointError(
@@ -55,22 +58,25 @@ def dry_run(
     say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; nothing of it is kept")
 
 
-def _short(config: TrainConfig, end: int, folder: str) -> Iterator[str]:
-    """What is otherwise than in the run itself."""
-    steps = min(STEPS, config.rollout.steps)
-    frames = steps * config.rollout.num_envs
-    yield f"data_dir={folder}"
-    yield f"total_timesteps={end}"
-    yield f"rollout.steps={steps}"
-    yield f"optim.bs={min(int(config.optim.bs), frames)}"
-    yield "optim.update_epochs=1"
-    yield "max_train_time=None"
-    yield "stop=[]"
-    yield "track=false"
-    yield "eval.interval=1000000000000"  # once at the beginning, once at the end
-    yield "eval.run_on_first_step=true"
-    yield f"eval.steps={STEPS if config.eval is None else min(STEPS, config.eval.steps)}"
+def _shorten(config: TrainConfig, end: int, folder: str) -> None:
+    """Change what is otherwise than in the run itself."""
+    config.data_dir, config.track = folder, False
+    config.total_timesteps, config.max_train_time, config.stop = end, None, []
+    config.rollout.steps = min(STEPS, config.rollout.steps)
+    config.optim.bs = min(config.optim.bs, config.rollout.steps * config.rollout.num_envs)
+    config.optim.update_epochs = 1
     if config.capture_samples:
-        yield "capture_samples=rollouts.rec"
-    if config.eval is not None and config.eval.capture_samples:
-        yield "eval.capture_samples=evals.rec"
+        config.capture_samples = "rollouts.rec"
+    evaluation = config.eval or EvalConfig(steps=STEPS)
+    config.eval = replace(
+        evaluation,
+        interval=sys.maxsize,  # once at the beginning, once at the end
+        run_on_first_step=True,
+        steps=STEPS,
+        episodes=None,
+        capture_samples="evals.rec" if evaluation.capture_samples else "",
+        suites={
+            name: replace(suite, steps=None, episodes=None)
+            for name, suite in evaluation.suites.items()
+        },
+    )

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import torch
 
-from enn_trainer import checkpoint
 from enn_trainer.agent import PPOAgent, RogueNetAgent
-from enn_trainer.state import restore_network
+from enn_trainer.saved_run import read_saved_run
 
 
 def load_agent(
@@ -21,7 +20,8 @@ def load_agent(
     Only the configuration, the spaces and the weights are read.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken; also one
+            of enn_trainer 0.1.16.
         device: where the network runs.
         deterministic: take the most probable choice instead of sampling.
         seed: of the sampled choices.
@@ -30,5 +30,6 @@ def load_agent(
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
-    network, obs_space, action_space = restore_network(checkpoint.find(Path(path)), agent)
-    return RogueNetAgent(network.to(device), deterministic, seed, obs_space, action_space)
+    saved = read_saved_run(Path(path), agent)
+    network = saved.agent.to(device)
+    return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)

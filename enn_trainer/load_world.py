@@ -10,7 +10,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.errors import ConfigError
 from entity_env.environment import Environment
-from entity_env.errors import UnknownWorld
+from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world
@@ -38,6 +38,30 @@ def load_world(
     except TypeError as error:
         raise ConfigError(f"{field}: {error}; {name} takes {signature}") from None
     return lambda: env(**kwargs)  # judged by who calls it
+
+
+def make_world(
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
+) -> Environment | Match:
+    """One world of a name, closed by the caller. The arguments are those of `load_world`.
+
+    Raises:
+        ConfigError: there is nothing of this name, it does not take these arguments, or it makes
+            something else.
+    """
+    create_env = load_world(name, kwargs, field, name_field)
+    try:
+        world: object = create_env()
+    except (TypeError, ValueError) as error:
+        if isinstance(error, EntityEnvError):
+            raise
+        raise ConfigError(f"{name_field}: {name}: {error}") from None
+    if not isinstance(world, Environment | Match):
+        raise ConfigError(
+            f"{name_field}: expected what makes an Environment or a Match, got {name}, which makes "
+            f"{type(world).__name__}"
+        )
+    return world
 
 
 def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:

@@ -15,9 +15,10 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluate import evaluate
+from enn_trainer.eval_metrics import eval_scalars
+from enn_trainer.evaluate import check_videos, create_opponents, evaluate
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
-from enn_trainer.open_run import open_envs, open_opponent, open_state
+from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.opponents import CreateOpponent
 from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import Sums, optimize
@@ -32,7 +33,6 @@ from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.threads import torch_threads
-from enn_trainer.track import metric_scalars
 from enn_trainer.unbuilt import check_supported
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -127,8 +127,10 @@ class Trainer:
                 last = self.state.optimizers()[-1]
                 stack.enter_context(cache_emptied_after_steps(last))
             self.manager.hand_back(state_manager)
-            create_opponent = create_opponent or default_opponent
-            self._opponent = open_opponent(self.config, create_opponent, self.state, self._device)
+            self._opponents = create_opponents(
+                self.config, create_opponent or default_opponent, self.state, self._device
+            )
+            check_videos(self.config, self._create_envs, self.state)
             is_recorded = prepare_captures(self.manager)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
@@ -303,16 +305,16 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         """Measure the agent; nothing if this is cut short."""
         asked = self._interrupts.is_requested
-        measured = evaluate(
-            self.config, self._create_envs, self.state, self._opponent, self._device, asked
+        suites = evaluate(
+            self.config, self._create_envs, self.state, self._opponents, self._device, asked
         )
         self._run.tick()
         if asked():
             return {}
-        metrics = metric_scalars(measured, "eval/")
+        metrics = eval_scalars({name: suite.metrics for name, suite in suites.items()})
         for callback in self._callbacks:
             callback.on_eval_end(self, metrics)
-        self._run.tell_eval(measured, metrics)
+        self._run.tell_eval(suites, metrics)
         return metrics
 
     def _first_frames(self) -> VecObs:

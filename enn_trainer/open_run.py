@@ -1,15 +1,13 @@
-"""What a run begins with: environments, the state that fits them, and an opponent."""
+"""What a run begins with: environments, and the state that fits them."""
 
 from contextlib import ExitStack
-
-import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.opponents import CreateOpponent, space_differences
+from enn_trainer.opponents import space_differences
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.metrics import AddMetricsWrapper
@@ -50,12 +48,3 @@ def open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> S
             state.next_eval_step = first_eval_step(evaluation, state.step)
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
     return state
-
-
-def open_opponent(
-    config: TrainConfig, create: CreateOpponent, state: State, device: torch.device
-) -> PPOAgent | None:
-    """Whom to evaluate against; made before training, so that what is wrong shows at once."""
-    if config.eval is None or config.eval.opponent is None:
-        return None
-    return create(config.eval.opponent, state.obs_space, state.action_space, device)

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from enn_trainer import checkpoint
 from enn_trainer.agent import PPOAgent
 from enn_trainer.errors import CheckpointError
-from enn_trainer.state import restore_network
+from enn_trainer.saved_run import read_saved_run
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, to_device
 from rogue_net.rogue_net import NetOutput, answer
@@ -28,7 +27,7 @@ def create_opponent(
     """The opponent that a path means.
 
     Args:
-        path: a checkpoint of this project, or `random`.
+        path: a checkpoint of this project or of enn_trainer 0.1.16, or `random`.
         obs_space: what the environment shows.
         action_space: what can be done in it.
         device: where the opponent plays.
@@ -41,7 +40,7 @@ def create_opponent(
     if path == RANDOM:
         return RandomAgent(action_space)
     try:
-        saved = restore_network(checkpoint.find(Path(path)))
+        saved = read_saved_run(Path(path))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
     different = [
@@ -52,7 +51,7 @@ def create_opponent(
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
         )
-    return Wired(saved.network, obs_space).to(device)
+    return Wired(saved.agent, obs_space).to(device)
 
 
 class RandomAgent(nn.Module):

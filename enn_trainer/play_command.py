@@ -14,7 +14,7 @@ from enn_trainer.check_command import positive
 from enn_trainer.command import USAGE_ERROR, OneLineParser
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
-from enn_trainer.load_world import load_world
+from enn_trainer.load_world import make_world
 from enn_trainer.opponents import space_differences
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError
@@ -47,7 +47,7 @@ def play_command(arguments: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     try:
         _refuse_unwritable(options.record)
-        world = _create(options.env, options.kwargs)
+        world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
         agent = None if options.agent is None else _agent(options.agent, world, seed)
         print("? tells what can be typed, q quits")
         played = play_by_hand(
@@ -70,26 +70,17 @@ def play_command(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _create(name: str, pairs: Sequence[str]) -> Environment | Match:
-    create_env = load_world(name, _kwargs(pairs), "KEY=VALUE")
-    try:
-        world: object = create_env()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"ENV: {name}: {error}") from None
-    if not isinstance(world, Environment | Match):
-        raise ConfigError(
-            f"ENV: expected what makes an Environment or a Match, got {name}, which makes "
-            f"{type(world).__name__}"
-        )
-    return world
+def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
+    """Arguments of an environment, from what a command line calls `field`.
 
-
-def _kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+    Raises:
+        ConfigError: one is not of the form `size=3`.
+    """
     kwargs = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise ConfigError(f"KEY=VALUE: expected an argument of ENV as in size=3, got {pair!r}")
+            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
         kwargs[name] = _value(value)
     return kwargs
 

@@ -59,11 +59,12 @@ class Struct(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def loads(text: str) -> Any:
+def loads(text: str, named: bool = False) -> Any:
     """Read one RON value.
 
     Args:
         text: The whole document.
+        named: Read a struct that has a name as a `Struct`, which keeps it.
 
     Returns:
         Plain data: dict, list, str, int, float, bool, None.
@@ -71,12 +72,12 @@ def loads(text: str) -> Any:
     Raises:
         RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
     """
-    return loads_with_starts(text)[0]
+    return loads_with_starts(text, named)[0]
 
 
-def loads_with_starts(text: str) -> tuple[Any, dict[int, int]]:
+def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, int]]:
     """As `loads`, and where the fields of each dict that has some begin in the text, by its id."""
-    reader = _Reader(text)
+    reader = _Reader(text, named)
     reader.skip_attributes()
     value = reader.value()
     if reader.at < len(text):
@@ -87,8 +88,9 @@ def loads_with_starts(text: str) -> tuple[Any, dict[int, int]]:
 class _Reader:
     """A position in a text; every method leaves it after what it read and the blanks behind."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, named: bool = False) -> None:
         self.text = text
+        self.named = named
         self.at = 0
         self.depth = 0
         self.starts: dict[int, int] = {}
@@ -191,7 +193,8 @@ class _Reader:
             self.expect(")", "after the value of Some")
             return value
         if self.text.startswith("(", self.at):
-            return self.struct_or_tuple()
+            inside = self.struct_or_tuple()
+            return Struct(name, inside) if self.named and isinstance(inside, dict) else inside
         return name
 
     def struct_or_tuple(self) -> dict[str, Any] | list[Any]:

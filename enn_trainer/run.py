@@ -10,6 +10,7 @@ from pathlib import Path
 from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluate import SuiteResult
 from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.reward_scaling import reward_scalars
@@ -25,7 +26,6 @@ from enn_trainer.track import (
     metric_scalars,
     new_run_name,
 )
-from entity_env.vec_env import Metric
 
 
 class TrainResult(float):
@@ -213,14 +213,13 @@ class Run:
             )
         )
 
-    def tell_eval(self, metrics: Mapping[str, Metric], scalars: Mapping[str, float]) -> None:
+    def tell_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
         """Track the metrics of an evaluation and say how it went."""
         self.last_eval = dict(scalars)
         self._track(scalars)
-        means = "  ".join(
-            f"{name} {metric.mean:.4g}" for name, metric in metrics.items() if metric.count
-        )
-        self.say(f"[eval] step {self.state.step}  {means}")
+        for name, suite in suites.items():
+            where = f"[eval {name}]" if name else "[eval]"
+            self.say(f"{where} step {self.state.step}  {suite.in_words()}")
 
     def save(self, why: str, interrupted: bool) -> Path | None:
         """Save the end of the run, and say why it ends and where it is saved."""

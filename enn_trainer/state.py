@@ -258,7 +258,7 @@ def _read_state(saved: checkpoint.Checkpoint) -> Dict[str, Any]:
             {name: Entity(e["features"]) for name, e in space["entities"].items()},
         )
         plain["action_space"] = {
-            name: _ACTION_SPACES[fields.pop("kind")](**fields)
+            name: ACTION_SPACES[fields.pop("kind")](**fields)
             for name, fields in plain["action_space"].items()
         }
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -266,7 +266,7 @@ def _read_state(saved: checkpoint.Checkpoint) -> Dict[str, Any]:
     return plain  # type: ignore[no-any-return]
 
 
-_ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
+ACTION_SPACES: Dict[str, Callable[..., ActionSpace]] = {
     space.__name__: space
     for space in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
 }

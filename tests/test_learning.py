@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, train
-from enn_trainer.evaluate import Seats, play
+from enn_trainer.eval_metrics import EpisodeStatistics
 from enn_trainer.opponents import RandomAgent
+from enn_trainer.play_episodes import Seats, play
 from entity_env import AddMetricsWrapper, EnvList
 from entity_env.examples import ENV_REGISTRY, Duel
 from tests.entity_env.test_vec_envs import play as play_at_random
@@ -71,17 +72,19 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     assert metrics["win"].mean >= 0.8
 
 
-def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> None:
+def test_every_environment_is_measured_by_as_many_episodes() -> None:
     """Of all that ends within some steps most are short episodes, which are not the usual ones."""
-    first = benchmark("learning_measure").FirstEpisodes(EnvList(Walk, 4), episodes=3)
+    first = EpisodeStatistics(EnvList(Walk, 4), np.full(4, 3))
     frames = play_at_random(EnvList(Walk, 4), 20)[1:]
     play_at_random(first, 20)
     assert first.is_done()
+    returns = []
     for i in range(4):
         rewards = np.array([obs.reward[i] for obs in frames], dtype=np.float64)
         ends = np.flatnonzero([obs.done[i] for obs in frames])[:3]
-        expected = [part.sum() for part in np.split(rewards, ends + 1)[:3]]
-        np.testing.assert_allclose(first.results[i], expected, rtol=1e-6)
+        returns += [part.sum() for part in np.split(rewards, ends + 1)[:3]]
+    found = np.sort(first.of_episodes("episodic_reward"))
+    np.testing.assert_allclose(found, np.sort(returns), rtol=1e-6)
 
 
 def test_measure_counts_the_agent_and_not_its_opponent(benchmark: Any) -> None:

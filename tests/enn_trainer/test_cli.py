@@ -33,7 +33,7 @@ XOR = ["env.id=Xor", *SMALL]
         (["--resume-from", "nowhere"], ["nowhere"]),
         (["--config", "a", "--resume-from", "b"], ["--config", "--resume-from"]),
         (["--chekpoint-dir", "x"], ["--chekpoint-dir"]),
-        (["eval.opponent=random"], ["eval.steps", "eval.interval"]),
+        (["eval.opponent=random"], ["eval.steps", "eval.steps, episodes"]),
     ],
 )
 def test_mistake_ends_with_one_line_and_status_2(

@@ -326,8 +326,8 @@ def test_the_checks_of_all_sections_are_reported_with_their_paths() -> None:
 
 
 def test_a_section_that_misses_a_required_value_names_it() -> None:
-    assert problems_of(TrainConfig, "(version: 5)", "eval.steps=3") == (
-        "eval.interval: expected int, got nothing",
+    assert problems_of(TrainConfig, "(version: 5)", "ppo.value_bins.high=3") == (
+        "ppo.value_bins.low: expected float, got nothing",
     )
 
 
@@ -442,11 +442,13 @@ def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
             "vf_net": "vf_net.d_model",
             "rollout": "rollout.steps",
             "ppo.value_bins": "ppo.value_bins.low",
+            "eval.suites": "eval.suites.a.steps",
         }
         name = field.get(path, path)
         problems = problems_of(TrainConfig, "(version: 5)", f"{name}=step: 4@0 8@100")
         expected = f"expected one number for the whole run, got a schedule: {reason}"
-        assert f"{name}='step: 4@0 8@100': {expected}" in problems
+        named = name.replace("suites.a", "suites['a']")
+        assert f"{named}='step: 4@0 8@100': {expected}" in problems
     nested = 'net.relpos_encoding=(extent: ["step: 1@0"], position_features: [x])'
     (problem,) = problems_of(TrainConfig, "(version: 5)", nested)
     assert problem.endswith("got a schedule: the network is built once")
@@ -622,7 +624,7 @@ def test_help_lists_every_field_under_its_section() -> None:
         ("batch size", "optim.bs: int = 1024 "),
         ("optim", "optim: OptimizerConfig "),
         ("gama", "ppo.gamma: float = 0.99 "),
-        ("eval.interval", "eval.interval: int (required) "),
+        ("value_bins.low", "ppo.value_bins.low: float (required) "),
         ("Discount", "ppo.gamma: float = 0.99 "),
     ],
 )

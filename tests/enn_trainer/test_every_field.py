@@ -125,6 +125,44 @@ def evaluated(frames: int) -> Callable[[Ran], bool]:
     return lambda ran: ran.result.eval["eval/step.count"] == frames
 
 
+EPISODES = ("eval.episodes=5", "eval.interval=24", "eval.num_envs=4")
+SUITE = "eval.suites.a.steps=5"
+SUITE_SIZE = 'eval.suites.a.env.kwargs={"size": 3}'
+RIVAL = "eval.suites.a.opponent=random"
+
+
+def whole(episodes: int) -> Callable[[Ran], bool]:
+    return lambda ran: ran.result.eval["eval/episode_length.count"] == episodes
+
+
+def in_suite(name: str, value: float) -> Callable[[Ran], bool]:
+    return lambda ran: ran.result.eval.get(f"eval/a/{name}") == value
+
+
+def measures_otherwise(change: str, *beside: str) -> Case:
+    """With the change evaluations give other numbers."""
+
+    def case(runs: Runs) -> None:
+        settings = (*EVAL, "eval.steps=40", *beside)
+        assert runs(*settings, change).result.eval != runs(*settings).result.eval
+
+    return case
+
+
+def another_id_has_other_arguments(runs: Runs) -> None:
+    """The arguments of one world mean nothing in another."""
+    both = (*EVAL, 'env.kwargs={"size": 3}', SUITE)
+    assert in_suite("size.mean", 3)(runs(*both))
+    assert not in_suite("size.mean", 3)(runs(*both, "eval.suites.a.env.id=Other"))
+
+
+def a_suite_may_not_be_validated(runs: Runs) -> None:
+    faulty = (*EVAL, 'eval.suites.a.env.kwargs={"faulty": true}')
+    with pytest.raises(InvalidObservation):
+        runs(*faulty)
+    assert runs(*faulty, "eval.suites.a.env.validate=false").result.eval
+
+
 def is_called(name: str) -> Callable[[Ran], bool]:
     return lambda ran: ran.manager.state.run_name.startswith(name)
 
@@ -265,9 +303,49 @@ CASES: dict[str, Case] = {
         that=lambda ran: ran.result.eval["eval/size.mean"] == 3,
         but=EVAL,
     ),
-    "EvalConfig.capture_videos": refused(
+    "EvalConfig.capture_videos": refused(  # `Seen` does not render; test_eval_video.py has films
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
+    "EvalConfig.episodes": shows(*EPISODES, that=whole(5), but=(*EPISODES, "eval.episodes=4")),
+    "EvalConfig.max_steps": shows(
+        *EPISODES, "eval.max_steps=1", that=lambda ran: not whole(5)(ran), but=EPISODES
+    ),
+    "EvalConfig.deterministic": measures_otherwise("eval.deterministic=true"),
+    "EvalConfig.seed": measures_otherwise("eval.seed=7"),
+    "EvalConfig.suites": shows(
+        *EVAL, SUITE, that=lambda ran: "eval/a/step.count" in ran.result.eval, but=EVAL
+    ),
+    # EvalSuiteConfig
+    "EvalSuiteConfig.steps": shows(*EVAL, SUITE, that=in_suite("step.count", 20), but=EVAL),
+    "EvalSuiteConfig.episodes": shows(
+        *EVAL, "eval.suites.a.episodes=9", that=in_suite("episode_length.count", 9), but=EVAL
+    ),
+    "EvalSuiteConfig.max_steps": shows(
+        *[*EVAL, "eval.suites.a.episodes=9", "eval.suites.a.max_steps=1"],
+        that=lambda ran: not in_suite("episode_length.count", 9)(ran),
+        but=(*EVAL, "eval.suites.a.episodes=9"),
+    ),
+    "EvalSuiteConfig.num_envs": shows(
+        *EVAL, SUITE, "eval.suites.a.num_envs=5", that=in_suite("step.count", 25), but=EVAL
+    ),
+    "EvalSuiteConfig.env": shows(
+        *EVAL, SUITE_SIZE, that=in_suite("size.mean", 3), but=(*EVAL, SUITE)
+    ),
+    "EvalSuiteConfig.deterministic": measures_otherwise("eval.suites.a.deterministic=true", SUITE),
+    "EvalSuiteConfig.opponent": shows(
+        *EVAL, SUITE, RIVAL, that=in_suite("step.count", 10), but=(*EVAL, SUITE)
+    ),
+    "EvalSuiteConfig.opponent_only": shows(
+        *[*EVAL, SUITE, RIVAL, "eval.suites.a.opponent_only=true"],
+        that=in_suite("step.count", 20),
+        but=(*EVAL, SUITE, RIVAL),
+    ),
+    # EvalEnvConfig
+    "EvalEnvConfig.kwargs": shows(
+        *EVAL, SUITE_SIZE, that=in_suite("size.mean", 3), but=(*EVAL, SUITE)
+    ),
+    "EvalEnvConfig.id": another_id_has_other_arguments,
+    "EvalEnvConfig.validate": a_suite_may_not_be_validated,
     "EvalConfig.capture_samples": shows(
         *EVAL_FILE, that=lambda ran: (ran.folder / "file.rec").exists(), but=EVAL
     ),

@@ -1,0 +1,162 @@
+"""What `enn eval` shows and writes."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.eval_config import all_suites
+from enn_trainer.eval_metrics import Measured, with_interval
+from enn_trainer.evaluate import SuiteResult
+from enn_trainer.progress import format_duration
+from enn_trainer.track import flatten_config
+
+LINE_EVERY_S = 5.0
+UNNAMED = "as trained"
+_COLUMNS = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
+
+
+def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
+    """Show the results: a table on a terminal, plain columns elsewhere.
+
+    Args:
+        results: by suite.
+        console: where; standard output by default.
+    """
+    console = Console() if console is None else console
+    rows = [
+        (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
+        for suite, result in results.items()
+        for name, m in result.metrics.items()
+        if m.count
+    ]
+    if not console.is_terminal:
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        for row in (_COLUMNS, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            console.out("  ".join(cells).rstrip(), highlight=False)
+        return
+    shown = Table()
+    for i, column in enumerate(_COLUMNS):
+        shown.add_column(column, justify="left" if i < 2 else "right")
+    for i, row in enumerate(rows):
+        shown.add_row(*row, end_section=i + 1 < len(rows) and rows[i + 1][0] != row[0])
+    console.print(shown, markup=False)
+
+
+def report(
+    path: Path, step: int, config: TrainConfig, results: Mapping[str, SuiteResult]
+) -> dict[str, Any]:
+    """Everything that was measured, and how, as plain data for JSON.
+
+    Args:
+        path: of the checkpoint.
+        step: of the checkpoint.
+        config: with the evaluation.
+        results: by suite.
+    """
+    assert config.eval is not None
+    suites = dict(all_suites(config.eval, config.env))
+    return {
+        "checkpoint": str(path.resolve()),
+        "step": step,
+        "seed": config.seed if config.eval.seed is None else config.eval.seed,
+        "suites": {
+            name: {
+                "config": flatten_config(suites[name]),
+                "episodes": result.episodes,
+                "missing": result.missing,
+                "metrics": {key: _as_json(m) for key, m in result.metrics.items()},
+            }
+            for name, result in results.items()
+        },
+    }
+
+
+def refuse_unwritable(path: Path, field: str) -> None:
+    """Refuse a file that cannot be written, before time is spent on what goes into it.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
+
+
+def write_report(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file that is complete or absent; one that is there is replaced."""
+    temporary = path.with_name(f".writing-{path.name}")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+@final
+class EvalProgress:
+    """Shows how far an evaluation is: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        console: where; standard error by default, so that what is measured can be piped.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = Console(stderr=True) if console is None else console
+        self._start_s: dict[str, float] = {}
+        self._shown_s = time.monotonic()
+        self._bars: dict[str, Any] = {}
+        self._progress: Progress | None = None
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn())
+            # Drawn by `watch`, not by a thread: environments may start processes.
+            self._progress = Progress(
+                *columns,
+                TimeRemainingColumn(),
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+            )
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def watch(self, suite: str, share: float) -> None:
+        """A step was taken in a suite, of which a share is done now."""
+        now, name = time.monotonic(), suite or UNNAMED
+        start = self._start_s.setdefault(suite, now)
+        if self._progress is not None:
+            if suite not in self._bars:
+                self._bars[suite] = self._progress.add_task(name, total=1.0)
+            self._progress.update(self._bars[suite], completed=share)
+            if now - self._shown_s >= 0.1 or share >= 1:
+                self._progress.refresh()
+                self._shown_s = now
+        elif now - self._shown_s >= LINE_EVERY_S:
+            self._shown_s = now
+            left = format_duration((now - start) * (1 - share) / share) if share else "?"
+            self._console.out(f"{name}: {share:.0%}, left {left}", highlight=False)
+
+
+def _numbers(m: Measured) -> tuple[str, str, str, str]:
+    return with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}", str(m.count)
+
+
+def _as_json(m: Measured) -> dict[str, Any]:
+    """The fields; what is no finite number, such as the mean of nothing, is null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in vars(m).items()
+    }

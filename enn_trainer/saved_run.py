@@ -1,0 +1,55 @@
+"""What of a checkpoint can be played and measured, ours or one of enn_trainer 0.1.16."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_trainer import checkpoint, published_checkpoint
+from enn_trainer.agent import PPOAgent
+from enn_trainer.config import TrainConfig
+from enn_trainer.config_io import load_config
+from enn_trainer.state import restore_network
+from entity_env.spaces import ActionSpace, ObsSpace
+
+
+class SavedRun(NamedTuple):
+    """A network of a save and what is known about it.
+
+    Attributes:
+        path: the directory of the save.
+        config: of the run.
+        step: how many frames it was trained for.
+        agent: the network, in evaluation mode.
+        obs_space: what it was trained to see.
+        action_space: what it was trained to do.
+        run_name: the folder of the run's logs, "" if unknown.
+    """
+
+    path: Path
+    config: TrainConfig
+    step: int
+    agent: Any
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+    run_name: str = ""
+
+
+def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
+    """The run that a path means, without its optimizer.
+
+    Args:
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
+        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    published = published_checkpoint.find(path)
+    if published is not None:
+        read = published_checkpoint.read(published, agent)
+        return SavedRun(
+            published, read.config, read.step, read.network, read.obs_space, read.action_space
+        )
+    saved = checkpoint.find(path)
+    network, obs_space, action_space = restore_network(saved, agent)
+    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+    return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)

@@ -1,0 +1,191 @@
+"""`enn eval`: what it measures, shows and writes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from enn_trainer.cli import run
+from enn_trainer.eval_command import _pairs
+from enn_trainer.eval_metrics import Measured
+from enn_trainer.eval_report import EvalProgress, table
+from enn_trainer.evaluate import SuiteResult
+from entity_env.examples import MineSweeper
+from tests.enn_trainer import test_evaluate, test_train
+from tests.enn_trainer.test_eval_published import GOLDEN
+
+QUICK = ["--episodes", "12", "--num-envs", "6"]
+
+
+@pytest.fixture(scope="module")
+def mines(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("mines")
+    overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
+    test_train.run(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def duel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("duel")
+    test_evaluate.run(folder, "env.id=Duel", checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
+    file = tmp_path / "out.json"
+    assert run(["eval", *arguments, "--json", str(file)]) == status
+    return json.loads(file.read_text())
+
+
+def test_suites_are_measured_over_the_trained_arguments(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(
+        tmp_path, mines, *QUICK, "--suite", "nmines=4", "--suite", "nrobots=2,nmines=3"
+    )
+    assert list(found["suites"]) == ["", "nmines=4", "nrobots=2,nmines=3"]
+    trained, four, both = found["suites"].values()
+    for suite in (trained, four, both):
+        assert (suite["episodes"], suite["missing"]) == (12, 0)
+        assert suite["metrics"]["episodic_reward"]["count"] == 12
+        assert suite["metrics"]["episodic_reward"]["ci95"] >= 0
+    assert trained["metrics"]["entity_count/Mine"]["max"] == 2
+    assert four["metrics"]["entity_count/Mine"]["max"] == 4
+    assert json.loads(both["config"]["env.kwargs"]) == {"nmines": 3, "nrobots": 2}
+    assert found["step"] > 0
+    assert Path(found["checkpoint"]).is_dir()
+    captured = capsys.readouterr()
+    assert re.search(r"nmines=4 +episodic_reward +[\d.e+-]+ ± [\d.e+-]+ ", captured.out)
+    assert "\x1b" not in captured.out
+    assert f"written to {tmp_path / 'out.json'}" in captured.out
+
+
+def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
+    mines: str, tmp_path: Path
+) -> None:
+    one = evaluated(tmp_path, mines, *QUICK)
+    again = evaluated(tmp_path, mines, *QUICK)
+    four = evaluated(tmp_path, mines, *QUICK, "--processes", "4")
+    assert one == again
+    assert four["suites"][""].pop("config") != one["suites"][""].pop("config")
+    assert four == one
+    other = evaluated(tmp_path, mines, *QUICK, "--seed", "5")
+    assert other["suites"][""]["metrics"] != one["suites"][""]["metrics"]
+
+
+def test_report_lies_beside_the_checkpoint_unless_told(mines: str) -> None:
+    assert run(["eval", mines, *QUICK]) == 0
+    [path] = Path(mines).glob("eval-step-*.json")
+    assert json.loads(path.read_text())["suites"][""]["episodes"] == 12
+
+
+def test_opponents_play_the_other_side(duel: str, tmp_path: Path) -> None:
+    for opponent in ("random", duel):
+        found = evaluated(tmp_path, duel, *QUICK, "--opponent", opponent, "--deterministic")
+        assert found["suites"][""]["metrics"]["win"]["count"] == 12
+
+
+def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
+    """It learnt to take the best cherries first, which is a return of 1."""
+    found = evaluated(tmp_path, str(GOLDEN), *QUICK, "--deterministic")
+    reward = found["suites"][""]["metrics"]["episodic_reward"]
+    assert reward["min"] == pytest.approx(1, abs=1e-5)
+
+
+def test_world_of_a_file_is_named_with_env(mines: str, tmp_path: Path) -> None:
+    world = tmp_path / "mine_world.py"
+    world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
+    found = evaluated(tmp_path, mines, *QUICK, "--env", f"{world}:Mine", "--processes", "2")
+    assert found["suites"][""]["config"]["env.id"] == f"{world}:Mine"
+    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
+
+
+def test_episodes_that_do_not_end_are_an_error_with_what_was_measured(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(tmp_path, mines, *QUICK, "--max-steps", "1", status=1)
+    assert found["suites"][""]["missing"] > 0
+    assert "raise --max-steps" in capsys.readouterr().err
+
+
+def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
+    film = tmp_path / "film.gif"
+    evaluated(tmp_path, mines, *QUICK, "--video", str(film), "--suite", "nmines=1")
+    assert film.stat().st_size > 1000
+    assert (tmp_path / "film-nmines=1.gif").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["CHECKPOINT"]),
+        (["nowhere"], ["nowhere", "checkpoint"]),
+        (["DUEL", "--env", "Xor"], ["--env: Xor", "another world"]),
+        (["MINES", "--env", "Xor"], ["env.kwargs", "nmines", "Xor takes"]),
+        (["MINES", "--env", "Xorr"], ["--env", "did you mean Xor?"]),
+        (["MINES", "--suite", "nmine=3"], ["--suite nmine=3", "nmine"]),
+        (["MINES", "--suite", "3"], ["--suite", "size=3"]),
+        (["MINES", "--suite", "nmines=3", "--suite", "nmines=3"], ["twice"]),
+        (["MINES", "--opponent", "nowhere"], ["--opponent: nowhere"]),
+        (["MINES", "--episodes", "0"], ["--episodes"]),
+        (["MINES", "--seed", "-1"], ["--seed"]),
+        (["MINES", "--json", "/no/such/folder/a.json"], ["--json"]),
+        (["MINES", "--video", "a.avi"], ["--video", ".mp4"]),
+        (["DUEL", "--num-envs", "3"], ["--num-envs", "multiple of 2"]),
+    ],
+)
+def test_wrong_argument_ends_with_one_line_and_status_2(
+    arguments: list[str],
+    expected: list[str],
+    mines: str,
+    duel: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [{"MINES": mines, "DUEL": duel}.get(a, a) for a in arguments]
+    capsys.readouterr()
+    try:
+        status = run(["eval", *given])
+    except SystemExit as exit:  # from argparse
+        status = int(exit.code or 0)
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    for word in expected:
+        assert word in captured.err
+
+
+def test_run_of_an_unknown_world_asks_for_env(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was trained from a script has the default `env.id`."""
+    test_train.run(tmp_path, env=MineSweeper, checkpoint_dir=tmp_path / "run")
+    capsys.readouterr()
+    assert run(["eval", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert "env.id: MoveToOrigin, as the checkpoint says, is another world" in err
+    assert err.rstrip().endswith("name that with --env")
+
+
+def test_commas_in_brackets_and_quotes_separate_nothing() -> None:
+    assert _pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
+
+
+def test_terminal_gets_a_table_and_a_bar() -> None:
+    console = Console(force_terminal=True, width=120)
+    results = {
+        name: SuiteResult({"r": Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5) for name in ("", "[b]")
+    }
+    with console.capture() as shown:
+        table(results, console)
+        with EvalProgress(console) as progress:
+            progress.watch("", 0.5)
+            progress.watch("", 1.0)
+    assert "0.5 ± 0.1" in shown.get()
+    assert "[b]" in shown.get()
+    assert "━" in shown.get()
