@@ -135,7 +135,7 @@ def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
         (["MINES", "--seed", "-1"], ["--seed"]),
         (["MINES", "--json", "/no/such/folder/a.json"], ["--json"]),
         (["MINES", "--video", "a.avi"], ["--video", ".mp4"]),
-        (["DUEL", "--num-envs", "3"], ["--num-envs", "multiple of 2"]),
+        (["DUEL", "--num-envs", "3"], ["--num-envs", "multiples of 2"]),
     ],
 )
 def test_wrong_argument_ends_with_one_line_and_status_2(
