@@ -2,6 +2,8 @@
 
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
 from enn_trainer.check_agent import check_agent
+from enn_trainer.clone import CloneResult, clone
+from enn_trainer.clone_config import CloneConfig, CloneRunConfig
 from enn_trainer.command import command
 from enn_trainer.config import (
     EnvConfig,
@@ -9,7 +11,14 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
-from enn_trainer.errors import AgentError, CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.errors import (
+    AgentError,
+    CheckpointError,
+    CloneError,
+    ConfigError,
+    EnnTrainerError,
+)
+from enn_trainer.imitation_config import BCConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import train
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
@@ -31,6 +40,11 @@ __all__ = [
     "State",
     "init_train_state",
     "load_checkpoint",
+    # Clone
+    "clone",
+    "CloneResult",
+    "CloneConfig",
+    "CloneRunConfig",
     # Act
     "load_agent",
     "RogueNetAgent",
@@ -50,9 +64,11 @@ __all__ = [
     "PPOConfig",
     "RolloutConfig",
     "EvalConfig",
+    "BCConfig",
     # Errors
     "EnnTrainerError",
     "ConfigError",
     "CheckpointError",
     "AgentError",
+    "CloneError",
 ]

@@ -13,6 +13,7 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.config_checks import json_object, refuse, within
+from enn_trainer.imitation_config import BCConfig
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from rogue_net.rogue_net import RogueNetConfig
@@ -141,6 +142,7 @@ class TrainConfig(Versioned):
         trial: Number of the trial that this run is in a search for hyperparameters.
         data_dir: Directory under which the run writes its results and logs.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
+        bc: Behavioural cloning beside PPO; none if not set.
     """
 
     env: EnvConfig
@@ -165,6 +167,7 @@ class TrainConfig(Versioned):
     trial: Optional[int] = None
     data_dir: str = "."
     cuda_empty_cache: bool = False
+    bc: Optional[BCConfig] = None
 
     def __post_init__(self) -> None:
         refuse(

@@ -5,7 +5,8 @@ Exception
     ├── ConfigError (ValueError)        a configuration that cannot be used
     ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
     ├── CheckpointError (ValueError)    a checkpoint that cannot be used
-    └── AgentError (ValueError)         a network of the user's own that cannot be trained
+    ├── AgentError (ValueError)         a network of the user's own that cannot be trained
+    └── CloneError (ArithmeticError)    cloning that leads nowhere
 """
 
 
@@ -68,3 +69,7 @@ class CheckpointError(EnnTrainerError, ValueError):
 
     def __str__(self) -> str:
         return "; ".join(line.strip() for line in super().__str__().splitlines())
+
+
+class CloneError(EnnTrainerError, ArithmeticError):
+    """Cloning that leads nowhere: a loss that is no number."""

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import hyperstate
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.bc_term import bc_of_update, open_bc
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
@@ -72,6 +73,7 @@ def train(
             stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
         manager.hand_back(state_manager)
         opponent = open_opponent(config, create_opponent or default_opponent, state, device)
+        demonstrations = open_bc(config, state, device)
         is_recorded = prepare_captures(manager)
         run = Run(config, state, manager, stack)
         envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
@@ -118,6 +120,7 @@ def train(
                 seed=derive_seed(config.seed, "minibatches", state.step),
                 ent_tunings=state.ent_tunings,
                 vf_optimizer=state.vf_optimizer,
+                add_bc_gradient=bc_of_update(state.agent, demonstrations, config, state.step),
             )
             state.agent.update_input_stats(rollout.batch)
             obs = rollout.next_obs
