@@ -224,6 +224,7 @@ class TrainConfig(Versioned):
             "trial": "it is the number of the run",
             "capture_samples_subsample": "a file is one sample of the run",
             "eval.capture_samples_subsample": "a file is one sample of the run",
+            "bc.bs": "its loss is a mean, and bc.coef says how much that counts",
         }
 
     @classmethod
