@@ -4,6 +4,8 @@ from enn_trainer import stop_conditions
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
 from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
+from enn_trainer.clone import CloneResult, clone
+from enn_trainer.clone_config import CloneConfig, CloneRunConfig
 from enn_trainer.command import command
 from enn_trainer.config import (
     EnvConfig,
@@ -19,6 +21,7 @@ from enn_trainer.errors import (
     NotFiniteError,
 )
 from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig
+from enn_trainer.imitation_config import BCConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import Trainer, train
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
@@ -43,6 +46,11 @@ __all__ = [
     "State",
     "init_train_state",
     "load_checkpoint",
+    # Clone
+    "clone",
+    "CloneResult",
+    "CloneConfig",
+    "CloneRunConfig",
     # Act
     "load_agent",
     "RogueNetAgent",
@@ -64,6 +72,7 @@ __all__ = [
     "EvalConfig",
     "EvalSuiteConfig",
     "EvalEnvConfig",
+    "BCConfig",
     # Errors
     "EnnTrainerError",
     "ConfigError",

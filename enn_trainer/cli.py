@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from enn_trainer.check_command import check_command
+from enn_trainer.clone_command import clone_command
 from enn_trainer.command import run_command
 from enn_trainer.config_command import config_command
 from enn_trainer.eval_command import eval_command
@@ -21,6 +22,7 @@ USAGE = """usage: enn COMMAND ...
 
 commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
+  clone    train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
   eval     measure an agent: enn eval runs/xor --episodes 1000
   play     play an environment by hand: enn play Minefield --record mine.rec
@@ -64,6 +66,7 @@ def envs_command() -> int:
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": lambda rest: train_command(rest, "enn train"),
+    "clone": clone_command,
     "check": check_command,
     "eval": eval_command,
     "play": play_command,

@@ -16,6 +16,7 @@ from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, within
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import EvalSuiteConfig, all_suites, bad_suite_name, suite_path
+from enn_trainer.imitation_config import BCConfig
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.stop_conditions import read_bound
@@ -164,6 +165,7 @@ class TrainConfig(Versioned):
         data_dir: Directory under which the run writes its results and logs.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
+        bc: Behavioural cloning beside PPO; none if not set.
     """
 
     env: EnvConfig
@@ -189,6 +191,7 @@ class TrainConfig(Versioned):
     data_dir: str = "."
     cuda_empty_cache: bool = False
     stop: List[str] = field(default_factory=list)
+    bc: Optional[BCConfig] = None
 
     def __post_init__(self) -> None:
         refuse(
@@ -250,6 +253,7 @@ class TrainConfig(Versioned):
             "trial": "it is the number of the run",
             "capture_samples_subsample": "a file is one sample of the run",
             "eval.capture_samples_subsample": "a file is one sample of the run",
+            "bc.bs": "its loss is a mean, and bc.coef says how much that counts",
         }
 
     @classmethod

@@ -9,6 +9,7 @@ import hyperstate
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.annealing import Rates
+from enn_trainer.bc_term import bc_of_update, open_bc
 from enn_trainer.callbacks import Callback
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
@@ -131,6 +132,7 @@ class Trainer:
                 self.config, create_opponent or default_opponent, self.state, self._device
             )
             check_videos(self.config, self._create_envs, self.state)
+            self._demonstrations = open_bc(self.config, self.state, self._device)
             is_recorded = prepare_captures(self.manager)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
@@ -298,6 +300,7 @@ class Trainer:
             seed=derive_seed(config.seed, "minibatches", state.step),
             ent_tunings=state.ent_tunings,
             vf_optimizer=state.vf_optimizer,
+            add_bc_gradient=bc_of_update(state.agent, self._demonstrations, config, state.step),
             check=self._interrupts.check,
             after_minibatch=self._tell_minibatch,
         )

@@ -37,6 +37,7 @@ class Sums:
         tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
         terms, actors, frames, optimizer_steps: how many of each.
         vf_grad_norm: as grad_norm, of a value network apart from the policy.
+        bc_loss: over optimizer steps.
     """
 
     policy_loss: Tensor
@@ -51,6 +52,7 @@ class Sums:
     frames: int = 0
     optimizer_steps: int = 0
     vf_grad_norm: Tensor | float = 0.0
+    bc_loss: Tensor | float = 0.0
 
     @staticmethod
     def zero(device: torch.device, num_tuned: int = 0) -> "Sums":
@@ -103,6 +105,7 @@ def optimize(
     vf_optimizer: torch.optim.Optimizer | None = None,
     check: Callable[[], None] = lambda: None,
     after_minibatch: Callable[[Sums], None] = lambda done: None,
+    add_bc_gradient: Callable[[int], Tensor] | None = None,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -125,6 +128,8 @@ def optimize(
         vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
         check: called before each forward pass; what it raises ends the update.
         after_minibatch: called after each optimizer step, with what it covered.
+        add_bc_gradient: adds what is to be learnt from recordings to the gradient of an optimizer
+            step, counted from 0, and returns its loss; None for nothing.
 
     Returns:
         The losses by their published names.
@@ -156,6 +161,8 @@ def optimize(
         for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
             check()
             done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
+        if add_bc_gradient is not None:
+            done.bc_loss = add_bc_gradient(total.optimizer_steps)
         done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
         if vf_optimizer is not None:
             done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
@@ -172,6 +179,11 @@ def optimize(
         **total.means(),
         **tuned_scalars(ent_tunings, total.tuned_entropy),
         **_beyond_bins(returns, ppo),
+        **(
+            {}
+            if add_bc_gradient is None
+            else {"losses/bc_loss": float(total.bc_loss) / max(1, total.optimizer_steps)}
+        ),
         "losses/explained_variance": losses.explained_variance(
             rollout.values.flatten(), returns
         ).item(),
@@ -282,7 +294,7 @@ def _backward(
         num_actors = {name: len(rows.values) for name, rows in chosen.items()}
         coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
         bonus = (weights * coefs * entropies).sum()
-    value_loss = _value_loss(
+    value_loss = value_loss_of(
         out.values, minibatch.returns[piece], minibatch.old_values[piece], ppo
     ).sum()
     loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
@@ -322,7 +334,7 @@ def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[
     return torch.cat(logratios), torch.cat([out.entropies[name] for name in old_logprobs])
 
 
-def _value_loss(
+def value_loss_of(
     values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
 ) -> Tensor:
     """(F,) float, what is wrong with what a network says about the values of F frames."""

@@ -105,6 +105,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "data_dir": ".",
         "cuda_empty_cache": False,
         "stop": [],  # not published
+        "bc": None,  # not published
     }
     assert dataclasses.asdict(EvalConfig(steps=3, interval=5)) == {
         "steps": 3,

@@ -217,6 +217,16 @@ def cuts_pieces(limit: str) -> Case:
     return case
 
 
+def imitates_otherwise(change: str, *beside: str) -> Case:
+    """As `learns_otherwise`, beside a recording that a run without it made."""
+
+    def case(runs: Runs) -> None:
+        recording = runs(FILE, "capture_logits=true").folder / "file.rec"
+        learns_otherwise(change.format(recording), *(b.format(recording) for b in beside))(runs)
+
+    return case
+
+
 CASES: dict[str, Case] = {
     # EnvConfig
     "EnvConfig.kwargs": shows(
@@ -423,6 +433,12 @@ CASES: dict[str, Case] = {
         "trial=7", that=lambda ran: "__1__7__" in ran.manager.state.run_name, but=()
     ),
     "TrainConfig.data_dir": the_folder_is_used,
+    "TrainConfig.bc": imitates_otherwise("bc.path={}"),
+    # BCConfig
+    "BCConfig.path": imitates_otherwise("bc.path={}"),
+    "BCConfig.coef": imitates_otherwise("bc.coef=0.5", "bc.path={}"),
+    "BCConfig.bs": imitates_otherwise("bc.bs=5", "bc.path={}"),
+    "BCConfig.loss": imitates_otherwise("bc.loss=kl", "bc.path={}"),
     "TrainConfig.cuda_empty_cache": refused(
         "cuda=false", "cuda_empty_cache=true", field="cuda_empty_cache"
     ),

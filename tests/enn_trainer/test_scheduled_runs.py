@@ -58,7 +58,7 @@ EFFECTS |= {
     "ppo.ent_target_lr": (0.1, 10.0),
 }
 # Each may follow a schedule and has a test of its own.
-ELSEWHERE = {"eval.interval"}
+ELSEWHERE = {"eval.interval", "bc.coef"}
 
 
 def at(config: TrainConfig, step: int, time_used: float = 0.0) -> TrainConfig:
