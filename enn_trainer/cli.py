@@ -13,6 +13,7 @@ from enn_trainer.envs import env_factory
 from enn_trainer.errors import ConfigError
 from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
+from enn_trainer.plot_command import plot_command
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
@@ -24,6 +25,7 @@ commands:
   train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
   check    say what is wrong with an environment: enn check my_file.py:MyEnv
   play     play an environment by hand: enn play Minefield --record mine.rec
+  plot     draw return, entropy, KL and speed of runs: enn plot runs/Xor__*
   envs     list the worlds that env.id can name
 
 enn COMMAND --help tells more."""
@@ -65,6 +67,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": lambda rest: train_command(rest, "enn train"),
     "check": check_command,
     "play": play_command,
+    "plot": plot_command,
     "envs": lambda rest: envs_command(),
 }
 

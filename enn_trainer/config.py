@@ -134,6 +134,7 @@ class TrainConfig(Versioned):
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
         wandb_entity: The team or user who owns that project; the account's default if not set.
+        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         capture_samples: Write the samples of rollouts to this file; if its path is relative, under
             data_dir.
         capture_logits: Keep the log-probabilities of all choices with the samples.
@@ -159,6 +160,7 @@ class TrainConfig(Versioned):
     track: bool = False
     wandb_project_name: str = "enn-ppo"
     wandb_entity: Optional[str] = None
+    mlflow_tracking_uri: Optional[str] = None
     capture_samples: Optional[str] = None
     capture_logits: bool = False
     capture_samples_subsample: int = 1

@@ -74,11 +74,13 @@ def train(
         opponent = open_opponent(config, create_opponent or default_opponent, state, device)
         is_recorded = prepare_captures(manager)
         run = Run(config, state, manager, stack)
+        spans = run.spans
         envs = recorded(envs, capture_of_rollouts(config), state.run_name, stack)
 
         def evaluate_now() -> None:
-            asked = run.interrupts.is_requested
-            metrics = evaluate(config, create_envs, state, opponent, device, asked)
+            with run.spans.span("eval"):
+                asked = run.begin_eval()
+                metrics = evaluate(config, create_envs, state, opponent, device, asked)
             run.end_eval(metrics)
 
         envs.seed(derive_seed(config.seed, "rollout", state.step))
@@ -96,35 +98,42 @@ def train(
                 run.advance_eval_clock()
                 continue
             rates = run.begin_update()
-            rollout = collect(
-                envs,
-                state.agent,
-                obs,
-                state.obs_space,
-                steps=config.rollout.steps,
-                seed=derive_seed(config.seed, "act"),
-                first_frame=state.step,
-                device=device,
-            )
-            estimate = advantages(rollout, config.ppo, state.reward_scaling)
-            losses = optimize(
-                state.agent,
-                state.optimizer,
-                rollout,
-                estimate,
-                ppo=config.ppo,
-                optim=config.optim,
-                ent_coef=rates.ent_coef,
-                seed=derive_seed(config.seed, "minibatches", state.step),
-                ent_tunings=state.ent_tunings,
-                vf_optimizer=state.vf_optimizer,
-            )
-            state.agent.update_input_stats(rollout.batch)
+            with spans.span("rollout"):
+                rollout = collect(
+                    envs,
+                    state.agent,
+                    obs,
+                    state.obs_space,
+                    steps=config.rollout.steps,
+                    seed=derive_seed(config.seed, "act"),
+                    first_frame=state.step,
+                    device=device,
+                    spans=spans,
+                )
+            with spans.span("returns"):
+                estimate = advantages(rollout, config.ppo, state.reward_scaling)
+            with spans.span("optimize"):
+                losses = optimize(
+                    state.agent,
+                    state.optimizer,
+                    rollout,
+                    estimate,
+                    ppo=config.ppo,
+                    optim=config.optim,
+                    ent_coef=rates.ent_coef,
+                    seed=derive_seed(config.seed, "minibatches", state.step),
+                    ent_tunings=state.ent_tunings,
+                    vf_optimizer=state.vf_optimizer,
+                    spans=spans,
+                )
+            with spans.span("stats"):
+                state.agent.update_input_stats(rollout.batch)
             obs = rollout.next_obs
             state.step += rollout.num_frames
             run.end_update(rollout, losses, rates)
             follow_schedules(config, state)
-            manager.step()
+            with spans.span("checkpoint"):
+                manager.step()
         run.save()
         if config.eval is not None and not run.interrupts.requested:
             evaluate_now()

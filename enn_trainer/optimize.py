@@ -1,6 +1,6 @@
 """Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from enn_trainer.optimizers import clipped_step
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
+from enn_trainer.spans import OFF, Spans
 from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import GLOBAL
 from rogue_net.rogue_net import NetOutput
@@ -34,6 +35,8 @@ class Sums:
         value_loss: over frames.
         grad_norm: over optimizer steps, before clipping.
         tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
+        kl_of_actions: (actions,), approx_kl of the actors of each.
+        actors_of_actions: (actions,) int64 on the host, how many.
         terms, actors, frames, optimizer_steps: how many of each.
         vf_grad_norm: as grad_norm, of a value network apart from the policy.
     """
@@ -45,6 +48,8 @@ class Sums:
     value_loss: Tensor
     grad_norm: Tensor
     tuned_entropy: Tensor
+    kl_of_actions: Tensor
+    actors_of_actions: npt.NDArray[np.int64]
     terms: int = 0
     actors: int = 0
     frames: int = 0
@@ -52,10 +57,15 @@ class Sums:
     vf_grad_norm: Tensor | float = 0.0
 
     @staticmethod
-    def zero(device: torch.device, num_tuned: int = 0) -> "Sums":
+    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "Sums":
         """Nothing covered yet."""
         zero = torch.zeros((), device=device)
-        return Sums(zero, zero, zero, zero, zero, zero, torch.zeros(num_tuned, 2, device=device))
+        return Sums(
+            *(zero, zero, zero, zero, zero, zero),
+            tuned_entropy=torch.zeros(num_tuned, 2, device=device),
+            kl_of_actions=torch.zeros(num_actions, device=device),
+            actors_of_actions=np.zeros(num_actions, dtype=np.int64),
+        )
 
     def __iadd__(self, other: "Sums") -> "Sums":
         for f in fields(self):
@@ -76,6 +86,15 @@ class Sums:
             "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
         }
 
+    def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
+        """`policy/<action>/kl` of each action that had actors, in the order of the sums."""
+        sums = self.kl_of_actions.tolist()
+        return {
+            f"policy/{name}/kl": kl / actors
+            for name, kl, actors in zip(actions, sums, self.actors_of_actions.tolist(), strict=True)
+            if actors
+        }
+
 
 def optimize(
     agent: PPOAgent,
@@ -89,6 +108,7 @@ def optimize(
     seed: int,
     ent_tunings: dict[str, Tensor] | None = None,
     vf_optimizer: torch.optim.Optimizer | None = None,
+    spans: Spans = OFF,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -109,6 +129,7 @@ def optimize(
         ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
             of, see `tune`; they are tuned.
         vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
+        spans: measures the parts.
 
     Returns:
         The losses by their published names.
@@ -120,7 +141,8 @@ def optimize(
     ent_tunings = {} if ent_tunings is None else ent_tunings
     agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
-    total = Sums.zero(returns.device, len(ent_tunings))
+    num_actions = len(rollout.actions)
+    total = Sums.zero(returns.device, num_actions, len(ent_tunings))
     entities = _entities_of_each_frame(rollout)
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
@@ -135,12 +157,13 @@ def optimize(
             keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
         agent.zero_grad(set_to_none=True)
-        done = Sums.zero(returns.device, len(ent_tunings))
+        done = Sums.zero(returns.device, num_actions, len(ent_tunings))
         for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
-            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
-        done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
-        if vf_optimizer is not None:
-            done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
+            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, spans)
+        with spans.span("step"):
+            done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
+            if vf_optimizer is not None:
+                done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
         done.optimizer_steps = 1
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total += done
@@ -149,6 +172,7 @@ def optimize(
     agent.eval()
     return {
         **total.means(),
+        **total.kl_scalars(rollout.actions),
         **tuned_scalars(ent_tunings, total.tuned_entropy),
         **_beyond_bins(returns, ppo),
         "losses/explained_variance": losses.explained_variance(
@@ -236,12 +260,15 @@ def _backward(
     ppo: PPOConfig,
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
+    spans: Spans,
 ) -> Sums:
     """Add the gradient of some frames of a minibatch."""
     frames = minibatch.frames[piece]
-    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-    batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
-    out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
+    with spans.span("gather"):
+        chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+        batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+    with spans.span("forward"):
+        out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
     old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     logratio, entropies = _of_all_actors(out, old_logprobs)
     frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
@@ -266,8 +293,11 @@ def _backward(
     ).sum()
     loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with spans.span("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
     logratio, judged = logratio.detach(), judged.detach()
+    approx_kl = losses.approx_kl(logratio)
+    actors_of_actions = [len(rows.values) for rows in chosen.values()]
     tuned_entropy = [
         normalised_entropy(out.log_probs[name].detach(), out.entropies[name].detach())
         for name in ent_tunings
@@ -275,11 +305,13 @@ def _backward(
     return Sums(
         policy_loss=policy_loss.detach(),
         entropy=entropy.detach(),
-        approx_kl=losses.approx_kl(logratio).sum(),
+        approx_kl=approx_kl.sum(),
         clipped=losses.is_clipped(judged, ppo.clip_coef).sum(),
         value_loss=value_loss.detach(),
         grad_norm=torch.zeros_like(policy_loss),
         tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        kl_of_actions=torch.stack([kl.sum() for kl in torch.split(approx_kl, actors_of_actions)]),
+        actors_of_actions=np.array(actors_of_actions),
         terms=_num_terms(rollout, frames, ppo.weight_by),
         actors=len(logratio),
         frames=len(frames),

@@ -1,28 +1,29 @@
 """The clocks of a run and what it tells people: everything around the learning."""
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from enn_trainer.action_statistics import action_statistics
 from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
 from enn_trainer.interrupt import Interrupts
+from enn_trainer.open_track import open_track
 from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.reward_scaling import reward_scalars
 from enn_trainer.rollout import Rollout
 from enn_trainer.schedules import scheduled_fields
+from enn_trainer.spans import Spans
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
-from enn_trainer.track import (
-    Track,
-    action_frequencies,
-    flatten_config,
-    metric_scalars,
-    new_run_name,
-)
+from enn_trainer.system_numbers import system_numbers
+from enn_trainer.track import metric_scalars
 from entity_env.vec_env import Metric
+
+SAVE_SPANS_EVERY_S = 60.0
 
 
 class TrainResult(float):
@@ -67,13 +68,13 @@ class Run:
         self.mean_return = float("nan")
         self.saved: Path | None = None
         self.last_eval: dict[str, float] = {}
-        runs = Path(config.data_dir) / "runs"
-        if not state.run_name:
-            trial = "" if config.trial is None else f"__{config.trial}"
-            base = f"{config.env.id}__{config.name}__{config.seed}{trial}"
-            state.run_name = new_run_name(runs, base)
-        self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
-        self.progress = stack.enter_context(Progress(self.total_steps, state.step))
+        self.spans = Spans()
+        self.spans_saved = self.start
+        self.progress = Progress(self.total_steps, state.step)
+        track, self.folder = open_track(manager, self.progress.say)
+        self.track = stack.enter_context(track)
+        stack.callback(self._save_spans)
+        stack.enter_context(self.progress)
         self.interrupts = stack.enter_context(Interrupts())
         manager.say = self.progress.say
         state.agent.eval()
@@ -120,26 +121,29 @@ class Run:
         episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
         if episodes.count:
             self.mean_return = episodes.mean
-        self.track.write(
-            self.state.step,
-            {
-                **metric_scalars(rollout.metrics),
-                **losses,
-                **action_frequencies(
-                    self.state.action_space,
-                    {name: rows.values.cpu().numpy() for name, rows in rollout.actions.items()},
-                ),
-                "charts/learning_rate": rates.lr,
-                "charts/entropy_coef": rates.ent_coef,
-                **reward_scalars(self.state.reward_scaling),
-                **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
-                "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
-                "restart": self.state.restart,
-                "throughput": fps,
-                "fps": fps,
-                "eps": eps,
-            },
-        )
+        own_ms, phases = self.spans.since_last()
+        with self.spans.span("track"):
+            statistics = action_statistics(rollout, self.state.action_space)
+            memory = system_numbers(rollout.values.device)
+            self.track.write(
+                self.state.step,
+                {
+                    **metric_scalars(rollout.metrics),
+                    **losses,
+                    **statistics,
+                    "charts/learning_rate": rates.lr,
+                    "charts/entropy_coef": rates.ent_coef,
+                    **reward_scalars(self.state.reward_scaling),
+                    **{f"schedule/{at}": now for at, now in scheduled_fields(self.config).items()},
+                    "charts/SPS": (self.state.step - self.first_step) / (now - self.start),
+                    "restart": self.state.restart,
+                    "throughput": fps,
+                    "fps": fps,
+                    "eps": eps,
+                    **memory,
+                    **{f"trace/{path}": ms for path, ms in own_ms.items()},
+                },
+            )
         self.progress.update(
             ProgressLine(
                 step=self.state.step,
@@ -153,8 +157,28 @@ class Run:
                 frames_per_s=fps,
                 entities_per_s=eps,
                 entities_per_frame=rollout.batch.num_entities() / rollout.num_frames,
+                normalised_entropies={
+                    name: statistics[f"policy/{name}/normalised_entropy"]
+                    for name in rollout.actions
+                    if f"policy/{name}/normalised_entropy" in statistics
+                },
+                phases_ms=phases,
+                memory_mb=memory["system/rss_mb"],
             )
         )
+        if now - self.spans_saved >= SAVE_SPANS_EVERY_S:
+            self._save_spans()
+
+    def begin_eval(self) -> Callable[[], bool]:
+        """What an evaluation asks before each step: whether to end early. Shows how far it is."""
+        assert self.config.eval is not None
+        steps, asked = self.config.eval.steps, itertools.count()
+
+        def is_to_end() -> bool:
+            self.progress.evaluating(next(asked) / steps)
+            return self.interrupts.requested
+
+        return is_to_end
 
     def end_eval(self, metrics: Mapping[str, Metric]) -> None:
         """Tell how an evaluation went, unless it was cut short."""
@@ -165,7 +189,7 @@ class Run:
         means = "  ".join(
             f"{name} {metric.mean:.4g}" for name, metric in metrics.items() if metric.count
         )
-        self.progress.say(f"[eval] step {self.state.step}  {means}")
+        self.progress.evaluated(self.state.step, means)
 
     def save(self) -> None:
         """Save the end of the run, and say where."""
@@ -175,6 +199,10 @@ class Run:
             self.progress.say(f"{'interrupted, ' if stopped else ''}saved {self.saved}")
         elif stopped:
             self.progress.say("interrupted; nothing was saved, there is no --checkpoint-dir")
+
+    def _save_spans(self) -> None:
+        self.spans.save(self.folder / "spans.json")
+        self.spans_saved = time.monotonic()
 
     def result(self) -> TrainResult:
         """What `train` returns."""

@@ -20,7 +20,5 @@ def check_supported(config: TrainConfig) -> None:
 
 
 def _unbuilt(config: TrainConfig) -> Iterator[str]:
-    if config.track:
-        yield "track=true"
     if config.eval is not None and config.eval.capture_videos:
         yield "eval.capture_videos=true"

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ["entity_env", "rogue_net", "enn_trainer"]
-EXTRAS = {"wandb", "gymnasium", "pettingzoo", "optuna", "onnx", "mlflow"}
+EXTRAS = {"wandb", "gymnasium", "pettingzoo", "optuna", "onnx", "mlflow", "matplotlib"}
 HEAVY_OR_EXTRA = EXTRAS | {"tensorboard"}
 
 

@@ -292,12 +292,14 @@ def test_a_batch_larger_than_a_rollout_is_refused_with_the_fix() -> None:
 
 def test_what_is_not_built_yet_is_refused_in_one_line_that_names_it() -> None:
     evaluation = EvalConfig(1, 1, capture_videos=True)
-    config = train_config(track=True, eval=evaluation)
+    config = train_config(eval=evaluation)
     with pytest.raises(ConfigError) as caught:
         check_supported(config)
     refused = [problem.split(": ")[0] for problem in caught.value.problems]
-    assert refused == ["track=true", "eval.capture_videos=true"]
-    assert "track=true: not available in this version; leave it out" in str(caught.value)
+    assert refused == ["eval.capture_videos=true"]
+    assert "eval.capture_videos=true: not available in this version; leave it out" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
 
 
