@@ -134,7 +134,6 @@ class TrainConfig(Versioned):
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
         wandb_entity: The team or user who owns that project; the account's default if not set.
-        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         capture_samples: Write the samples of rollouts to this file; if its path is relative, under
             data_dir.
         capture_logits: Keep the log-probabilities of all choices with the samples.
@@ -142,6 +141,7 @@ class TrainConfig(Versioned):
         trial: Number of the trial that this run is in a search for hyperparameters.
         data_dir: Directory under which the run writes its results and logs.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
+        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
     """
 
     env: EnvConfig
@@ -160,13 +160,13 @@ class TrainConfig(Versioned):
     track: bool = False
     wandb_project_name: str = "enn-ppo"
     wandb_entity: Optional[str] = None
-    mlflow_tracking_uri: Optional[str] = None
     capture_samples: Optional[str] = None
     capture_logits: bool = False
     capture_samples_subsample: int = 1
     trial: Optional[int] = None
     data_dir: str = "."
     cuda_empty_cache: bool = False
+    mlflow_tracking_uri: Optional[str] = None
 
     def __post_init__(self) -> None:
         refuse(
