@@ -163,7 +163,7 @@ def _where_to_begin(capture: Capture, manager: StateManager) -> int:
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
     path.open("ab").close()
-    if path.stat().st_size > 0 and not _continues(manager):
+    if path.stat().st_size > 0 and not continues(manager):
         raise ConfigError(
             f"{capture.field}: expected a new file for a run that begins here, {path} is there "
             "already; give another path, or remove it"
@@ -186,7 +186,7 @@ def _header(capture: Capture, state: State) -> dict[str, object]:
     )
 
 
-def _continues(manager: StateManager) -> bool:
+def continues(manager: StateManager) -> bool:
     """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
     saved, run_dir = manager.resumed_from, manager.checkpoint_dir
     if saved is None:

@@ -228,7 +228,7 @@ def _manifest(step: int, files: Mapping[str, bytes], why: str) -> bytes:
         },
         "packages": {name: _package_version(name) for name in _PACKAGES},
         "python": platform.python_version(),
-        "git": _git_revision(),
+        "git": git_revision(),
     }
     content["sha256"] = _own_hash(content)
     return json.dumps(content, indent=1).encode()
@@ -284,7 +284,7 @@ def _package_version(name: str) -> str | None:
 
 
 @functools.cache
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """The revision of the folder that the run was started in, if it is one of git's."""
     try:
         result = subprocess.run(

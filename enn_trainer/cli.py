@@ -14,6 +14,7 @@ from enn_trainer.eval_command import eval_command
 from enn_trainer.load_world import envs_by_id, factory_of
 from enn_trainer.loop import train
 from enn_trainer.play_command import play_command
+from enn_trainer.plot_command import plot_command
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
@@ -27,6 +28,7 @@ commands:
   eval     measure an agent: enn eval runs/xor --episodes 1000
   play     play an environment by hand: enn play Minefield --record mine.rec
   config   upgrade configuration files, check their schema: enn config upgrade-config mine.ron
+  plot     draw return, entropy, KL and speed of runs: enn plot runs/Xor__*
   envs     list the worlds that ship with this program
 
 enn COMMAND --help tells more."""
@@ -71,6 +73,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "eval": eval_command,
     "play": play_command,
     "config": config_command,
+    "plot": plot_command,
     "envs": lambda rest: envs_command(),
 }
 

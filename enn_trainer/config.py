@@ -166,6 +166,7 @@ class TrainConfig(Versioned):
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
         bc: Behavioural cloning beside PPO; none if not set.
+        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
     """
 
     env: EnvConfig
@@ -192,6 +193,7 @@ class TrainConfig(Versioned):
     cuda_empty_cache: bool = False
     stop: List[str] = field(default_factory=list)
     bc: Optional[BCConfig] = None
+    mlflow_tracking_uri: Optional[str] = None
 
     def __post_init__(self) -> None:
         refuse(

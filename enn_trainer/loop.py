@@ -34,7 +34,6 @@ from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.threads import torch_threads
-from enn_trainer.unbuilt import check_supported
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
@@ -113,7 +112,6 @@ class Trainer:
     ) -> None:
         self.manager = StateManager.adopt(state_manager)
         self.config = self.manager.config
-        check_supported(self.config)
         self._device = choose_device(self.config.cuda)
         self._create_envs = env_factory(env)
         self._callbacks = tuple(callbacks)
@@ -243,7 +241,9 @@ class Trainer:
                 self._update()
             why = self._why_over(stop)  # before it is saved what conditions remember
             if not evaluates:
-                self._saved(self.manager.step())
+                with run.spans.span("checkpoint"):
+                    path = self.manager.step()
+                self._saved(path)
         return why
 
     def _update(self) -> dict[str, float]:
@@ -256,15 +256,20 @@ class Trainer:
         self._before.take(state)
         try:
             rates = run.begin_update()
-            rollout = self._collect(self._obs)
+            with run.spans.span("rollout"):
+                rollout = self._collect(self._obs)
             for callback in self._callbacks:
                 callback.on_rollout_end(self, rollout)
-            losses = self._learn(rollout, rates)
+            with run.spans.span("returns"):
+                estimate = advantages(rollout, self.config.ppo, state.reward_scaling)
+            with run.spans.span("optimize"):
+                losses = self._optimize(rollout, estimate, rates)
         except BaseException:
             self._before.put_back(state)
             self._obs = None
             raise
-        state.agent.update_input_stats(rollout.batch)
+        with run.spans.span("stats"):
+            state.agent.update_input_stats(rollout.batch)
         self._obs = rollout.next_obs
         state.step += rollout.num_frames
         metrics = run.end_update(rollout, losses, rates)
@@ -285,15 +290,16 @@ class Trainer:
             first_frame=self.state.step,
             device=self._device,
             check=self._interrupts.check,
+            spans=self._run.spans,
         )
 
-    def _learn(self, rollout: Rollout, rates: Rates) -> dict[str, float]:
+    def _optimize(self, rollout: Rollout, estimate: Estimate, rates: Rates) -> dict[str, float]:
         config, state = self.config, self.state
         return optimize(
             state.agent,
             state.optimizer,
             rollout,
-            advantages(rollout, config.ppo, state.reward_scaling),
+            estimate,
             ppo=config.ppo,
             optim=config.optim,
             ent_coef=rates.ent_coef,
@@ -303,14 +309,22 @@ class Trainer:
             add_bc_gradient=bc_of_update(state.agent, self._demonstrations, config, state.step),
             check=self._interrupts.check,
             after_minibatch=self._tell_minibatch,
+            spans=self._run.spans,
         )
 
     def _evaluate(self) -> dict[str, float]:
         """Measure the agent; nothing if this is cut short."""
         asked = self._interrupts.is_requested
-        suites = evaluate(
-            self.config, self._create_envs, self.state, self._opponents, self._device, asked
-        )
+        with self._run.spans.span("eval"):
+            suites = evaluate(
+                self.config,
+                self._create_envs,
+                self.state,
+                self._opponents,
+                self._device,
+                asked,
+                self._run.show_eval,
+            )
         self._run.tick()
         if asked():
             return {}

@@ -1,6 +1,6 @@
 """Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ from enn_trainer.optimizers import clipped_step
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
+from enn_trainer.spans import OFF, Spans
 from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import GLOBAL
 from rogue_net.rogue_net import NetOutput
@@ -35,6 +36,8 @@ class Sums:
         value_loss: over frames.
         grad_norm: over optimizer steps, before clipping.
         tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
+        kl_of_actions: (actions,), approx_kl of the actors of each.
+        actors_of_actions: (actions,) int64 on the host, how many.
         terms, actors, frames, optimizer_steps: how many of each.
         vf_grad_norm: as grad_norm, of a value network apart from the policy.
         bc_loss: over optimizer steps.
@@ -47,6 +50,8 @@ class Sums:
     value_loss: Tensor
     grad_norm: Tensor
     tuned_entropy: Tensor
+    kl_of_actions: Tensor
+    actors_of_actions: npt.NDArray[np.int64]
     terms: int = 0
     actors: int = 0
     frames: int = 0
@@ -55,10 +60,15 @@ class Sums:
     bc_loss: Tensor | float = 0.0
 
     @staticmethod
-    def zero(device: torch.device, num_tuned: int = 0) -> "Sums":
+    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "Sums":
         """Nothing covered yet."""
         zero = torch.zeros((), device=device)
-        return Sums(zero, zero, zero, zero, zero, zero, torch.zeros(num_tuned, 2, device=device))
+        return Sums(
+            *(zero, zero, zero, zero, zero, zero),
+            tuned_entropy=torch.zeros(num_tuned, 2, device=device),
+            kl_of_actions=torch.zeros(num_actions, device=device),
+            actors_of_actions=np.zeros(num_actions, dtype=np.int64),
+        )
 
     def __iadd__(self, other: "Sums") -> "Sums":
         for f in fields(self):
@@ -90,6 +100,15 @@ class Sums:
             "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
         }
 
+    def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
+        """`policy/<action>/kl` of each action that had actors, in the order of the sums."""
+        sums = self.kl_of_actions.tolist()
+        return {
+            f"policy/{name}/kl": kl / actors
+            for name, kl, actors in zip(actions, sums, self.actors_of_actions.tolist(), strict=True)
+            if actors
+        }
+
 
 def optimize(
     agent: PPOAgent,
@@ -106,6 +125,7 @@ def optimize(
     check: Callable[[], None] = lambda: None,
     after_minibatch: Callable[[Sums], None] = lambda done: None,
     add_bc_gradient: Callable[[int], Tensor] | None = None,
+    spans: Spans = OFF,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -130,6 +150,7 @@ def optimize(
         after_minibatch: called after each optimizer step, with what it covered.
         add_bc_gradient: adds what is to be learnt from recordings to the gradient of an optimizer
             step, counted from 0, and returns its loss; None for nothing.
+        spans: measures the parts.
 
     Returns:
         The losses by their published names.
@@ -142,7 +163,8 @@ def optimize(
     ent_tunings = {} if ent_tunings is None else ent_tunings
     agent.train()
     returns, advantages = estimate.returns.flatten(), estimate.advantages.flatten()
-    total = Sums.zero(returns.device, len(ent_tunings))
+    num_actions = len(rollout.actions)
+    total = Sums.zero(returns.device, num_actions, len(ent_tunings))
     entities = _entities_of_each_frame(rollout)
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
@@ -157,15 +179,16 @@ def optimize(
             keys=mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64),
         )
         agent.zero_grad(set_to_none=True)
-        done = Sums.zero(returns.device, len(ent_tunings))
+        done = Sums.zero(returns.device, num_actions, len(ent_tunings))
         for piece in microbatches(entities[frames], optim.micro_bs, optim.max_entities):
             check()
-            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
+            done += _backward(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, spans)
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
-        done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
-        if vf_optimizer is not None:
-            done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
+        with spans.span("step"):
+            done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
+            if vf_optimizer is not None:
+                done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
         done.optimizer_steps = 1
         refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
@@ -177,6 +200,7 @@ def optimize(
     agent.eval()
     return {
         **total.means(),
+        **total.kl_scalars(rollout.actions),
         **tuned_scalars(ent_tunings, total.tuned_entropy),
         **_beyond_bins(returns, ppo),
         **(
@@ -269,12 +293,15 @@ def _backward(
     ppo: PPOConfig,
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
+    spans: Spans,
 ) -> Sums:
     """Add the gradient of some frames of a minibatch."""
     frames = minibatch.frames[piece]
-    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-    batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
-    out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
+    with spans.span("gather"):
+        chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+        batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+    with spans.span("forward"):
+        out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
     old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     logratio, entropies = _of_all_actors(out, old_logprobs)
     frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
@@ -299,8 +326,11 @@ def _backward(
     ).sum()
     loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with spans.span("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
     logratio, judged = logratio.detach(), judged.detach()
+    approx_kl = losses.approx_kl(logratio)
+    actors_of_actions = [len(rows.values) for rows in chosen.values()]
     tuned_entropy = [
         normalised_entropy(out.log_probs[name].detach(), out.entropies[name].detach())
         for name in ent_tunings
@@ -308,11 +338,13 @@ def _backward(
     return Sums(
         policy_loss=policy_loss.detach(),
         entropy=entropy.detach(),
-        approx_kl=losses.approx_kl(logratio).sum(),
+        approx_kl=approx_kl.sum(),
         clipped=losses.is_clipped(judged, ppo.clip_coef).sum(),
         value_loss=value_loss.detach(),
         grad_norm=torch.zeros_like(policy_loss),
         tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        kl_of_actions=torch.stack([kl.sum() for kl in torch.split(approx_kl, actors_of_actions)]),
+        actors_of_actions=np.array(actors_of_actions),
         terms=_num_terms(rollout, frames, ppo.weight_by),
         actors=len(logratio),
         frames=len(frames),

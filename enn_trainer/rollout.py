@@ -11,6 +11,7 @@ from torch import Tensor
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
 from enn_trainer.capture import act
+from enn_trainer.spans import OFF, Spans
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor
@@ -24,6 +25,7 @@ class Rollout:
         batch: the T * B frames.
         actions: per action int64 (actors,) per frame, the choices.
         logprobs: per action float32 (actors,) per frame, of the choices.
+        entropies: per action float32 (actors,) per frame, of all that could be chosen.
         values: (T, B) float32.
         rewards: (T, B) float32, of the step from each frame.
         terminated: (T, B) bool, the episode ended by itself in that step.
@@ -38,6 +40,7 @@ class Rollout:
     batch: EntityBatch
     actions: Mapping[str, RaggedTensor]
     logprobs: Mapping[str, RaggedTensor]
+    entropies: Mapping[str, RaggedTensor]
     values: Tensor
     rewards: Tensor
     terminated: Tensor
@@ -65,6 +68,7 @@ def collect(
     first_frame: int,
     device: torch.device,
     check: Callable[[], None] = lambda: None,
+    spans: Spans = OFF,
 ) -> Rollout:
     """Act for `steps` steps in every environment.
 
@@ -78,6 +82,7 @@ def collect(
         first_frame: how many frames the run had before; the choices depend on it.
         device: where the frames are kept.
         check: called before each step; what it raises ends the rollout.
+        spans: measures the parts.
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
@@ -86,10 +91,13 @@ def collect(
     metrics: dict[str, Metric] = {}
     for t in range(steps):
         check()
-        batch = EntityBatch.of(obs, device)
+        with spans.span("batch"):
+            batch = EntityBatch.of(obs, device)
         frame = first_frame + t * num_envs
-        out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))
-        obs = act(envs, obs_space, out, batch, frame)
+        with spans.span("act"):
+            out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))
+        with spans.span("env"):
+            obs = act(envs, obs_space, out, batch, frame)
         batches.append(batch)
         outputs.append(out)
         rewards.append(obs.reward.copy())  # environments may reuse their arrays
@@ -98,26 +106,31 @@ def collect(
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
         add_metrics(metrics, obs.metrics)
+    with spans.span("values"):
+        last_values = agent.values(EntityBatch.of(obs, device))["value"].flatten()
+        final_values = torch.zeros(0, device=device)
+        if finals:
+            final_values = agent.values(EntityBatch.cat(finals))["value"].flatten()
     batch = EntityBatch.cat(batches)
     lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
+
+    def of_actors(said: Sequence[Mapping[str, Tensor]]) -> dict[str, RaggedTensor]:
+        return {
+            name: RaggedTensor(torch.cat([one[name] for one in said]), lengths[name])
+            for name in lengths
+        }
+
     return Rollout(
         batch=batch,
-        actions={
-            name: RaggedTensor(torch.cat([out.actions[name] for out in outputs]), lengths[name])
-            for name in lengths
-        },
-        logprobs={
-            name: RaggedTensor(torch.cat([out.logprobs[name] for out in outputs]), lengths[name])
-            for name in lengths
-        },
+        actions=of_actors([out.actions for out in outputs]),
+        logprobs=of_actors([out.logprobs for out in outputs]),
+        entropies=of_actors([out.entropies for out in outputs]),
         values=torch.stack([out.values["value"].flatten() for out in outputs]),
         rewards=_stack(rewards, device),
         terminated=_stack(terminated, device),
         truncated=_stack(truncated, device),
-        last_values=agent.values(EntityBatch.of(obs, device))["value"].flatten(),
-        final_values=agent.values(EntityBatch.cat(finals))["value"].flatten()
-        if finals
-        else torch.zeros(0, device=device),
+        last_values=last_values,
+        final_values=final_values,
         metrics=metrics,
         next_obs=obs,
     )

@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from enn_trainer.action_statistics import action_statistics
 from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluate import SuiteResult
+from enn_trainer.open_track import open_track
 from enn_trainer.optimizers import begin_update
 from enn_trainer.progress import Progress, ProgressLine
 from enn_trainer.reward_scaling import reward_scalars
 from enn_trainer.rollout import Rollout
 from enn_trainer.schedules import scheduled_fields
+from enn_trainer.spans import Spans
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now
-from enn_trainer.track import (
-    Track,
-    action_frequencies,
-    flatten_config,
-    metric_scalars,
-    new_run_name,
-)
+from enn_trainer.system_numbers import system_numbers
+from enn_trainer.track import metric_scalars
+
+SAVE_SPANS_EVERY_S = 60.0
 
 
 class TrainResult(float):
@@ -75,13 +75,11 @@ class Run:
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
         self.progress: Progress | None = None
-        runs = Path(config.data_dir) / "runs"
-        if not state.run_name:
-            trial = "" if config.trial is None else f"__{config.trial}"
-            world = config.env.id.rpartition(":")[2]  # not the file that it is in
-            base = f"{world}__{config.name}__{config.seed}{trial}"
-            state.run_name = new_run_name(runs, base)
-        self.track = stack.enter_context(Track(runs / state.run_name, flatten_config(config)))
+        self.spans = Spans()
+        self.spans_saved_s = self.tick_s
+        track, self.folder = open_track(manager, self.say)
+        self.track = stack.enter_context(track)
+        stack.callback(self._save_spans)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -170,33 +168,39 @@ class Run:
         """Count the time; the metrics of the update by tag."""
         self.tick()
         seconds = max(self.tick_s - self.update_start, 1e-9)
-        fps = rollout.num_frames / seconds
-        return {
-            **metric_scalars(rollout.metrics),
-            **losses,
-            **action_frequencies(
-                self.state.action_space,
-                {name: rows.values.cpu().numpy() for name, rows in rollout.actions.items()},
-            ),
-            "charts/learning_rate": rates.lr,
-            "charts/entropy_coef": rates.ent_coef,
-            **reward_scalars(self.state.reward_scaling),
-            **{f"schedule/{path}": now for path, now in scheduled_fields(self.config).items()},
-            "charts/SPS": (self.state.step - self.first_step) / max(self.seconds, 1e-9),
-            "restart": self.state.restart,
-            "throughput": fps,
-            "fps": fps,
-            "eps": rollout.batch.num_entities() / seconds,
-        }
+        own_ms, self.phases_ms = self.spans.since_last()
+        with self.spans.span("track"):
+            fps = rollout.num_frames / seconds
+            scheduled = scheduled_fields(self.config).items()
+            return {
+                **metric_scalars(rollout.metrics),
+                **losses,
+                **action_statistics(rollout, self.state.action_space),
+                "charts/learning_rate": rates.lr,
+                "charts/entropy_coef": rates.ent_coef,
+                **reward_scalars(self.state.reward_scaling),
+                **{f"schedule/{path}": value for path, value in scheduled},
+                "charts/SPS": (self.state.step - self.first_step) / max(self.seconds, 1e-9),
+                "restart": self.state.restart,
+                "throughput": fps,
+                "fps": fps,
+                "eps": rollout.batch.num_entities() / seconds,
+                **system_numbers(rollout.values.device),
+                **{f"trace/{path}": ms for path, ms in own_ms.items()},
+            }
 
     def tell_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
         """Track the metrics of an update and show how it went."""
-        self._track(metrics)
+        with self.spans.span("track"):
+            self._track(metrics)
         episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
         if episodes.count:
             self.mean_return = episodes.mean
+        if self.tick_s - self.spans_saved_s >= SAVE_SPANS_EVERY_S:
+            self._save_spans()
         if self.progress is None:
             return
+        tags = {name: f"policy/{name}/normalised_entropy" for name in rollout.actions}
         self.progress.update(
             ProgressLine(
                 step=self.state.step,
@@ -210,16 +214,27 @@ class Run:
                 frames_per_s=metrics["fps"],
                 entities_per_s=metrics["eps"],
                 entities_per_frame=rollout.batch.num_entities() / rollout.num_frames,
+                normalised_entropies={n: metrics[tag] for n, tag in tags.items() if tag in metrics},
+                phases_ms=self.phases_ms,
+                memory_mb=metrics["system/rss_mb"],
             )
         )
+
+    def show_eval(self, suite: str, share: float) -> None:
+        """Show how much of a suite is played, from 0 to 1."""
+        if self.progress is not None:
+            self.progress.evaluating(share)
 
     def tell_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
         """Track the metrics of an evaluation and say how it went."""
         self.last_eval = dict(scalars)
         self._track(scalars)
         for name, suite in suites.items():
-            where = f"[eval {name}]" if name else "[eval]"
-            self.say(f"{where} step {self.state.step}  {suite.in_words()}")
+            if self.progress is not None and not name:
+                self.progress.evaluated(self.state.step, suite.in_words())
+            else:
+                where = f"[eval {name}]" if name else "[eval]"
+                self.say(f"{where} step {self.state.step}  {suite.in_words()}")
 
     def save(self, why: str, interrupted: bool) -> Path | None:
         """Save the end of the run, and say why it ends and where it is saved."""
@@ -235,6 +250,10 @@ class Run:
         result.step, result.checkpoint = self.state.step, self.saved
         result.eval, result.interrupted, result.stopped_by = self.last_eval, interrupted, why
         return result
+
+    def _save_spans(self) -> None:
+        self.spans.save(self.folder / "spans.json")
+        self.spans_saved_s = time.monotonic()
 
     def _warn_of_unknown(self, condition: Condition) -> None:
         """Say so, once, if a condition looks at what is not measured.

@@ -53,6 +53,7 @@ class State:
         action_space: What can be done in it.
         time_used: Seconds of training, over all restarts.
         run_name: The folder that trackers write to, so that a resumed run continues there.
+        tracker_ids: What services call the run, by service, so that it continues there as well.
         ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
             is made of.
         reward_scaling: The returns so far, if rewards are scaled by them.
@@ -70,6 +71,7 @@ class State:
     action_space: Dict[str, ActionSpace]
     time_used: float = 0.0
     run_name: str = ""
+    tracker_ids: Dict[str, str] = field(default_factory=dict)
     ent_tunings: Dict[str, Tensor] = field(default_factory=dict)
     reward_scaling: Optional[RewardScaling] = None
     memory: Dict[str, Any] = field(default_factory=dict)
@@ -234,6 +236,7 @@ def _dump_state(state: State) -> str:
         "time_used": state.time_used,
         "run_name": state.run_name,
         "memory": state.memory,
+        "tracker_ids": state.tracker_ids,
         "obs_space": ron.Struct(
             "ObsSpace",
             {"global_features": state.obs_space.global_features, "entities": entities},

@@ -1,67 +1,56 @@
-"""Where the numbers of a run go: TensorBoard files, one scalar per tag and step.
+"""Where the numbers of a run go: to several sinks at once, one scalar per tag and step.
 
-The tags of a run, which dashboards rely on; whoever calls `Track.write` composes them:
-
-| Tags | Meaning |
-| --- | --- |
-| `charts/learning_rate`, `charts/entropy_coef`, `charts/SPS` | rates; frames per second |
-| `schedule/<path of the field>` | the value of each setting that follows a schedule |
-| `losses/value_loss`, `losses/policy_loss`, `losses/entropy` | the terms of the loss |
-| `losses/approx_kl`, `losses/clipfrac`, `losses/explained_variance` | how far the update went |
-| `losses/gradnorm`, `losses/vf_gradnorm` | before clipping |
-| `losses/normalised_entropy/<name>`, `charts/entropy_coef/<name>` | of `ppo.ent_targets` |
-| `losses/returns_beyond_bins`, `charts/reward_deviation` | of `hl_gauss`; of `reward_scaling` |
-| `actions/<name>/<label>` | `action_frequencies` |
-| `<name>.mean`, `.min`, `.max`, `.count` | `metric_scalars` of the environments |
-| `eval/...` | `metric_scalars` of an evaluation |
-| `restart`, `throughput`, `fps`, `eps` | the process: restarts, speed |
+`docs/tracking.md` lists the tags, which dashboards rely on; whoever calls `Track.write` composes
+them. `open_track.py` says which sinks a run has.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Protocol, Self, final, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import as_written
-from entity_env import (
-    ActionName,
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-    Metric,
-)
+from entity_env.vec_env import Metric
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FLUSH_EVERY_S = 10
-"""A person watching TensorBoard waits at most this long for a number."""
+RETRY_AFTER_S = 60.0
+"""A service that does not answer may take minutes to fail: a run must not wait for it each time."""
+
+
+class Sink(Protocol):
+    """Takes the numbers of a run."""
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Take scalars by tag; NaN and infinity are numbers like others.
+
+        Args:
+            step: frames over all environments and restarts; never goes back.
+            scalars: the values by tag.
+        """
+
+    def close(self) -> None:
+        """Hand on what is still buffered."""
+
+
+@runtime_checkable
+class VideoSink(Sink, Protocol):
+    """Takes videos as well."""
+
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Take a video file; it is read before this returns, or never changed afterwards."""
 
 
 @final
 class Track:
-    """Writes scalars to TensorBoard files.
+    """Writes to all sinks of a run; closes them when the context is left."""
 
-    Args:
-        log_dir: where the files go; made when absent.
-        config_table: the hyperparameters by full name, written as a table under the text tag
-            "hyperparameters"; see `flatten_config`.
-    """
-
-    def __init__(self, log_dir: Path, config_table: Mapping[str, object]) -> None:
-        # Imported here because it takes seconds and most commands track nothing.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(log_dir), flush_secs=FLUSH_EVERY_S)
-        self._writer.add_text("hyperparameters", _markdown_table(config_table))
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
 
     def __enter__(self) -> Self:
         return self
@@ -70,35 +59,77 @@ class Track:
         self.close()
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each scalar under its own tag. NaN and infinity are written as they are.
+        """Write each scalar under its own tag."""
+        for sink in self._sinks:
+            sink.write(step, scalars)
 
-        Args:
-            step: frames over all environments and restarts.
-            scalars: the values by tag.
-        """
-        for tag, value in scalars.items():
-            self._writer.add_scalar(tag, value, step)
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Show a video file, such as one of an evaluation, where videos can be shown."""
+        for sink in self._sinks:
+            if isinstance(sink, VideoSink):
+                sink.video(step, name, path)
 
     def close(self) -> None:
-        """Write what is still buffered and close the files."""
-        self._writer.close()
+        """Write what is still buffered and close everything."""
+        for sink in self._sinks:
+            sink.close()
 
 
-def new_run_name(runs: Path, base: str) -> str:
-    """A name for the folder of a new run: the base, the time, and a number if that is taken."""
-    stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stamped], (f"{stamped}-{i}" for i in itertools.count(2)))
-    for name in names:
+@final
+class Guarded:
+    """A sink that may fail without ending the run: the first failure is said, once.
+
+    After a failure nothing is sent for a minute; what comes in that time is missing there.
+
+    Args:
+        name: of the service.
+        open_sink: connects to it.
+        say: prints a line.
+        clock: seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_sink: Callable[[], Sink],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._say, self._clock = name, say, clock
+        self._failed = False
+        self._silent_until = -float("inf")
+        self._sink: Sink | None = None
+        self._try(lambda: setattr(self, "_sink", open_sink()))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write each scalar, if the service works."""
+        sink = self._sink
+        if sink is not None and self._clock() >= self._silent_until:
+            self._try(lambda: sink.write(step, scalars))
+
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Show a video file, if the service works and shows videos."""
+        sink = self._sink
+        if isinstance(sink, VideoSink) and self._clock() >= self._silent_until:
+            self._try(lambda: sink.video(step, name, path))
+
+    def close(self) -> None:
+        """Hand on what is buffered, if the service works."""
+        if self._sink is not None:
+            self._try(self._sink.close)
+
+    def _try(self, call: Callable[[], None]) -> None:
         try:
-            (runs / name).mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise ConfigError(
-                f"data_dir: expected a folder to write to, got {runs.parent} ({error.strerror})"
-            ) from None
-        return name
-    raise AssertionError("there is always another number")
+            call()
+        except Exception as error:  # whatever a service raises: the run is worth more
+            self._silent_until = self._clock() + RETRY_AFTER_S
+            if not self._failed:
+                self._failed = True
+                what = (str(error).splitlines() or [""])[0]
+                self._say(
+                    f"{self._name} failed, training goes on without it for now: "
+                    f"{type(error).__name__}: {what}"
+                )
 
 
 def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:
@@ -116,31 +147,6 @@ def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str,
     return scalars
 
 
-def action_frequencies(
-    action_space: Mapping[ActionName, ActionSpace],
-    chosen: Mapping[ActionName, npt.NDArray[np.int64]],
-) -> dict[str, float]:
-    """How often each labelled choice was made: `actions/<name>/<label>`, from 0 to 1.
-
-    Args:
-        action_space: the actions. Selecting an entity has no labels and gives nothing.
-        chosen: (actors,) int64 indices of the choices, for every categorical and global action.
-
-    Returns:
-        Frequencies that add up to 1 for each action; none for an action without actors.
-    """
-    frequencies: dict[str, float] = {}
-    for name, space in action_space.items():
-        if not isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace):
-            continue
-        indices = chosen[name]
-        if indices.size > 0:
-            counts = np.bincount(indices, minlength=len(space))
-            for label, count in zip(space.index_to_label, counts, strict=True):
-                frequencies[f"actions/{name}/{label}"] = float(count / indices.size)
-    return frequencies
-
-
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
     """What a tree of dataclasses was set to, by full name, such as `net.d_model`."""
     flat: dict[str, object] = {}
@@ -151,11 +157,3 @@ def flatten_config(config: DataclassInstance) -> dict[str, object]:
         else:
             flat[field.name] = as_written(value)
     return flat
-
-
-def _markdown_table(rows: Mapping[str, object]) -> str:
-    lines = ["| parameter | value |", "| --- | --- |"]
-    for name, value in rows.items():
-        cell = str(value).replace("|", "\\|").replace("\n", " ")  # either would break the table
-        lines.append(f"| {name} | {cell} |")
-    return "\n".join(lines)

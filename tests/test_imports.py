@@ -9,7 +9,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ["entity_env", "rogue_net", "enn_trainer"]
-EXTRAS = {"wandb", "gymnasium", "pettingzoo", "optuna", "onnx", "mlflow", "imageio", "PIL"}
+EXTRAS = {
+    "wandb",
+    "gymnasium",
+    "pettingzoo",
+    "optuna",
+    "onnx",
+    "mlflow",
+    "matplotlib",
+    "imageio",
+    "PIL",
+}
 HEAVY_OR_EXTRA = EXTRAS | {"tensorboard"}
 
 

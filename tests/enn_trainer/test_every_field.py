@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
+import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from enn_trainer import (
@@ -227,6 +228,37 @@ def imitates_otherwise(change: str, *beside: str) -> Case:
     return case
 
 
+def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
+    """With `track=true` and more, the own `init` of W&B is told so; without, it is not called."""
+
+    def case(runs: Runs) -> None:
+        told: list[dict[str, Any]] = []
+        init = wandb.init
+
+        def noting(**kwargs: Any) -> Any:
+            told.append(kwargs)
+            return init(**kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("WANDB_MODE", "offline")
+            patch.setattr(wandb, "init", noting)
+            runs("total_timesteps=24")
+            assert not told
+            runs("track=true", "total_timesteps=24", *overrides)
+        assert [(kwargs["project"], kwargs["entity"]) for kwargs in told] == [(project, entity)]
+
+    return case
+
+
+def mlflow_is_used(runs: Runs) -> None:
+    """A folder that nobody can write to is MLflow's failure, and does not stop the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        ran = runs("mlflow_tracking_uri=nothing://of-this-kind")
+    assert "mlflow" not in ran.manager.state.tracker_ids
+    assert ran.manager.state.step == 48
+
+
 CASES: dict[str, Case] = {
     # EnvConfig
     "EnvConfig.kwargs": shows(
@@ -409,11 +441,12 @@ CASES: dict[str, Case] = {
         but=(),
     ),
     "TrainConfig.cuda": the_gpu_is_looked_for,
-    "TrainConfig.track": refused("track=true", field="track"),
-    "TrainConfig.wandb_project_name": refused(
-        "track=true", "wandb_project_name=mine", field="track"
+    "TrainConfig.track": tells_wandb(project="enn-ppo", entity=None),
+    "TrainConfig.wandb_project_name": tells_wandb(
+        "wandb_project_name=mine", project="mine", entity=None
     ),
-    "TrainConfig.wandb_entity": refused("track=true", "wandb_entity=me", field="track"),
+    "TrainConfig.wandb_entity": tells_wandb("wandb_entity=me", project="enn-ppo", entity="me"),
+    "TrainConfig.mlflow_tracking_uri": mlflow_is_used,
     "TrainConfig.capture_samples": shows(
         FILE, that=lambda ran: (ran.folder / "file.rec").exists(), but=()
     ),

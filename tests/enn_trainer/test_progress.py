@@ -280,3 +280,47 @@ def test_an_update_that_is_not_due_costs_little() -> None:
 )
 def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+def test_panel_shows_freedom_phases_memory_and_evaluations() -> None:
+    console, clock = terminal(), Clock()
+    line = LINE._replace(
+        step=500,
+        normalised_entropies={"walk": 0.5, "watch": 1.0},
+        phases_ms={"rollout": 60.0, "optimize": 30.0, "track": 10.0},
+        memory_mb=812.4,
+    )
+    with Progress(1000, 0, console, clock) as progress:
+        progress.evaluating(0.25)
+        clock.now_s += 1
+        progress.evaluating(0.5)
+        assert "evaluating 50%" in output(console)
+        progress.evaluated(0, "episodic_reward 0.9")
+        clock.now_s += 1
+        progress.update(line)
+        clock.now_s += 1
+        progress.evaluating(0.37)
+    panel = output(console).rpartition("╭")[2]
+    assert "evaluation  37%  step 0  episodic_reward 0.9" in panel
+    assert "812 MB" in panel
+    for shown in (
+        "walk",
+        "0.50",
+        "watch",
+        "1.00",
+        "█ rollout 60%",
+        "▓ optimize 30%",
+        "▒ track 10%",
+    ):
+        assert shown in panel
+    (bar,) = [row for row in panel.splitlines() if "█▓" in row]
+    # 98 columns, of which 6 are border and padding: 92 * 0.6, 92 * 0.3, 92 * 0.1
+    assert [bar.count(glyph) for glyph in "█▓▒"] == [55, 28, 9]
+
+
+def test_evaluations_are_plain_lines_elsewhere() -> None:
+    console = plain_console()
+    with Progress(1000, 0, console, Clock()) as progress:
+        progress.evaluating(0.5)
+        progress.evaluated(10, "episodic_reward 0.9")
+    assert output(console) == "[eval] step 10  episodic_reward 0.9\n"

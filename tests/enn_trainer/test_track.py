@@ -10,14 +10,9 @@ from tensorboard.backend.event_processing import (  # type: ignore[import-untype
     event_accumulator,
 )
 
-from enn_trainer.track import Track, action_frequencies, flatten_config, metric_scalars
-from entity_env import (
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-    Metric,
-    SelectEntityActionSpace,
-)
+from enn_trainer.track import Track, flatten_config, metric_scalars
+from enn_trainer.track_tensorboard import TensorBoardSink
+from entity_env import Metric
 
 
 @dataclass
@@ -44,7 +39,7 @@ def hyperparameters(log_dir: Path) -> str:
 
 
 def test_scalars_are_read_back_under_their_tags_at_their_steps(tmp_path: Path) -> None:
-    with Track(tmp_path / "run", {}) as track:
+    with Track([TensorBoardSink(tmp_path / "run", {})]) as track:
         track.write(2048, {"losses/entropy": 1.5, "episodic_reward.mean": 0.25})
         track.write(4096, {"losses/entropy": 1.25})
     events = read(tmp_path / "run")
@@ -58,7 +53,7 @@ def test_scalars_are_read_back_under_their_tags_at_their_steps(tmp_path: Path) -
 
 def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
     """A diverged run must look diverged, not like one that stopped reporting."""
-    with Track(tmp_path, {}) as track:
+    with Track([TensorBoardSink(tmp_path, {})]) as track:
         track.write(1, {"nan": math.nan, "inf": math.inf})
     events = read(tmp_path)
     assert math.isnan(events.Scalars("nan")[0].value)
@@ -66,7 +61,7 @@ def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
 
 
 def test_hyperparameters_are_a_table_with_full_names(tmp_path: Path) -> None:
-    with Track(tmp_path, flatten_config(Config())):
+    with Track([TensorBoardSink(tmp_path, flatten_config(Config()))]):
         pass
     assert hyperparameters(tmp_path).splitlines() == [
         "| parameter | value |",
@@ -79,7 +74,7 @@ def test_hyperparameters_are_a_table_with_full_names(tmp_path: Path) -> None:
 
 
 def test_a_value_cannot_break_the_table(tmp_path: Path) -> None:
-    with Track(tmp_path, {"filter": "a|b\nc"}):
+    with Track([TensorBoardSink(tmp_path, {"filter": "a|b\nc"})]):
         pass
     assert hyperparameters(tmp_path).splitlines()[2:] == ["| filter | a\\|b c |"]
 
@@ -88,7 +83,7 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
     """The numbers before a crash are those one wants to see."""
 
     def crash() -> None:
-        with Track(tmp_path, {}) as track:
+        with Track([TensorBoardSink(tmp_path, {})]) as track:
             track.write(1, {"x": 1.0})
             raise RuntimeError("crash")
 
@@ -97,9 +92,12 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
     assert read(tmp_path).Scalars("x")[0].value == 1.0
 
 
-def test_tensorboard_is_not_imported_with_the_module() -> None:
+def test_no_service_is_imported_with_the_modules() -> None:
     """It takes seconds, which every command would pay."""
-    code = "import sys, enn_trainer.track; sys.exit('tensorboard' in sys.modules)"
+    code = (
+        "import sys, enn_trainer.open_track; "
+        "sys.exit(bool({'tensorboard', 'wandb', 'mlflow', 'matplotlib'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -116,28 +114,3 @@ def test_metric_scalars_have_mean_min_max_and_count() -> None:
 def test_a_metric_that_counted_nothing_has_only_its_count() -> None:
     """Its range is infinite and its mean undefined; a chart is better off without them."""
     assert metric_scalars({"reward": Metric()}) == {"reward.count": 0.0}
-
-
-def test_action_frequencies_cover_every_label_of_categorical_and_global_actions() -> None:
-    action_space: dict[str, ActionSpace] = {
-        "move": CategoricalActionSpace(["left", "right", "stay"]),
-        "speak": GlobalCategoricalActionSpace(["yes", "no"]),
-        "attack": SelectEntityActionSpace(),
-    }
-    chosen = {
-        "move": np.array([0, 2, 2, 2]),
-        "speak": np.array([1]),
-        "attack": np.array([5, 9]),
-    }
-    assert action_frequencies(action_space, chosen) == {
-        "actions/move/left": 0.25,
-        "actions/move/right": 0.0,
-        "actions/move/stay": 0.75,
-        "actions/speak/yes": 0.0,
-        "actions/speak/no": 1.0,
-    }
-
-
-def test_an_action_without_actors_has_no_frequencies() -> None:
-    action_space = {"move": CategoricalActionSpace(["left", "right"])}
-    assert action_frequencies(action_space, {"move": np.zeros(0, dtype=np.int64)}) == {}

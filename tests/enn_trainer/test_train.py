@@ -115,7 +115,7 @@ def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
     run(tmp_path / "data", "name=yours", "trial=8", **where)
     (folder,) = (tmp_path / "data" / "runs").iterdir()
     assert folder.name == manager.state.run_name
-    assert len(list(folder.iterdir())) == 2, "a file of each process"
+    assert len(list(folder.glob("events*"))) == 2, "a file of each process"
 
 
 def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
@@ -338,7 +338,6 @@ def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
             'net.translation={"reference_entity": "Sun", "position_features": ["x"]}',
             "net: translation.reference_entity: .*got 'Sun'",
         ),
-        ("track=true", "track"),
         ("capture_logits=true", "capture_logits"),
         ("optim.bs=25", "optim.bs"),
         ('env.kwargs={"speed": 3}', "env.kwargs"),

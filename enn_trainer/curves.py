@@ -1,0 +1,176 @@
+"""Curves of runs: which runs belong together, their means, and how they are drawn."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+# The two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom, and beyond.
+T_95: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+T_95 += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+T_95 += (2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+T_95_BEYOND = 1.96
+
+SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
+GRID = 1000
+"""Points of a mean curve: as many as can be told apart."""
+# Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+NAMES = {
+    "episodic_reward.mean": "return",
+    "losses/entropy": "entropy (nats)",
+    "losses/approx_kl": "KL from the policy before",
+    "fps": "frames per second",
+}
+
+
+class Run(NamedTuple):
+    """The numbers of a run.
+
+    Attributes:
+        name: of its folder.
+        config: its settings by full name; empty if they are not known.
+        points: by tag the values by step.
+    """
+
+    name: str
+    config: Mapping[str, object]
+    points: Mapping[str, Mapping[int, float]]
+
+
+class Curve(NamedTuple):
+    """A line, perhaps within a band.
+
+    Attributes:
+        label: what it is of.
+        steps: (n,) float, frames.
+        values: (n,) float.
+        spread: (n,) float, half the width of the band; None for a single run.
+    """
+
+    label: str
+    steps: Floats
+    values: Floats
+    spread: Floats | None
+
+
+def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Put runs that differ in nothing but the seed together, under a label of their own."""
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        same = {name: v for name, v in run.config.items() if name not in SAME_IN_A_GROUP}
+        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or run.name
+        groups.setdefault(key, []).append(run)
+    labels = [
+        group[0].name
+        if len(group) == 1
+        else f"{group[0].config['env.id']} {group[0].config['name']}, {len(group)} seeds"
+        for group in groups.values()
+    ]
+    different = _differences([group[0].config for group in groups.values()])
+    return [
+        (label if labels.count(label) == 1 or not extra else f"{label}, {extra}", group)
+        for label, extra, group in zip(labels, different, groups.values(), strict=True)
+    ]
+
+
+def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curve:
+    """The curve of runs that belong together: their mean, where all of them have numbers.
+
+    Args:
+        label: what it is of.
+        runs: one or several.
+        tag: which numbers.
+        smooth: each point is the mean of as many points, itself the last of them.
+    """
+    lines = [_line(run.points.get(tag, {}), smooth) for run in runs]
+    lines = [(steps, values) for steps, values in lines if len(steps)]
+    if not lines:
+        return Curve(label, np.zeros(0), np.zeros(0), None)
+    if len(lines) == 1:
+        return Curve(label, *lines[0], None)
+    steps = np.unique(np.concatenate([line[0] for line in lines]))
+    steps = steps[(steps >= max(s[0] for s, _ in lines)) & (steps <= min(s[-1] for s, _ in lines))]
+    if len(steps) > GRID:
+        steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
+    values = np.stack([np.interp(steps, s, v) for s, v in lines])  # (runs, n)
+    return Curve(label, steps, values.mean(axis=0), confidence(values))
+
+
+def confidence(values: Floats) -> Floats:
+    """(runs, n) -> (n,), half the width of the 95% interval of the mean, by Student's t."""
+    n = len(values)
+    t = T_95[n - 2] if n - 2 < len(T_95) else T_95_BEYOND
+    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(n))
+
+
+def smoothed(values: Floats, n: int) -> Floats:
+    """(m,) -> (m,), the mean of each value and the n - 1 before it, or of as many as there are."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - n, 0)
+    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
+
+
+def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
+    """Draw a chart for each tag, below and beside each other, into a file.
+
+    Raises:
+        ConfigError: nothing can be drawn for a tag.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    for tag, lines in curves.items():
+        if not any(len(line.steps) for line in lines):
+            raise ConfigError(f"--metric: {tag} has no finite value")
+    columns = 1 if len(curves) == 1 else 2
+    rows = math.ceil(len(curves) / columns)
+    labels = [line.label for line in next(iter(curves.values()))]
+    figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.25 * len(labels)), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for ax, (tag, lines) in zip(axes, curves.items(), strict=False):
+        for i, line in enumerate(lines):
+            style = {
+                "color": COLOURS[i % len(COLOURS)],
+                "linestyle": DASHES[i // len(COLOURS) % len(DASHES)],
+            }
+            marker = "o" if len(line.steps) == 1 else ""
+            ax.plot(line.steps, line.values, label=line.label, lw=1.6, marker=marker, **style)
+            if line.spread is not None:
+                low, high = line.values - line.spread, line.values + line.spread
+                ax.fill_between(line.steps, low, high, color=style["color"], alpha=0.2, lw=0)
+        ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
+        ax.set_xlabel("frames")
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[len(curves) :]:
+        ax.set_visible(False)
+    handles, texts = axes[0].get_legend_handles_labels()
+    banded = any(line.spread is not None for lines in curves.values() for line in lines)
+    title = "mean and 95% confidence band of the mean" if banded else None
+    where: Literal["outside lower center"] = "outside lower center"
+    figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
+    figure.savefig(path, dpi=150)
+
+
+def _line(points: Mapping[int, float], smooth: int) -> tuple[Floats, Floats]:
+    finite = sorted((step, value) for step, value in points.items() if math.isfinite(value))
+    table = np.array(finite, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], smoothed(table[:, 1], smooth)
+
+
+def _differences(configs: Sequence[Mapping[str, object]]) -> list[str]:
+    """What each configuration has otherwise than others."""
+    names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
+    told = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
+    return [", ".join(f"{n}={config.get(n)}" for n in told) for config in configs]

@@ -1,0 +1,36 @@
+"""How much memory a process uses: cheap enough to be asked once an update."""
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+MB = 2**20
+_STATM = Path("/proc/self/statm")
+
+
+def system_numbers(device: torch.device) -> dict[str, float]:
+    """Scalars by tag, in MB (2**20 bytes).
+
+    Args:
+        device: of the networks.
+
+    Returns:
+        `system/rss_mb`, the memory of this process that is in RAM (without worker processes; where
+        the system does not tell, the most it ever was); on a GPU also `system/gpu_memory_mb`, what
+        tensors take now, and `system/gpu_peak_mb`, the most it ever was.
+    """
+    scalars = {"system/rss_mb": _rss_bytes() / MB}
+    if device.type == "cuda":
+        scalars["system/gpu_memory_mb"] = torch.cuda.memory_allocated(device) / MB
+        scalars["system/gpu_peak_mb"] = torch.cuda.max_memory_allocated(device) / MB
+    return scalars
+
+
+def _rss_bytes() -> int:
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else 1024 * largest  # bytes there, else KB
