@@ -1,6 +1,6 @@
 """What users can do at fixed points of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -97,3 +97,64 @@ class Callback:
             trainer: of the run.
             error: what it ends with, if it failed or was interrupted by a second signal.
         """
+
+
+class Callbacks(Callback):
+    """All callbacks of a run as one, in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = tuple(callbacks)
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def on_restore(self, trainer: RunningTrainer) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_restore(trainer)
+
+    def on_train_start(self, trainer: RunningTrainer) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_train_start(trainer)
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_update_start(trainer)
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_rollout_end(trainer, rollout)
+
+    def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_minibatch(trainer, losses)
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_update_end(trainer, metrics)
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_eval_end(trainer, metrics)
+
+    def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
+        """Tell all."""
+        for callback in self._callbacks:
+            callback.on_checkpoint(trainer, path)
+
+    def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
+        """Tell all, also if one of them raises."""
+        failed: Exception | None = None
+        for callback in self._callbacks:
+            try:
+                callback.on_train_end(trainer, error)
+            except Exception as raised:
+                failed = failed or raised
+        if failed is not None:
+            raise failed

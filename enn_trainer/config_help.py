@@ -124,7 +124,8 @@ def unknown_field(root: type[Any], path: str, value: object) -> str:
     ranked = _ranked(path, entries)
     if ranked:
         near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
-        hint = f"did you mean {' or '.join(near)}?"
+        in_section = [name for name in near if name in siblings]
+        hint = f"did you mean {' or '.join(in_section or near)}?"
     else:
         hint = f"expected {', '.join(siblings)}" if siblings else f"{parent} has no fields"
     return f"{path}={shown(value)}: no such field; {hint}"

@@ -7,10 +7,11 @@ from typing import Self
 
 import hyperstate
 
+from enn_trainer.advantages import advantages
 from enn_trainer.agent import PPOAgent
 from enn_trainer.annealing import Rates
 from enn_trainer.bc_term import bc_of_update, open_bc
-from enn_trainer.callbacks import Callback
+from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
@@ -23,9 +24,7 @@ from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.opponents import CreateOpponent
 from enn_trainer.opponents import create_opponent as default_opponent
 from enn_trainer.optimize import Sums, optimize
-from enn_trainer.ppo_config import PPOConfig
-from enn_trainer.returns import Estimate, discounted_returns, gae, next_values
-from enn_trainer.reward_scaling import RewardScaling
+from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.schedules import follow_schedules
@@ -114,7 +113,7 @@ class Trainer:
         self.config = self.manager.config
         self._device = choose_device(self.config.cuda)
         self._create_envs = env_factory(env)
-        self._callbacks = tuple(callbacks)
+        self._callbacks = Callbacks(callbacks)
         self._before = Snapshot()
         self._interrupts = Interrupts()
         self._asked_to_stop: str | None = None
@@ -211,7 +210,9 @@ class Trainer:
         self._interrupts, self._asked_to_stop = Interrupts(), None
         with self._at_work(), self._run.shown(), self._interrupts:
             try:
-                self._tell_start()
+                if self.manager.resumed_from is not None:
+                    self._callbacks.on_restore(self)
+                self._callbacks.on_train_start(self)
                 try:
                     why = self._until(stop)
                 except UpdateAbandoned:
@@ -223,9 +224,9 @@ class Trainer:
             except BaseException as error:
                 if isinstance(error, Exception):
                     self._save_after_failure()
-                self._tell_end(error)
+                self._callbacks.on_train_end(self, error)
                 raise
-            self._tell_end(None)
+            self._callbacks.on_train_end(self, None)
             return self._run.result(why, interrupted)
 
     def _until(self, stop: Condition | None) -> str:
@@ -251,15 +252,13 @@ class Trainer:
         state, run = self.state, self._run
         if self._obs is None:
             self._obs = self._first_frames()
-        for callback in self._callbacks:
-            callback.on_update_start(self)
+        self._callbacks.on_update_start(self)
         self._before.take(state)
         try:
             rates = run.begin_update()
             with run.spans.span("rollout"):
                 rollout = self._collect(self._obs)
-            for callback in self._callbacks:
-                callback.on_rollout_end(self, rollout)
+            self._callbacks.on_rollout_end(self, rollout)
             with run.spans.span("returns"):
                 estimate = advantages(rollout, self.config.ppo, state.reward_scaling)
             with run.spans.span("optimize"):
@@ -273,8 +272,7 @@ class Trainer:
         self._obs = rollout.next_obs
         state.step += rollout.num_frames
         metrics = run.end_update(rollout, losses, rates)
-        for callback in self._callbacks:
-            callback.on_update_end(self, metrics)
+        self._callbacks.on_update_end(self, metrics)
         run.tell_update(rollout, metrics)
         follow_schedules(self.config, state)
         return metrics
@@ -329,8 +327,7 @@ class Trainer:
         if asked():
             return {}
         metrics = eval_scalars({name: suite.metrics for name, suite in suites.items()})
-        for callback in self._callbacks:
-            callback.on_eval_end(self, metrics)
+        self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
         return metrics
 
@@ -356,34 +353,14 @@ class Trainer:
         with suppress(OSError, CheckpointError):  # what is raised already is what matters
             self._saved(self._run.save("failed", interrupted=True))
 
-    def _tell_start(self) -> None:
-        for callback in self._callbacks:
-            if self.manager.resumed_from is not None:
-                callback.on_restore(self)
-            callback.on_train_start(self)
-
     def _tell_minibatch(self, done: Sums) -> None:
-        if self._callbacks:
-            losses = done.means()
-            for callback in self._callbacks:
-                callback.on_minibatch(self, losses)
+        if len(self._callbacks):  # the numbers have to come from the device
+            self._callbacks.on_minibatch(self, done.means())
 
     def _saved(self, path: Path | None) -> Path | None:
         if path is not None:
-            for callback in self._callbacks:
-                callback.on_checkpoint(self, path)
+            self._callbacks.on_checkpoint(self, path)
         return path
-
-    def _tell_end(self, error: BaseException | None) -> None:
-        """All callbacks are told, also if one of them raises."""
-        failed: Exception | None = None
-        for callback in self._callbacks:
-            try:
-                callback.on_train_end(self, error)
-            except Exception as raised:
-                failed = failed or raised
-        if failed is not None:
-            raise failed
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -403,27 +380,3 @@ def _settings(config: TrainConfig) -> Iterator[None]:
         global_randomness_kept(),
     ):
         yield
-
-
-def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:
-    """Returns and advantages of a rollout, (T, B) each.
-
-    Args:
-        rollout: T steps of B environments.
-        ppo: how to estimate.
-        scaling: divides the rewards, after taking them in; None leaves them as they are.
-    """
-    following = next_values(
-        rollout.values,
-        rollout.last_values,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.final_values,
-    )
-    done = rollout.terminated | rollout.truncated
-    rewards = rollout.rewards
-    if scaling is not None:
-        rewards = scaling.scaled(rewards, done, ppo.gamma)
-    if ppo.gae:
-        return gae(rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
-    return discounted_returns(rewards, rollout.values, following, done, ppo.gamma)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.action_statistics import action_statistics, num_legal
+from enn_trainer.advantages import advantages
 from enn_trainer.config import OptimizerConfig
-from enn_trainer.loop import advantages
 from enn_trainer.optimize import optimize
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.rollout import Rollout, collect

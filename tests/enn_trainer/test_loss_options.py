@@ -22,8 +22,8 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
+from enn_trainer.advantages import advantages
 from enn_trainer.entropy_targets import begun
-from enn_trainer.loop import advantages
 from enn_trainer.optimize import optimize
 from enn_trainer.returns import Estimate
 from enn_trainer.rollout import Rollout
@@ -226,7 +226,7 @@ def test_values_of_any_loss_are_learnt(name: str) -> None:
     hour = rollout.batch.features["__global__"].values.view_as(rollout.values)
     returns = 0.5 * hour
     estimate = Estimate(returns, torch.zeros_like(returns))
-    for _ in range(20):
+    for _ in range(60):
         with torch.no_grad():
             now = net.values(rollout.batch)["value"].view_as(returns)
         step(

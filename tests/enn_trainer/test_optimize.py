@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import OptimizerConfig, PPOConfig, RogueNetConfig, TrainConfig
-from enn_trainer.loop import advantages
+from enn_trainer.advantages import advantages
 from enn_trainer.optimize import microbatches, minibatches, optimize
 from enn_trainer.rollout import Rollout, collect
 from enn_trainer.state import make_network
