@@ -96,7 +96,11 @@ ROWS = [
         "treasure_hunt with relative positions",
         "treasure_hunt",
         4.5,
-        _relpos(10, "x_pos", "y_pos"),
+        (
+            *_relpos(10, "x_pos", "y_pos"),
+            "net.relpos_encoding.per_entity_values=true",
+            "optim.lr=0.006",
+        ),
     ),
     Row("cherry_pick", "cherry_pick", 0.99),
     Row("minefield", "minefield", 0.99),
