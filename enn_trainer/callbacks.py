@@ -104,6 +104,9 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = tuple(callbacks)
+        for callback in self._callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"callbacks: expected instances of Callback, got {callback!r}")
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -150,11 +153,11 @@ class Callbacks(Callback):
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
         """Tell all, also if one of them raises."""
-        failed: Exception | None = None
+        failed: BaseException | None = None
         for callback in self._callbacks:
             try:
                 callback.on_train_end(trainer, error)
-            except Exception as raised:
+            except BaseException as raised:
                 failed = failed or raised
         if failed is not None:
             raise failed

@@ -103,6 +103,11 @@ def save(run_dir: Path, step: int, files: Mapping[str, bytes], why: str) -> Chec
     return verify(target)
 
 
+def holds(saved: Checkpoint, name: str, data: bytes) -> bool:
+    """Whether a file of a save has these bytes."""
+    return bool(saved.manifest["files"][name]["sha256"] == hashlib.sha256(data).hexdigest())
+
+
 def make_run_dir(run_dir: Path) -> None:
     """Make the folder of a run, before time is spent on the run.
 

@@ -1,6 +1,7 @@
 """The command `enn`."""
 
 import difflib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -36,7 +37,11 @@ enn COMMAND --help tells more."""
 
 def main() -> None:
     """Entry point of `enn`."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except BrokenPipeError:  # nobody reads any more, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def run(arguments: Sequence[str]) -> int:

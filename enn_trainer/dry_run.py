@@ -40,20 +40,25 @@ def dry_run(
     start = time.monotonic()
     with TemporaryDirectory(prefix="dry-run-") as folder:
         say(f"dry run: twice an evaluation, an update of {frames} frames and a save")
-        for end in (before + frames, before + 2 * frames):
+        for half in (1, 2):
             trial = StateManager(
                 manager.config_cls,
                 init_path=manager.init_path if saved is None else saved.path,
                 checkpoint_dir=Path(folder, "run"),
-                overrides=manager.overrides,
-                environment=manager.environment,
+                # The second half reads what the first one saved.
+                overrides=manager.overrides if half == 1 else None,
+                environment=manager.environment if half == 1 else None,
             )
             trial.is_dry = True
-            _shorten(trial.config, end, folder)
+            _shorten(trial.config, before + half * frames, folder)
             run(trial)
-            if trial.state.step != end:
+            if trial.is_interrupted:
+                say("dry run: interrupted")
+                return
+            if trial.state.step != before + half * frames:
                 raise CheckpointError(
-                    f"dry run: expected to resume up to step {end}, got {trial.state.step}"
+                    f"dry run: expected to get to step {before + half * frames}, got "
+                    f"{trial.state.step}"
                 )
     say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; nothing of it is kept")
 

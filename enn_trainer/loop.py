@@ -16,7 +16,7 @@ from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.errors import ConfigError
 from enn_trainer.eval_metrics import eval_scalars
 from enn_trainer.evaluate import check_videos, create_opponents, evaluate
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
@@ -117,6 +117,7 @@ class Trainer:
         self._before = Snapshot()
         self._interrupts = Interrupts()
         self._asked_to_stop: str | None = None
+        self._is_updating = False
         with ExitStack() as stack, _settings(self.config):
             envs = open_envs(self._create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent)
@@ -185,7 +186,16 @@ class Trainer:
             return self._evaluate()
 
     def save(self) -> Path | None:
-        """Save the run now; where, None without a `checkpoint_dir`."""
+        """Save the run now; where, None without a `checkpoint_dir`.
+
+        Raises:
+            ValueError: an update is under way.
+        """
+        if self._is_updating:
+            raise ValueError(
+                "save: expected to be called between updates, as in on_update_end, got a call in "
+                "the middle of one, when half of it is learnt"
+            )
         return self._saved(self.manager.save("asked for"))
 
     def request_stop(self, why: str) -> None:
@@ -207,42 +217,39 @@ class Trainer:
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
         self._run.refuse_impossible(stop)
-        self._interrupts, self._asked_to_stop = Interrupts(), None
-        with self._at_work(), self._run.shown(), self._interrupts:
+        self._asked_to_stop = None
+        with self._at_work(), self._run.shown(), self._signals():
             try:
                 if self.manager.resumed_from is not None:
                     self._callbacks.on_restore(self)
                 self._callbacks.on_train_start(self)
-                try:
-                    why = self._until(stop)
-                except UpdateAbandoned:
-                    why = "interrupted in the middle of an update, which is given up"
-                interrupted = self._interrupts.requested
+                why = self._until(stop)
+                interrupted = self.manager.is_interrupted = self._interrupts.requested
                 self._saved(self._run.save(why, interrupted))
                 if self.config.eval is not None and not interrupted:
                     self._evaluate()
             except BaseException as error:
-                if isinstance(error, Exception):
-                    self._save_after_failure()
-                self._callbacks.on_train_end(self, error)
+                try:
+                    if not isinstance(error, KeyboardInterrupt):
+                        self._save_after_failure()
+                finally:
+                    self._callbacks.on_train_end(self, error)
                 raise
             self._callbacks.on_train_end(self, None)
             return self._run.result(why, interrupted)
 
     def _until(self, stop: Condition | None) -> str:
         """Evaluate and update until there is a reason to end: the reason."""
-        run, why = self._run, self._why_over(stop)
+        why = self._why_over(stop)
         while why is None:
-            evaluates = run.eval_is_due()
-            if evaluates:
-                self._evaluate()
-                if not self._interrupts.requested:
-                    run.advance_eval_clock()
-            else:
-                self._update()
+            evaluates = self._run.eval_is_due()
+            try:
+                self._evaluate() if evaluates else self._update()
+            except UpdateAbandoned:
+                return "interrupted in the middle of an update, which is given up"
             why = self._why_over(stop)  # before it is saved what conditions remember
             if not evaluates:
-                with run.spans.span("checkpoint"):
+                with self._run.spans.span("checkpoint"):
                     path = self.manager.step()
                 self._saved(path)
         return why
@@ -254,6 +261,7 @@ class Trainer:
             self._obs = self._first_frames()
         self._callbacks.on_update_start(self)
         self._before.take(state)
+        self._is_updating = True
         try:
             rates = run.begin_update()
             with run.spans.span("rollout"):
@@ -263,14 +271,16 @@ class Trainer:
                 estimate = advantages(rollout, self.config.ppo, state.reward_scaling)
             with run.spans.span("optimize"):
                 losses = self._optimize(rollout, estimate, rates)
+            with run.spans.span("stats"):
+                state.agent.update_input_stats(rollout.batch)
+            state.step += rollout.num_frames
         except BaseException:
             self._before.put_back(state)
             self._obs = None
             raise
-        with run.spans.span("stats"):
-            state.agent.update_input_stats(rollout.batch)
+        finally:
+            self._is_updating = False
         self._obs = rollout.next_obs
-        state.step += rollout.num_frames
         metrics = run.end_update(rollout, losses, rates)
         self._callbacks.on_update_end(self, metrics)
         run.tell_update(rollout, metrics)
@@ -326,6 +336,8 @@ class Trainer:
         self._run.tick()
         if asked():
             return {}
+        if self._run.eval_is_due():
+            self._run.advance_eval_clock()
         metrics = eval_scalars({name: suite.metrics for name, suite in suites.items()})
         self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
@@ -350,7 +362,7 @@ class Trainer:
 
     def _save_after_failure(self) -> None:
         """Keep what was learnt before the update that failed."""
-        with suppress(OSError, CheckpointError):  # what is raised already is what matters
+        with suppress(Exception):  # what is raised already is what matters
             self._saved(self._run.save("failed", interrupted=True))
 
     def _tell_minibatch(self, done: Sums) -> None:
@@ -361,6 +373,15 @@ class Trainer:
         if path is not None:
             self._callbacks.on_checkpoint(self, path)
         return path
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Signals ask the run to stop."""
+        with Interrupts() as self._interrupts:
+            try:
+                yield
+            finally:
+                self._interrupts = Interrupts()  # what comes afterwards is not asked to stop
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

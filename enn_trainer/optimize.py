@@ -82,6 +82,7 @@ class Sums:
             "the policy loss": self.policy_loss,
             "the entropy": self.entropy,
             "the value loss": self.value_loss,
+            "the loss of recorded frames": zero + self.bc_loss,
             "the norm of the gradient": self.grad_norm,
             "the norm of the value network's gradient": zero + self.vf_grad_norm,
         }

@@ -114,8 +114,10 @@ class Run:
         if condition is None:
             return None
         self._warn_of_unknown(condition)
-        now = Now(self.state.step, self.state.time_used, self.metrics, fresh)
-        return str(condition) if condition.is_met(now, self.state.memory) else None
+        memory = self.state.memory
+        number = memory["asked"] = memory.get("asked", -1) + 1
+        now = Now(self.state.step, self.state.time_used, self.metrics, fresh, number)
+        return str(condition) if condition.is_met(now, memory) else None
 
     def refuse_impossible(self, condition: Condition | None) -> None:
         """Look at a condition before time is spent.

@@ -33,6 +33,7 @@ from rogue_net.rogue_net import RogueNet, RogueNetConfig
 from rogue_net.value_net import RogueNetWithValueNet
 
 STATE_VERSION = 1
+WEIGHTS = "state.agent.safetensors"
 LOSS_STATE = "state.loss.safetensors"
 
 
@@ -157,7 +158,7 @@ def to_files(config: TrainConfig, state: State) -> Dict[str, bytes]:
     return {
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
-        "state.agent.safetensors": _tensor_bytes(state.agent.state_dict()),
+        WEIGHTS: _tensor_bytes(state.agent.state_dict()),
         "state.optimizer.safetensors": _tensor_bytes(moments),
         **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
@@ -312,7 +313,7 @@ def _side_by_side(
 
 def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
     try:
-        network.load_state_dict(_tensors(saved, "state.agent.safetensors"))
+        network.load_state_dict(_tensors(saved, WEIGHTS))
     except RuntimeError as error:
         raise CheckpointError(
             f"{saved.path}: the weights do not fit the network: {error}"

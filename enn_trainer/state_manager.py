@@ -20,7 +20,7 @@ from enn_trainer.schedules import (
     read_scheduled,
     scheduled_fields,
 )
-from enn_trainer.state import State, init_train_state, restore, to_files
+from enn_trainer.state import WEIGHTS, State, init_train_state, restore, to_files
 
 KEEP_SAVES = 3
 
@@ -47,6 +47,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     save_interval_s: float = 60.0
     is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
+    is_interrupted: bool = False  # the last run was asked to stop by a signal
     say: Callable[[str], None] = staticmethod(print)
 
     def __init__(
@@ -153,6 +154,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return None
         files = to_files(self.config, self.state)
         saved = saves.save(self.checkpoint_dir, self.state.step, files, why)
+        if not saves.holds(saved, WEIGHTS, files[WEIGHTS]):
+            self.say(f"{saved.path}: there already, with other weights; a save is never changed")
         saves.keep_newest(self.checkpoint_dir, KEEP_SAVES)
         self._last_save_s = time.monotonic()
         return saved.path

@@ -28,12 +28,14 @@ class Now(NamedTuple):
         time_used: seconds of training, over all restarts.
         metrics: the newest value of every tag since this process began.
         fresh: the tags whose values are new since conditions were last asked.
+        number: how often conditions were asked before, over all restarts.
     """
 
     step: int
     time_used: float
     metrics: Mapping[str, float]
     fresh: frozenset[str]
+    number: int
 
 
 class Condition:
@@ -185,8 +187,10 @@ class NotFinite(_OfMetric):
 
 
 @dataclass(frozen=True)
-class _OfCourse(_OfMetric):
+class _OverTime(_OfMetric):
     """A condition that looks at the values of a metric one after the other.
+
+    It begins anew at a value that is infinite or no number.
 
     Attributes:
         patience: how many values in a row it takes.
@@ -200,11 +204,12 @@ class _OfCourse(_OfMetric):
 
     def is_met(self, now: Now, memory: Memory) -> bool:
         """Looks at a new value, if there is one."""
-        seen = memory.setdefault(repr(self), {"reference": None, "count": 0})
-        if self.key in now.fresh:
-            value = now.metrics[self.key]
-            before = seen["reference"]
-            if before is None or math.isnan(before) or self.begins_anew(value, before):
+        seen = memory.setdefault(repr(self), {"reference": None, "count": 0, "number": -1})
+        # Not twice, if the condition is part of another one twice.
+        if self.key in now.fresh and now.number > seen["number"]:
+            value, before, seen["number"] = now.metrics[self.key], seen["reference"], now.number
+            finite = before is not None and math.isfinite(before) and math.isfinite(value)
+            if not finite or self.begins_anew(value, before):
                 seen["reference"], seen["count"] = value, 0
             else:
                 seen["count"] += 1
@@ -216,7 +221,7 @@ class _OfCourse(_OfMetric):
 
 
 @dataclass(frozen=True)
-class Plateaus(_OfCourse):
+class Plateaus(_OverTime):
     """A metric stays where it is: so many values in a row within a share of the one before them."""
 
     rtol: float = 1e-3
@@ -230,7 +235,7 @@ class Plateaus(_OfCourse):
 
 
 @dataclass(frozen=True)
-class StopsRising(_OfCourse):
+class StopsRising(_OverTime):
     """A metric has had no new maximum for so many values."""
 
     def begins_anew(self, value: float, reference: float) -> bool:
@@ -242,7 +247,7 @@ class StopsRising(_OfCourse):
 
 
 @dataclass(frozen=True)
-class StopsFalling(_OfCourse):
+class StopsFalling(_OverTime):
     """A metric has had no new minimum for so many values."""
 
     def begins_anew(self, value: float, reference: float) -> bool:

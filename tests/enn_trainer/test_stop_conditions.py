@@ -1,5 +1,6 @@
 """When conditions are met, and what they remember."""
 
+import itertools
 import math
 
 import pytest
@@ -26,8 +27,11 @@ from enn_trainer.stop_conditions import (
 VALUES = st.lists(st.floats(allow_nan=True, width=32), max_size=20)
 
 
-def now(value: float, step: int = 0) -> Now:
-    return Now(step, 0.0, {"x": value}, frozenset(["x"]))
+_numbers = itertools.count()
+
+
+def now(value: float) -> Now:
+    return Now(0, 0.0, {"x": value}, frozenset(["x"]), next(_numbers))
 
 
 def first_met(condition: Condition, values: list[float], memory: Memory | None = None) -> int:
@@ -48,9 +52,9 @@ def test_bounds_are_met_at_the_bound() -> None:
 
 
 def test_steps_and_seconds_count_from_the_beginning_of_the_run() -> None:
-    assert not Steps(10).is_met(Now(9, 0.0, {}, frozenset()), {})
-    assert Steps(10).is_met(Now(10, 0.0, {}, frozenset()), {})
-    assert Seconds(1.5).is_met(Now(0, 1.5, {}, frozenset()), {})
+    assert not Steps(10).is_met(Now(9, 0.0, {}, frozenset(), 0), {})
+    assert Steps(10).is_met(Now(10, 0.0, {}, frozenset(), 0), {})
+    assert Seconds(1.5).is_met(Now(0, 1.5, {}, frozenset(), 0), {})
 
 
 def test_plateau_is_so_many_values_near_the_one_before_them() -> None:
@@ -70,7 +74,7 @@ def test_values_that_are_not_new_do_not_count() -> None:
     condition, memory = StopsRising("x", patience=1), {}
     assert not condition.is_met(now(1.0), memory)
     for _ in range(5):
-        assert not condition.is_met(Now(0, 0.0, {"x": 1.0}, frozenset()), memory)
+        assert not condition.is_met(Now(0, 0.0, {"x": 1.0}, frozenset(), next(_numbers)), memory)
     assert condition.is_met(now(1.0), memory)
 
 
@@ -85,24 +89,32 @@ def test_combined_conditions_are_met_when_their_parts_are(
     others: Memory = {}
     together: Memory = {}
     for value in values:
-        parts = one.is_met(now(value), ones), other.is_met(now(value), others)
-        assert (one | other).is_met(now(value), together) is any(parts)
+        news = now(value)
+        parts = one.is_met(news, ones), other.is_met(news, others)
+        assert (one | other).is_met(news, together) is any(parts)
     again: Memory = {}
     ones, others = {}, {}
     for value in values:
-        parts = one.is_met(now(value), ones), other.is_met(now(value), others)
-        assert (one & other).is_met(now(value), again) is all(parts)
+        news = now(value)
+        parts = one.is_met(news, ones), other.is_met(news, others)
+        assert (one & other).is_met(news, again) is all(parts)
 
 
 @given(VALUES, st.integers(1, 4))
-def test_a_plateau_of_no_numbers_does_not_stop_the_count(
+def test_condition_that_is_part_of_another_one_twice_counts_once(
     values: list[float], patience: int
 ) -> None:
-    """A first value that is no number is not compared with for ever."""
-    condition = StopsRising("x", patience)
-    finite = [v for v in values if not math.isnan(v)]
-    if finite and not any(math.isnan(v) for v in values[1:]):
-        assert first_met(condition, [math.nan, *finite]) == first_met(condition, finite) + 1
+    condition = Plateaus("x", patience)
+    assert first_met((Steps(1) & condition) | condition, values) == first_met(condition, values)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_begin_anew(bad: float) -> None:
+    for kind in (Plateaus, StopsRising, StopsFalling):
+        condition = kind("x", patience=3)
+        assert first_met(condition, [1.0, bad, bad, bad, bad]) == 6
+        assert first_met(condition, [bad, 1.0, 1.0, 1.0, 1.0]) == 5
+        assert first_met(condition, [1.0, 1.0, 1.0, bad, 1.0, 1.0, 1.0, 1.0]) == 8
 
 
 def test_nothing_makes_no_condition() -> None:

@@ -25,6 +25,7 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
+from enn_trainer.dry_run import dry_run
 from entity_env import Observation
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.test_train import SMALL, run
@@ -178,6 +179,81 @@ def test_an_error_reaches_the_end_hook_of_every_callback(tmp_path: Path) -> None
     assert load_checkpoint(tmp_path / "run").state.step == 24, "what was learnt is not lost"
 
 
+def test_an_error_while_saving_hides_neither_the_end_nor_the_first_error(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            raise ZeroDivisionError("mine")
+
+        def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+            raise KeyError("while saving")
+
+    diary = Diary()
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        train(manager, Meadow, callbacks=[Broken(), diary])
+    assert isinstance(diary.error, ZeroDivisionError)
+
+
+def test_what_is_no_callback_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="callbacks: expected instances of Callback, got <built-in"):
+        train(manager_of(tmp_path), Meadow, callbacks=[print])  # type: ignore[list-item]
+
+
+def test_half_an_update_is_not_saved(tmp_path: Path) -> None:
+    class Saves(Callback):
+        def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
+            trainer.save()
+
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ValueError, match="save: expected to be called between updates"):
+        train(manager, Meadow, callbacks=[Saves()])
+    with Trainer(manager_of(tmp_path), Meadow) as begun:
+        assert_same(load_checkpoint(tmp_path / "run").state, begun.state)
+
+
+def test_a_save_that_is_there_with_other_weights_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Trainer(manager_of(tmp_path, checkpoint_dir=tmp_path / "run"), Meadow) as trainer:
+        trainer.step()
+        trainer.save()
+        trainer.save()
+        assert "with other weights" not in capsys.readouterr().out
+        with torch.no_grad():
+            next(trainer.state.agent.parameters()).zero_()
+        trainer.save()
+        assert "there already, with other weights" in capsys.readouterr().out
+
+
+def test_statistics_that_fail_leave_the_state_of_before(tmp_path: Path) -> None:
+    with (
+        Trainer(manager_of(tmp_path), Meadow) as trainer,
+        Trainer(manager_of(tmp_path), Meadow) as begun,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(trainer.state.agent, "update_input_stats", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainer.step()
+        assert trainer.state.step == 0
+        assert_same(trainer.state, begun.state)
+
+
+def test_evaluations_of_a_run_in_parts_are_those_of_the_run(tmp_path: Path) -> None:
+    class Steps(Callback):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def on_eval_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            self.seen.append(trainer.state.step)
+
+    whole, parts = Steps(), Steps()
+    train(manager_of(tmp_path, *EVALUATED), Meadow, callbacks=[whole])
+    with Trainer(manager_of(tmp_path, *EVALUATED), Meadow, callbacks=[parts]) as trainer:
+        trainer.run(stop_conditions.Steps(24))
+        trainer.run()
+    assert whole.seen == parts.seen == [0, 24, 48, 72]
+
+
 def test_a_callback_can_ask_for_the_end(tmp_path: Path) -> None:
     class Enough(Callback):
         def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
@@ -323,6 +399,7 @@ def test_given_up_run_goes_on_in_the_same_process(
     with Trainer(manager_of(tmp_path), Clockwork, callbacks=[signals]) as trainer:
         assert trainer.run().step == 24
         signals.at = -1
+        assert trainer.step()  # nothing asks it to stop any more
         assert trainer.run().step == 72
     assert_same(trainer.state, straight.state)
 
@@ -397,3 +474,52 @@ def test_dry_run_does_one_of_everything_and_keeps_nothing(
     assert enn(["train", *folder, "--dry-run"]) == 0
     assert "at step 24" in capsys.readouterr().out, "it begins with what was saved"
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+def test_dry_run_takes_settings_that_it_changes_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from enn_trainer.cli import run as enn
+
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "env.id=Xor", "rollout.processes=1", "rollout.steps=20"]
+    assert enn([*arguments, "eval.episodes=10", "eval.interval=1000", "--dry-run"]) == 0
+    assert "all is well" in capsys.readouterr().out
+
+
+def test_signal_ends_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manager = manager_of(tmp_path)
+    runs: list[StateManager] = []
+
+    def main(trial: StateManager) -> None:
+        runs.append(trial)
+        train(trial, Meadow, callbacks=[Signals(0)])
+
+    dry_run(manager, main)
+    said = capsys.readouterr().out
+    assert "dry run: interrupted" in said
+    assert "all is well" not in said
+    assert len(runs) == 1
+
+
+def test_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
+    program = "import enn_trainer.cli; enn_trainer.cli.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "train", "env.id=Xor", *arguments, "total_timesteps=2400"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("step ")
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr:
+        said = process.stderr.read()
+    assert process.wait(100) == 0, said
+    assert said == ""
+    assert load_checkpoint(tmp_path / "run").state.step == 2400
