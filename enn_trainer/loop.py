@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ from enn_trainer.annealing import Rates
 from enn_trainer.bc_term import bc_of_update, open_bc
 from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import ConfigError
@@ -126,8 +127,9 @@ class Trainer:
                 last = self.state.optimizers()[-1]
                 stack.enter_context(cache_emptied_after_steps(last))
             self.manager.hand_back(state_manager)
+            self._create_opponent = create_opponent or default_opponent
             self._opponents = create_opponents(
-                self.config, create_opponent or default_opponent, self.state, self._device
+                self.config, self._create_opponent, self.state, self._device
             )
             check_videos(self.config, self._create_envs, self.state)
             self._demonstrations = open_bc(self.config, self.state, self._device)
@@ -174,16 +176,20 @@ class Trainer:
         with self._at_work():
             return self._update()
 
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate now, as `eval` of the configuration says; the metrics by tag.
+    def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
+        """Evaluate now; the metrics by tag.
+
+        Args:
+            settings: what to play, and this is not tracked; by default what `eval` of the
+                configuration says.
 
         Raises:
-            ConfigError: the configuration has no `eval`.
+            ConfigError: the configuration has no `eval`, or the settings cannot be used.
         """
-        if self.config.eval is None:
+        if settings is None and self.config.eval is None:
             raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
         with self._at_work():
-            return self._evaluate()
+            return self._evaluate() if settings is None else self._measure(settings)
 
     def save(self) -> Path | None:
         """Save the run now; where, None without a `checkpoint_dir`.
@@ -342,6 +348,13 @@ class Trainer:
         self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
         return metrics
+
+    def _measure(self, settings: EvalConfig) -> dict[str, float]:
+        """Evaluate with other settings than those of the run."""
+        config = replace(self.config, eval=settings)
+        opponents = create_opponents(config, self._create_opponent, self.state, self._device)
+        suites = evaluate(config, self._create_envs, self.state, opponents, self._device)
+        return eval_scalars({name: suite.metrics for name, suite in suites.items()})
 
     def _first_frames(self) -> VecObs:
         """Begin new episodes, which are a function of the seed and the step."""

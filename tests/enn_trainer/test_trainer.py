@@ -17,6 +17,7 @@ import torch
 from enn_trainer import (
     Callback,
     ConfigError,
+    EvalConfig,
     NotFiniteError,
     StateManager,
     Trainer,
@@ -26,6 +27,7 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.dry_run import dry_run
+from enn_trainer.testing import assert_learns
 from entity_env import Observation
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.test_train import SMALL, run
@@ -71,6 +73,30 @@ def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
     assert measured[0] == measured[1]
     assert measured[0] != measured[2]
     assert_same(trainer.state, whole.state)
+
+
+def test_evaluation_with_settings_of_its_own_is_not_tracked(tmp_path: Path) -> None:
+    settings = EvalConfig(episodes=6, num_envs=3, deterministic=True)
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        trainer.step()
+        before = dict(trainer.metrics)
+        measured = trainer.evaluate(settings)
+        assert measured == trainer.evaluate(settings)
+        assert measured["eval/episodic_reward.count"] == 6
+        assert trainer.metrics == before
+
+
+def test_assertion_of_learning_holds_and_fails(tmp_path: Path) -> None:
+    settings = ["total_timesteps=3000", "optim.lr=0.01", "ppo.ent_coef=0.01"]
+    learnt = assert_learns(manager_of(tmp_path, *settings), Clockwork, "episodic_reward.mean", 1.5)
+    assert learnt.step < 3000
+    with pytest.raises(AssertionError, match=r"episodic_reward.mean >= 1.5 within 96 frames, got"):
+        assert_learns(
+            manager_of(tmp_path, "total_timesteps=96", "optim.lr=0"),
+            Clockwork,
+            "episodic_reward.mean",
+            1.5,
+        )
 
 
 def test_evaluation_without_settings_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""For tests of your own: whether an agent learns what it shall."""
+
+from enn_trainer.envs import EnvFactory
+from enn_trainer.loop import Trainer
+from enn_trainer.run import TrainResult
+from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import AtLeast
+from entity_env.environment import Environment
+from entity_env.match import Match
+
+
+def assert_learns(
+    state_manager: StateManager,
+    env: type[Environment] | type[Match] | EnvFactory,
+    key: str,
+    bound: float,
+) -> TrainResult:
+    """Train until a metric reaches a bound, and no further.
+
+    Example:
+        >>> def test_orchard_can_be_learnt(tmp_path):
+        ...     settings = ["total_timesteps=50000", f"data_dir={tmp_path}"]
+        ...     manager = StateManager(overrides=settings)
+        ...     assert_learns(manager, Orchard, "episodic_reward.mean", 2.2)
+
+    Args:
+        state_manager: the configuration, whose `total_timesteps` is the most that is tried.
+        env: the world.
+        key: a tag, such as `eval/episodic_reward.mean`.
+        bound: what it shall reach.
+
+    Raises:
+        AssertionError: it did not; says how far it came.
+    """
+    goal = AtLeast(key, bound)
+    with Trainer(state_manager, env) as trainer:
+        result = trainer.run(goal)
+        reached = trainer.metrics.get(key)
+    if reached is None or not goal.holds(reached):
+        raise AssertionError(
+            f"expected {goal} within {result.step} frames, got {reached} at the end"
+        )
+    return result
