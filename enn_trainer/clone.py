@@ -1,8 +1,9 @@
 """Behavioural cloning: training a network to do what was done in recordings."""
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,17 @@ from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed
 
 _AT_ONCE = 4096  # frames whose statistics are taken together
-_print_now = partial(print, flush=True)
+
+
+def print_if_read(line: str) -> None:
+    """Print a line now, or nothing any more where nobody reads it: `enn clone ... | head -1`."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # What waits to be written goes there as well, else it is an error when Python ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class CloneResult(NamedTuple):
@@ -54,7 +65,7 @@ def clone(
     config: CloneRunConfig | None = None,
     checkpoint_dir: str | Path | None = None,
     agent: PPOAgent | None = None,
-    say: Callable[[str], None] = _print_now,
+    say: Callable[[str], None] = print_if_read,
 ) -> CloneResult:
     """Train a network on recordings; PPO can continue from the result.
 
@@ -72,13 +83,15 @@ def clone(
         ConfigError: the configuration cannot be used, or not with these recordings.
         CheckpointError: `checkpoint_dir` cannot be written to.
         RecordingError: a file is no recording, or is damaged.
-        NotFiniteError: the loss is no number any more.
+        NotFiniteError: a loss, a gradient or a weight is infinite or no number; nothing is saved.
     """
     config = load_config(CloneRunConfig, None) if config is None else config
     paths = [recordings] if isinstance(recordings, str | Path) else list(recordings)
     if not paths:
         raise ConfigError("RECORDING: expected one or more files, got none")
-    run_dir = None if checkpoint_dir is None else _new_run_dir(Path(checkpoint_dir))
+    run_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+    if run_dir is not None:
+        _refuse_used(run_dir)
     with ExitStack() as stack:
         widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
         stack.enter_context(torch_threads(max(widths)))
@@ -88,6 +101,8 @@ def clone(
         device = choose_device(config.cuda)
         state.to(device)
         train, test = _read(config, files, state, device, say)
+        if run_dir is not None:
+            checkpoint.make_run_dir(run_dir)
         interrupts = stack.enter_context(Interrupts())  # reading alone leaves nothing to save
         _take_input_stats(state.agent, train)
         cloning = Cloning(config, state, train, test, say, interrupts.is_requested)
@@ -101,13 +116,11 @@ def clone(
         )
 
 
-def _new_run_dir(run_dir: Path) -> Path:
+def _refuse_used(run_dir: Path) -> None:
     if checkpoint.saved_paths(run_dir):
         raise ConfigError(
             f"--checkpoint-dir: expected a folder without a run, {run_dir} has saves; give another"
         )
-    checkpoint.make_run_dir(run_dir)
-    return run_dir
 
 
 def _fresh_state(config: CloneRunConfig, recording: Recording, agent: PPOAgent | None) -> State:
@@ -144,9 +157,11 @@ def _read(
     train = reading.read({path: part[0] for path, part in parts.items()})
     test = reading.read({path: part[1] for path, part in parts.items()})
     if train is None or not train.num_actors().any():
+        hint = "; lower clone.test_fraction" if test is not None else ""
+        if train is not None and settings.max_frames is not None:
+            hint = "; raise clone.max_frames"
         raise ConfigError(
-            "RECORDING: expected episodes to train on in which something is chosen, got none"
-            + ("; lower clone.test_fraction" if test is not None else "")
+            "RECORDING: expected episodes to train on in which something is chosen, got none" + hint
         )
     if test is not None and not test.num_actors().any():
         test = None

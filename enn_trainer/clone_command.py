@@ -1,17 +1,24 @@
 """The command `enn clone`."""
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_trainer.clone import CloneResult, clone
+from enn_trainer.clone import CloneResult, clone, print_if_read
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.config import EnvConfig
 from enn_trainer.config_help import hps_info
-from enn_trainer.config_io import load_config
+from enn_trainer.config_io import load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.load_world import make_world
+from enn_trainer.opponents import space_differences
+from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
+from entity_env.examples import ENV_REGISTRY
 
 _EPILOG = """\
 Settings are those of enn train, for the network and for the run that continues from the clone, and
@@ -40,7 +47,9 @@ def clone_command(arguments: Sequence[str]) -> int:
             raise ConfigError("--checkpoint-dir: expected a folder to save the clone in, got none")
         if options.config and not options.config.is_file():
             raise ConfigError(f"--config: expected a configuration file, got {options.config}")
-        config = load_config(CloneRunConfig, options.config, overrides)
+        config, _ = load_with_sources(
+            CloneRunConfig, options.config, overrides, environment=os.environ
+        )
         result = clone(files, config, options.checkpoint_dir)
     except (ConfigError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -51,17 +60,38 @@ def clone_command(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted; nothing was saved", file=sys.stderr)
         return 130
-    print(_summary(result, options.checkpoint_dir, config.env.id))
+    print_if_read(_summary(result, options.checkpoint_dir, config.env))
     return 0
 
 
-def _summary(result: CloneResult, run_dir: Path, env_id: str) -> str:
+def _summary(result: CloneResult, run_dir: Path, env: EnvConfig) -> str:
     """What came of it, and what can be typed next."""
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
-    lines += ["", "next:", f"  enn train --checkpoint-dir {run_dir} env.id={env_id}"]
+    lines += ["", "next:"]
+    if _is_known_to_fit(env, result.state):
+        lines.append(f"  enn train --checkpoint-dir {run_dir} env.id={env.id}")
+    else:
+        lines.append(f"  enn train --checkpoint-dir {run_dir}")
+        lines.append(
+            "env.id=... must name the world of the recordings there; it is not known whether "
+            f"{env.id} is that"
+        )
     return "\n".join(lines)
+
+
+def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
+    """Whether an example is the world that was recorded; others would have to be imported."""
+    if env.id not in ENV_REGISTRY:
+        return False
+    try:
+        world = make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")
+    except (ConfigError, EntityEnvError):
+        return False
+    spaces = world.obs_space(), world.action_space()
+    world.close()
+    return not space_differences(state.obs_space, state.action_space, *spaces)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,6 +7,8 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config_checks import above, one_of, refuse, within
 from enn_trainer.imitation_config import ImitationLoss
 
+_LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
+
 
 @dataclass
 class CloneConfig:
@@ -19,7 +21,8 @@ class CloneConfig:
         bs: Batch size: frames in one optimizer step.
         lr: The learning rate, in place of optim.lr; lowered linearly to 0 if optim.anneal_lr.
         value_coef: Coefficient of the loss of the value function, which learns the discounted
-            returns of the recorded episodes.
+            returns of the recorded episodes. Its loss is divided by twice what it is for a value
+            of 0, so that the size of the rewards is no matter.
         test_fraction: Share of the episodes that are set apart to test on.
         patience: Stop after so many epochs in a row without a better loss on these; never if not
             set. The best weights are kept in any case.
@@ -42,6 +45,9 @@ class CloneConfig:
             within("epochs", self.epochs, 1),
             within("bs", self.bs, 1),
             above("lr", self.lr, 0.0),
+            None
+            if self.lr <= _LARGEST_LR
+            else f"lr: expected a number up to {_LARGEST_LR}, got {self.lr}",
             within("value_coef", self.value_coef, 0.0),
             None
             if 0 <= self.test_fraction < 1

@@ -3,7 +3,8 @@
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.clone_config import CloneRunConfig
-from enn_trainer.clone_score import CloneScore, score_of
+from enn_trainer.clone_score import CloneLoss, CloneScore, loss_of, value_scale
 from enn_trainer.demonstrations import Demonstrations
 from enn_trainer.errors import NotFiniteError
+from enn_trainer.not_finite import refuse_not_finite, refuse_not_finite_weights
 from enn_trainer.optimize import microbatches, minibatches
 from enn_trainer.optimizers import begin_update, clipped_step, make_optimizers
 from enn_trainer.progress import format_duration
@@ -39,7 +41,7 @@ class Cloning:
         train: what to train on.
         test: what to find the best weights with; None to keep the last ones.
         say: is told how it goes, line by line.
-        asked_to_stop: asked before each optimizer step.
+        asked_to_stop: asked before each forward pass.
     """
 
     def __init__(
@@ -68,14 +70,22 @@ class Cloning:
         self._start = self._said = time.monotonic()
         # A value is not to stay near an older one: there is none.
         self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
+        self._value_scale = value_scale(train.returns, self._ppo)
 
     def run(self) -> None:
-        """Train, and leave the best weights in the network and fresh optimizers beside it."""
+        """Train, and leave the best weights in the network and fresh optimizers beside it.
+
+        Raises:
+            NotFiniteError: a loss, a gradient or a weight is infinite or no number.
+        """
         settings = self.config.clone
         while self.epochs < settings.epochs and self._epoch():
             self.epochs += 1
+            self._refuse_weights()
             if self.test is not None:
                 self._tested = self._score(self.test)
+                if self._tested is None:
+                    break
                 self._keep_best(self._tested)
             self._say_epoch()
             since_best = self.epochs - self._best_epoch
@@ -85,6 +95,7 @@ class Cloning:
         state = self.state
         if self._best_weights is not None:
             state.agent.load_state_dict(self._best_weights)
+        self._refuse_weights()  # also of an epoch that was cut short
         state.agent.eval()
         state.optimizer, state.vf_optimizer = make_optimizers(state.agent, self.config.optim)
 
@@ -95,32 +106,23 @@ class Cloning:
         self.state.agent.train()
         batches = minibatches(len(self.train), config.clone.bs, 1, seed)
         for number, frames in enumerate(batches, start=1):
-            if self.asked_to_stop():
-                return False
             self._begin_step()
-            score = CloneScore()
             keys = mix(derive_seed(seed, "dropout"), frames).view(np.int64)
             drawn = self.train.take(frames)
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
             num_actors = int(drawn.num_actors().sum())
             num_returns = int((~drawn.returns.isnan()).sum())
+            mean = drawn.returns.new_zeros(())
             for part in self._parts(drawn):
-                of_part = score_of(self.state.agent, part, config.clone.loss, self._ppo)
-                loss = of_part.loss(config.clone.value_coef, num_actors, num_returns)
+                if self.asked_to_stop():
+                    return False
+                of_part = self._loss_of(part)
+                loss = of_part.mean(config.clone.value_coef, num_actors, num_returns)
                 if loss.requires_grad:  # frames without actors or returns have nothing to say
                     loss.backward()  # type: ignore[no-untyped-call]
-                score += of_part.detached()
-            mean = float(score.loss(config.clone.value_coef, num_actors, num_returns))
-            if not math.isfinite(mean):
-                raise NotFiniteError(
-                    f"clone: expected a finite loss, got {mean} in epoch {self.epochs + 1}, batch "
-                    f"{number} of {self._batches}; lower clone.lr, or look for numbers in the "
-                    "recording that are not finite"
-                )
-            for optimizer in self.state.optimizers():
-                clipped_step(optimizer, config.optim.max_grad_norm)
-            self._taken += 1
-            total += score
+                mean += loss.detach()
+                total += of_part.score
+            self._step(mean, f"epoch {self.epochs + 1}, batch {number} of {self._batches}")
             self._say_batch(number)
         self.trained = total
         return True
@@ -135,6 +137,25 @@ class Cloning:
         for optimizer in self.state.optimizers():
             begin_update(optimizer, lr, float(config.optim.weight_decay), step=0)
 
+    def _step(self, loss: Tensor, where: str) -> None:
+        """Follow the gradient of a batch, if it leads anywhere."""
+        state, limit = self.state, self.config.optim.max_grad_norm
+        norms = [clipped_step(optimizer, limit).to(loss) for optimizer in state.optimizers()]
+        names = ["the norm of the gradient", "the norm of the value network's gradient"]
+        with _of_cloning():
+            refuse_not_finite(
+                state.agent, {"the loss": loss, **dict(zip(names, norms, strict=False))}, where
+            )
+        self._taken += 1
+
+    def _refuse_weights(self) -> None:
+        with _of_cloning(f"epoch {max(1, self.epochs)}, "):
+            refuse_not_finite_weights(self.state.agent)
+
+    def _loss_of(self, shown: Demonstrations) -> CloneLoss:
+        loss = self.config.clone.loss
+        return loss_of(self.state.agent, shown, loss, self._ppo, self._value_scale)
+
     def _parts(self, shown: Demonstrations) -> list[Demonstrations]:
         """Frames in as many pieces as the limits of a forward pass ask for."""
         optim, frames = self.config.optim, np.arange(len(shown))
@@ -142,15 +163,23 @@ class Cloning:
         return [shown] if len(pieces) == 1 else [shown.take(frames[piece]) for piece in pieces]
 
     @torch.no_grad()
-    def _score(self, shown: Demonstrations) -> CloneScore:
-        """How the network does, as it acts: without dropout."""
+    def _score(self, shown: Demonstrations) -> CloneScore | None:
+        """How the network does, as it acts: without dropout. None if it was cut short."""
         agent: nn.Module = self.state.agent
         agent.eval()
         total, bs = CloneScore(), self.config.clone.bs
         for start in range(0, len(shown), bs):
             frames = np.arange(start, min(start + bs, len(shown)))
             for part in self._parts(shown.take(frames)):
-                total += score_of(self.state.agent, part, self.config.clone.loss, self._ppo)
+                if self.asked_to_stop():
+                    return None
+                total += self._loss_of(part).score
+        loss = total.mean_loss(self.config.clone.value_coef)
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"epoch {self.epochs}: expected a finite test loss, got {loss}; lower clone.lr, or "
+                "look for rewards and features that are very large"
+            )
         return total
 
     def _keep_best(self, score: CloneScore) -> None:
@@ -184,3 +213,12 @@ class Cloning:
         elapsed = time.monotonic() - self._start
         done = self._taken / (self.config.clone.epochs * self._batches)
         return format_duration(elapsed * (1 - done) / done)
+
+
+@contextmanager
+def _of_cloning(where: str = "") -> Iterator[None]:
+    """Name the learning rate that there is here."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise NotFiniteError(f"{where}{error}; while cloning this is clone.lr") from None

@@ -1,7 +1,8 @@
 """How well a network does what was recorded."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,19 +18,20 @@ from rogue_net.answer import choose
 
 @dataclass
 class CloneScore:
-    """Sums over frames.
+    """Sums over frames, without gradients.
 
     Attributes:
-        imitation: () float of each action, over its actors.
+        imitation: () float, the losses of all actors.
         correct: () int64 of each action, actors whose most probable choice was the recorded one.
         actors: how many of each action.
-        value: () float, over the frames whose return is known.
+        value: () float, the losses of the value over the frames whose return is known,
+            divided by `value_scale`.
         errors: () float, squared errors of the value over these; and `squares`, `returns`, of the
             returns themselves.
         num_returns: how many of these.
     """
 
-    imitation: dict[str, Tensor] = field(default_factory=dict)
+    imitation: Tensor | float = 0.0
     correct: dict[str, Tensor] = field(default_factory=dict)
     actors: Counter[str] = field(default_factory=Counter)
     value: Tensor | float = 0.0
@@ -39,29 +41,17 @@ class CloneScore:
     num_returns: int = 0
 
     def __iadd__(self, other: "CloneScore") -> "CloneScore":
-        for mine, theirs in ((self.imitation, other.imitation), (self.correct, other.correct)):
-            for name, total in theirs.items():
-                mine[name] = mine[name] + total if name in mine else total
+        for name, total in other.correct.items():
+            self.correct[name] = self.correct.get(name, 0) + total
         self.actors += other.actors
-        for name in ("value", "errors", "squares", "returns", "num_returns"):
+        for name in ("imitation", "value", "errors", "squares", "returns", "num_returns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
-    def detached(self) -> "CloneScore":
-        """The same without what gradients need."""
-        value = self.value.detach() if isinstance(self.value, Tensor) else self.value
-        return replace(
-            self, imitation={name: x.detach() for name, x in self.imitation.items()}, value=value
-        )
-
-    def loss(self, value_coef: float, num_actors: int, num_returns: int) -> Tensor:
-        """() float: the sums, divided by numbers that may be of more frames than these."""
-        total = torch.stack([*self.imitation.values()]).sum() / max(1, num_actors)
-        return total + value_coef * self.value / max(1, num_returns)
-
     def mean_loss(self, value_coef: float) -> float:
         """Of the actors and the value."""
-        return float(self.loss(value_coef, self.actors.total(), self.num_returns))
+        imitation = float(self.imitation) / max(1, self.actors.total())
+        return imitation + value_coef * float(self.value) / max(1, self.num_returns)
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -86,32 +76,82 @@ class CloneScore:
         return text if self.num_returns == 0 else f"{text}  explained {self.explained_variance:.2f}"
 
 
-def score_of(
-    agent: PPOAgent, shown: Demonstrations, loss: ImitationLoss, ppo: PPOConfig
-) -> CloneScore:
-    """How an agent does on frames, in one forward pass.
+class CloneLoss(NamedTuple):
+    """What there is to learn from frames.
+
+    Attributes:
+        imitation: () float, the sum over actors, with its gradient.
+        value: () float, the sum over frames whose return is known, with its gradient, divided by
+            `value_scale`.
+        score: how the network did in them.
+    """
+
+    imitation: Tensor
+    value: Tensor
+    score: CloneScore
+
+    def mean(self, value_coef: float, num_actors: int, num_returns: int) -> Tensor:
+        """() float: the sums, divided by numbers that may be of more frames than these."""
+        value = value_coef * self.value / max(1, num_returns)
+        return self.imitation / max(1, num_actors) + value
+
+
+def value_scale(returns: Tensor, ppo: PPOConfig) -> float:
+    """What the loss of the value function is divided by, so that the size of rewards is no matter.
+
+    It is twice the loss of the value 0, which is where a network begins: the mean square of the
+    returns, where the loss is half the square of the error. The cross-entropy of bins has no size.
+    Their variance would not do: where all games are won it is next to nothing, and what is
+    divided by it leaves no room for the actions in a clipped gradient.
+
+    Args:
+        returns: (F,) float of the frames to train on; not numbers where they are not known.
+        ppo: which loss the value function has.
+
+    Returns:
+        A positive number; 1 where all returns are 0 or none is known.
+    """
+    known = returns[~returns.isnan()].double()
+    if ppo.value_bins is not None or not known.any():
+        return 1.0
+    zero = torch.zeros_like(known)
+    return 2 * float(value_loss_of({"value": zero}, known, zero, ppo).mean())
+
+
+def loss_of(
+    agent: PPOAgent,
+    shown: Demonstrations,
+    loss: ImitationLoss,
+    ppo: PPOConfig,
+    value_scale: float = 1.0,
+) -> CloneLoss:
+    """What an agent can learn from frames, in one forward pass.
 
     Args:
         agent: the network.
         shown: the frames.
         loss: of the actors.
         ppo: which loss the value function has.
+        value_scale: what that is divided by.
     """
     out = agent(shown.batch, actions={name: rows.values for name, rows in shown.actions.items()})
     known = (~shown.returns.isnan()).nonzero().flatten()
     returns = shown.returns.index_select(0, known).double()
     values = {name: said.index_select(0, known) for name, said in out.values.items()}
     expected = values["value"].flatten()
-    return CloneScore(
-        imitation={n: x.sum() for n, x in imitation_losses(out, shown, loss).items()},
+    imitation = torch.cat([*imitation_losses(out, shown, loss).values()]).sum()
+    value = value_loss_of(values, returns.to(expected), expected, ppo).sum() / value_scale
+    score = CloneScore(
+        imitation=imitation.detach(),
         correct={
             name: (choose(out.log_probs[name].detach(), None) == rows.values).sum()
             for name, rows in shown.actions.items()
         },
         actors=Counter({name: len(rows.values) for name, rows in shown.actions.items()}),
-        value=value_loss_of(values, returns.to(expected), expected, ppo).sum(),
+        value=value.detach(),
         errors=(expected.detach().double() - returns).square().sum(),
         squares=returns.square().sum(),
         returns=returns.sum(),
         num_returns=len(known),
     )
+    return CloneLoss(imitation, value, score)

@@ -94,20 +94,20 @@ def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
     """Recordings of one world, of this project or of entity-gym.
 
     Raises:
-        ConfigError: there is no such file, or they are of different worlds.
+        ConfigError: there is no such file, one is given twice, or they are of different worlds.
         RecordingError: a file is no recording or is damaged.
     """
-    recordings = {Path(path): open_recording(Path(path)) for path in paths}
-    if len(recordings) < len(paths):
+    if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError(f"RECORDING: expected each file once, got {', '.join(map(str, paths))}")
+    recordings = {Path(path): open_recording(Path(path)) for path in paths}
     (first, world), *others = recordings.items()
     for path, other in others:
         refuse_other_world(str(path), other, str(first), world.obs_space, world.action_space)
     return recordings
 
 
-def open_recording(path: Path) -> Recording:
-    """A recording of this project or of entity-gym.
+def open_recording(path: Path, field: str = "RECORDING") -> Recording:
+    """A recording of this project or of entity-gym, which `field` names in messages.
 
     Raises:
         ConfigError: there is no such file.
@@ -117,7 +117,7 @@ def open_recording(path: Path) -> Recording:
         with path.open("rb") as file:
             begin = file.read(8)
     except OSError as error:
-        raise ConfigError(f"RECORDING: expected a file, got {path} ({error.strerror})") from None
+        raise ConfigError(f"{field}: expected a file, got {path} ({error.strerror})") from None
     # entity-gym begins with a version, 0 or 1, of eight bytes
     is_entity_gym = begin[1:] == bytes(7) and begin[0] in (0, 1)
     return open_entity_gym_samples(path) if is_entity_gym else Recording.open(path)

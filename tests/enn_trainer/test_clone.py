@@ -22,11 +22,14 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.cli import run as enn
-from enn_trainer.clone_score import CloneScore, score_of
+from enn_trainer.clone_epochs import Cloning
+from enn_trainer.clone_score import CloneScore, loss_of, value_scale
 from enn_trainer.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.state import init_train_state
+from entity_env import Observation
 from entity_env.examples import Xor
 from entity_env.play_by_hand import play_by_hand
-from rogue_net import RogueNet
+from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, record
 
 SAMPLES = Path(__file__).parent.parent / "golden" / "entity_gym_samples"
@@ -68,9 +71,9 @@ def test_what_was_done_at_random_cannot_be_cloned(tmp_path: Path) -> None:
 
 def test_the_value_function_learns_the_returns(expert: Path) -> None:
     """So that PPO does not begin by unlearning what a value head that knows nothing tells it."""
-    result = clone(expert, config("clone.epochs=20"), say=quiet)
+    result = clone(expert, config(), say=quiet)
     assert score_kept(result).explained_variance > 0.9
-    without = clone(expert, config("clone.value_coef=0"), say=quiet)
+    without = clone(expert, config("clone.epochs=3", "clone.value_coef=0"), say=quiet)
     assert score_kept(without).explained_variance < 0.1
 
 
@@ -90,7 +93,7 @@ def test_the_value_function_learns_the_returns(expert: Path) -> None:
 def test_every_kind_of_value_function_learns_the_returns(
     expert: Path, settings: tuple[str, ...]
 ) -> None:
-    result = clone(expert, config("clone.epochs=20", *settings), say=quiet)
+    result = clone(expert, config(*settings), say=quiet)
     assert score_kept(result).explained_variance > 0.8
 
 
@@ -170,7 +173,9 @@ def test_the_best_weights_are_kept_and_patience_ends(tmp_path: Path) -> None:
     assert result.epochs == len(losses) == best + 5 < 40
     assert losses[-1] > losses[best] + 0.01
     test = read_part(path, settings, of_test=True)
-    kept = score_of(result.state.agent, test, "cross_entropy", settings.ppo).detached()
+    train = read_part(path, settings, of_test=False)
+    scale = value_scale(train.returns, settings.ppo)
+    kept = loss_of(result.state.agent, test, "cross_entropy", settings.ppo, scale).score
     assert kept.mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
     assert score_kept(result).mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
 
@@ -253,10 +258,94 @@ def test_a_folder_with_a_run_is_refused_before_anything_is_read(tmp_path: Path) 
 
 
 def test_a_loss_that_is_no_number_names_epoch_and_batch(expert: Path) -> None:
-    with pytest.raises(
-        NotFiniteError, match=r"expected a finite loss, got \S+ in epoch 1, batch 2 of"
-    ):
+    with pytest.raises(NotFiniteError, match=r"epoch 1, batch 2 of \d+: the loss is .*clone\.lr"):
         clone(expert, config("clone.lr=1e30"), say=quiet)
+
+
+@pytest.mark.parametrize("test_fraction", ["0", "0.1"])
+def test_weights_that_are_not_finite_are_not_saved(
+    expert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], test_fraction: str
+) -> None:
+    """One step is enough, whose loss and gradient, of before it, are as they should be."""
+    run_dir = tmp_path / "run"
+    settings = ["clone.lr=1e30", "clone.epochs=1", "clone.bs=100000"]
+    settings.append(f"clone.test_fraction={test_fraction}")
+    assert enn(["clone", str(expert), *SMALL, *settings, "--checkpoint-dir", str(run_dir)]) == 1
+    error = capsys.readouterr().err
+    assert re.match(r"error: epoch 1, after the update: not finite are .* clone\.lr\n$", error)
+    assert not list(run_dir.iterdir())
+
+
+def test_a_test_loss_that_is_no_number_names_the_epoch(expert: Path) -> None:
+    settings = config("clone.lr=1e15", "clone.epochs=1", "clone.bs=100000")
+    with pytest.raises(NotFiniteError, match=r"epoch 1: expected a finite test loss, got .*lr"):
+        clone(expert, settings, say=quiet)
+
+
+def test_a_gradient_that_is_not_finite_ends_cloning(expert: Path) -> None:
+    """Its step is left out, which nobody would see."""
+    recording = open_recordings([expert])[expert]
+    spaces = recording.obs_space, recording.action_space
+    net = RogueNet(RogueNetConfig(d_model=8), *spaces, {"value": 1})
+    parameter = next(net.parameters())
+    parameter.register_hook(lambda gradient: gradient * torch.inf)
+    with pytest.raises(NotFiniteError, match=r"epoch 1, batch 1 of \d+: the norm of the gradient"):
+        clone(expert, config(), agent=net, say=quiet)
+
+
+class Large(Sorting):
+    """The same with large rewards."""
+
+    def _observe(self, reward: float) -> Observation:
+        return super()._observe(1000 * reward)
+
+
+class Won(Sorting):
+    """The same with a reward at the end alone, so that returns hardly differ."""
+
+    def _observe(self, reward: float) -> Observation:
+        return super()._observe(float(reward > 0 and self.left == 0))
+
+
+@pytest.mark.parametrize("world", [Large, Won])
+def test_what_is_done_is_learnt_whatever_the_rewards_are(tmp_path: Path, world: Any) -> None:
+    """Else the value's error fills the clipped gradient, and says which weights are the best."""
+    path = record(tmp_path / "rec", world=world)
+    result = clone(path, config("ppo.gamma=0.99"), say=quiet)
+    assert min(score_kept(result).accuracy.values()) > 0.95
+
+
+def test_the_loss_of_a_value_of_0_is_the_coefficient_for_every_size_of_returns() -> None:
+    settings = config("ppo.value_loss=huber", "ppo.huber_delta=1").ppo
+    returns = torch.tensor([3.0, -1.0, torch.nan])
+    assert value_scale(returns, config().ppo) == pytest.approx((9 + 1) / 2)
+    assert value_scale(1000 * returns, config().ppo) == pytest.approx(5e6)
+    assert value_scale(returns, settings) == pytest.approx((2 * 2.5 + 1) / 2)  # 2.5 = 3 - 1 / 2
+    assert value_scale(0 * returns, settings) == value_scale(returns[2:], settings) == 1.0
+
+
+@pytest.mark.parametrize("tested", [0, 1])
+def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, tested: int) -> None:
+    settings = config("clone.bs=64", "clone.test_fraction=0.5", "clone.lr=0.001")
+    train, test = (read_part(expert, settings, of_test=of_test) for of_test in (False, True))
+    recording = open_recordings([expert])[expert]
+    spaces = {"obs_space": recording.obs_space, "action_space": recording.action_space}
+    state, said, asked = init_train_state(settings, spaces), list[str](), list[bool]()
+
+    def asked_to_stop() -> bool:
+        asked.append(not state.agent.training and len(said) == tested)
+        return asked[-1]
+
+    cloning = Cloning(settings, state, train, test, said.append, asked_to_stop)
+    cloning.run()
+    assert asked.count(True) == 1
+    assert asked[-1]
+    assert cloning.epochs == tested + 1
+    assert (cloning.best is None) == (tested == 0)
+    if cloning.best is not None:  # the weights of before the epoch whose test was cut short
+        scale = value_scale(train.returns, settings.ppo)
+        kept = loss_of(state.agent, test, "cross_entropy", settings.ppo, scale).score
+        assert kept.mean_loss(0.5) == pytest.approx(cloning.best.mean_loss(0.5), abs=1e-4)
 
 
 def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -279,7 +368,7 @@ def test_interrupting_saves_the_best_so_far(expert: Path, tmp_path: Path) -> Non
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("epoch 3/"):
+        if line.startswith("epoch 1/"):
             process.send_signal(signal.SIGINT)
             break
     rest = process.stdout.read()
@@ -296,7 +385,84 @@ def test_the_command_clones_and_says_what_is_next(
     assert enn(["clone", str(expert), *SMALL, "clone.epochs=2", "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
     assert "epoch 2/2  left 0s  loss" in out
-    assert f"enn train --checkpoint-dir {run_dir}" in out
+    assert f"enn train --checkpoint-dir {run_dir}\n" in out
+    assert "env.id=... must name the world of the recordings" in out
+    assert "env.id=MoveToOrigin" not in out  # the default, which is another world
+
+
+def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run_dir = tmp_path / "played.rec", str(tmp_path / "run")
+    play_by_hand(Xor, lambda _: "0", quiet, seed=1, episodes=30, record=path)
+    short = ["clone", str(path), *SMALL, "clone.epochs=1", "env.id=Xor"]
+    assert enn([*short, "--checkpoint-dir", run_dir]) == 0
+    out = capsys.readouterr().out
+    assert f"enn train --checkpoint-dir {run_dir} env.id=Xor\n" in out
+    assert "must name" not in out
+
+
+def test_a_pipe_that_is_closed_ends_the_printing_alone(expert: Path, tmp_path: Path) -> None:
+    """Such as of enn clone ... | head -1."""
+    code = "from enn_trainer.cli import main; main()"
+    settings = [*SMALL, "clone.epochs=1", "clone.max_frames=100"]
+    settings += ["--checkpoint-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "clone", str(expert), *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"reading")
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert load_agent(tmp_path / "run").obs_space.entities
+
+
+def test_environment_variables_are_settings(
+    expert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["clone", str(expert), *SMALL[:-3], "clone.bs=64"]
+    monkeypatch.setenv("ENN_CLONE__EPOCHS", "1")
+    assert enn([*command, "--checkpoint-dir", str(tmp_path / "run")]) == 0
+    assert "epoch 1/1" in capsys.readouterr().out
+    monkeypatch.setenv("ENN_CLONE__EPOCH", "1")
+    assert enn([*command, "--checkpoint-dir", str(tmp_path / "other")]) == 2
+    assert "ENN_CLONE__EPOCH" in capsys.readouterr().err
+
+
+def test_a_limit_that_leaves_no_actors_is_named(tmp_path: Path) -> None:
+    path = record(tmp_path / "rec", world=LateWork)
+    with pytest.raises(ConfigError, match=r"got none; raise clone\.max_frames$"):
+        clone(path, config("clone.max_frames=1"), say=quiet)
+
+
+class LateWork(Sorting):
+    """The same without workers in the first episodes."""
+
+    begun = 0
+
+    def reset(self) -> Observation:
+        self.begun += 1
+        return super().reset()
+
+    def _observe(self, reward: float) -> Observation:
+        obs = super()._observe(reward)
+        if self.begun <= 2:
+            obs.features = {**obs.features, "worker": []}
+            obs.actions = {}
+        return obs
+
+
+def test_nothing_is_made_for_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    assert enn(["clone", "none.rec", "--checkpoint-dir", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
 
 
 MISTAKES: Mapping[str, Callable[[str], list[str]]] = {
@@ -304,6 +470,13 @@ MISTAKES: Mapping[str, Callable[[str], list[str]]] = {
     "RECORDING: expected one or more files": lambda _: ["--checkpoint-dir", "run"],
     "RECORDING: expected a file, got none.rec": lambda _: ["none.rec", "--checkpoint-dir", "run"],
     "RECORDING: expected each file once": lambda rec: [rec, rec, "--checkpoint-dir", "run"],
+    "RECORDING: expected each file once, got": lambda rec: [
+        *[rec, f"{Path(rec).parent}/../{Path(rec).parent.name}/expert.rec"],
+        *["--checkpoint-dir", "run"],
+    ],
+    "clone.lr: expected a number up to 1e+30, got 1e+38": lambda rec: [
+        *[rec, "clone.lr=1e38", "--checkpoint-dir", "run"]
+    ],
     "clone.epochs: expected a finite number of at least 1, got 0": lambda rec: [
         *[rec, "clone.epochs=0", "--checkpoint-dir", "run"]
     ],
