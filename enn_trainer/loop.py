@@ -320,7 +320,9 @@ class Trainer:
             seed=derive_seed(config.seed, "minibatches", state.step),
             ent_tunings=state.ent_tunings,
             vf_optimizer=state.vf_optimizer,
-            add_bc_gradient=bc_of_update(state.agent, self._demonstrations, config, state.step),
+            add_bc_gradient=bc_of_update(
+                state.agent, self._demonstrations, config, state.step, check=self._interrupts.check
+            ),
             check=self._interrupts.check,
             after_minibatch=self._tell_minibatch,
             spans=self._run.spans,

@@ -58,7 +58,7 @@ class State:
         ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
             is made of.
         reward_scaling: The returns so far, if rewards are scaled by them.
-        memory: What stop conditions remember, plain data.
+        memory: What stop conditions remember, and which recording the run learns from; plain data.
     """
 
     step: int
