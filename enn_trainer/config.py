@@ -13,7 +13,14 @@ from typing import Dict, List, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, within
+from enn_trainer.config_checks import (
+    COMPUTED,
+    JSON_TEXT,
+    json_object,
+    part_of_file_name,
+    refuse,
+    within,
+)
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import EvalSuiteConfig, all_suites, bad_suite_name, suite_path
 from enn_trainer.imitation_config import BCConfig
@@ -176,7 +183,7 @@ class TrainConfig(Versioned):
     rollout: RolloutConfig
     eval: Optional[EvalConfig] = None
     vf_net: Optional[RogueNetConfig] = None
-    name: str = field(default_factory=_script_name)
+    name: str = field(default_factory=_script_name, metadata=COMPUTED)
     seed: int = 1
     total_timesteps: int = 1000000
     max_train_time: Optional[int] = None
@@ -197,6 +204,7 @@ class TrainConfig(Versioned):
 
     def __post_init__(self) -> None:
         refuse(
+            part_of_file_name("name", self.name),
             within("seed", self.seed, 0),
             within("total_timesteps", self.total_timesteps, 1),
             within("max_train_time", self.max_train_time, 0),

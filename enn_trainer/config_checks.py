@@ -2,12 +2,16 @@
 
 import json
 import math
-from typing import get_args
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
 
 from enn_trainer.errors import ConfigError
 
 JSON_TEXT = {"json_text": True}
 """Metadata of a field whose text is a JSON object, which a file may write as a section."""
+COMPUTED = {"computed": True}
+"""Metadata of a field whose default depends on how the program was called."""
 
 
 def refuse(*problems: str | None) -> None:
@@ -66,7 +70,37 @@ def one_of(name: str, value: str, kind: object) -> str | None:
 def json_object(name: str, text: str) -> str | None:
     """Say what is wrong with a text that must be a JSON object."""
     try:
-        is_object = isinstance(json.loads(text), dict)
+        is_object = isinstance(json.loads(text, object_pairs_hook=once), dict)
+    except ConfigError as error:
+        return f"{name}: {error}"
     except (ValueError, RecursionError):
         is_object = False
     return None if is_object else f'{name}: expected a JSON object such as {{"a": 1}}, got {text!r}'
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a JSON object, for `json.loads`.
+
+    Raises:
+        ConfigError: a name is there twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigError(f"expected {key!r} once, it is there twice")
+        found[key] = value
+    return found
+
+
+def part_of_file_name(name: str, text: str) -> str | None:
+    """Say what is wrong with a text that becomes a part of the name of a folder."""
+    if "/" not in text and "\\" not in text and text.isprintable():
+        return None
+    return (
+        f"{name}: expected a name without /, \\ and line breaks, as a folder has it, got {text!r}"
+    )
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    """What a run says that cannot write to its folder."""
+    return ConfigError(f"data_dir: expected to write {path}, got {error.strerror or error}")

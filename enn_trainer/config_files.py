@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from enn_trainer import ron
+from enn_trainer.config_checks import once
 from enn_trainer.config_help import joined, shown
 from enn_trainer.errors import ConfigError, RonError
 
@@ -112,16 +113,7 @@ def _check_plain(value: Any) -> None:
 
 
 def _read_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_once)
-
-
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ConfigError(f"expected {key!r} once, it is there twice")
-        found[key] = value
-    return found
+    return json.loads(text, object_pairs_hook=once)
 
 
 def _write_json(value: Any) -> str:

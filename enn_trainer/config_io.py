@@ -82,7 +82,7 @@ def load_with_sources(
     elif path is not None:
         values = _upgrade(cls, read_file(path), f"file {path}", sources)
     problems: list[str] = []
-    for name, override in environment_overrides(environment or {}).items():
+    for name, override in environment_overrides(cls, environment or {}).items():
         found: list[str] = []
         with collected(found):
             _apply_override(cls, values, override, sources, f"environment variable {name}")

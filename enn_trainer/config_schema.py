@@ -29,7 +29,7 @@ from enn_trainer.config_build import within_optional
 from enn_trainer.config_files import parsed
 from enn_trainer.config_help import joined, shown
 from enn_trainer.config_sources import as_data, in_one_line
-from enn_trainer.errors import ConfigError
+from enn_trainer.errors import ConfigError, RonError
 
 NO_DEFAULT = object()
 COMPUTED = "(computed when a run begins)"
@@ -91,11 +91,13 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     factory = field.default_factory
     if factory is dataclasses.MISSING:
         return NO_DEFAULT
-    if factory in (list, dict):
-        return factory()
-    if dataclasses.is_dataclass(factory):
-        return ron.loads(ron.dumps(as_data(factory())))
-    return COMPUTED
+    if "computed" in field.metadata:
+        return COMPUTED
+    try:
+        one, two = (ron.dumps(as_data(factory())) for _ in range(2))
+    except (RonError, TypeError):  # no plain data
+        return COMPUTED
+    return ron.loads(one) if one == two else COMPUTED
 
 
 def dump_schema(schema: Schema) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
 
 from enn_trainer import ron
+from enn_trainer.config_build import within_optional
 from enn_trainer.config_help import joined
 from enn_trainer.schedules import Scheduled, as_written
 
@@ -58,18 +59,34 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def environment_overrides(environment: Mapping[str, str]) -> dict[str, str]:
-    """The overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names."""
+def environment_overrides(cls: Any, environment: Mapping[str, str]) -> dict[str, str]:
+    """The overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
+
+    The names of fields are in upper case there; those of the items of a dict stay as they are.
+    """
     return {
-        name: f"{name.removeprefix(PREFIX).lower().replace('__', '.')}={value}"
+        name: f"{_path_of(cls, name.removeprefix(PREFIX).split('__'))}={value}"
         for name, value in sorted(environment.items())  # a section before its fields
         if name.startswith(PREFIX)
     }
 
 
+def _path_of(cls: Any, names: Sequence[str]) -> str:
+    kind, path = cls, []
+    for name in names:
+        section = within_optional(kind)
+        if get_origin(section) is dict:
+            kind = get_args(section)[1]
+        else:
+            name = name.lower()
+            kind = get_type_hints(section).get(name) if dataclasses.is_dataclass(section) else None
+        path.append(name)
+    return ".".join(path)
+
+
 def show_config(config: Any, sources: Sources) -> str:
     """Every value of a configuration and where it comes from, by section, in aligned columns."""
-    rows = list(_rows(config, sources, "", 0))
+    rows = [_row(path, value, sources) for path, value in settings_of(config)]
     widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
     return "\n".join(
         f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
@@ -77,16 +94,21 @@ def show_config(config: Any, sources: Sources) -> str:
     )
 
 
-def _rows(section: Any, sources: Sources, path: str, depth: int) -> Iterator[tuple[str, str, str]]:
+def settings_of(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a tree of dataclasses by dotted paths, each section before what is in it."""
     for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        label, where = "  " * depth + field.name, joined(path, field.name)
+        value, where = getattr(section, field.name), joined(path, field.name)
+        yield where, value
         if dataclasses.is_dataclass(value):
-            yield label, "", ""
-            yield from _rows(value, sources, where, depth + 1)
-        else:
-            mark = " (schedule)" if isinstance(value, Scheduled) else ""
-            yield label, in_one_line(as_data(value)), sources.of(where) + mark
+            yield from settings_of(value, where)
+
+
+def _row(path: str, value: Any, sources: Sources) -> tuple[str, str, str]:
+    label = "  " * path.count(".") + path.rpartition(".")[2]
+    if dataclasses.is_dataclass(value):
+        return label, "", ""
+    mark = " (schedule)" if isinstance(value, Scheduled) else ""
+    return label, in_one_line(as_data(value)), sources.of(path) + mark
 
 
 def in_one_line(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Curves of runs: which runs belong together, their means, and how they are drawn."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -53,28 +53,28 @@ class Curve(NamedTuple):
         label: what it is of.
         steps: (n,) float, frames.
         values: (n,) float.
-        spread: (n,) float, half the width of the band; None for a single run.
+        spread: (n,) float, half the width of the band; None if not every run has its own seed.
+        left_out: what of the runs is not in it, in words.
     """
 
     label: str
     steps: Floats
     values: Floats
     spread: Floats | None
+    left_out: tuple[str, ...] = ()
 
 
 def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Put runs that differ in nothing but the seed together, under a label of their own."""
+    """Put runs that differ in nothing but `SAME_IN_A_GROUP` together, under a label of their own.
+
+    A run whose settings are not known stays alone.
+    """
     groups: dict[object, list[Run]] = {}
-    for run in runs:
+    for i, run in enumerate(runs):
         same = {name: v for name, v in run.config.items() if name not in SAME_IN_A_GROUP}
-        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or run.name
+        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or i
         groups.setdefault(key, []).append(run)
-    labels = [
-        group[0].name
-        if len(group) == 1
-        else f"{group[0].config['env.id']} {group[0].config['name']}, {len(group)} seeds"
-        for group in groups.values()
-    ]
+    labels = [group[0].name if len(group) == 1 else _label(group) for group in groups.values()]
     different = _differences([group[0].config for group in groups.values()])
     return [
         (label if labels.count(label) == 1 or not extra else f"{label}, {extra}", group)
@@ -85,24 +85,34 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curve:
     """The curve of runs that belong together: their mean, where all of them have numbers.
 
+    Runs of one seed are no independent samples of anything: with them there is no band.
+
     Args:
         label: what it is of.
         runs: one or several.
         tag: which numbers.
         smooth: each point is the mean of as many points, itself the last of them.
     """
-    lines = [_line(run.points.get(tag, {}), smooth) for run in runs]
-    lines = [(steps, values) for steps, values in lines if len(steps)]
-    if not lines:
-        return Curve(label, np.zeros(0), np.zeros(0), None)
-    if len(lines) == 1:
-        return Curve(label, *lines[0], None)
-    steps = np.unique(np.concatenate([line[0] for line in lines]))
-    steps = steps[(steps >= max(s[0] for s, _ in lines)) & (steps <= min(s[-1] for s, _ in lines))]
+    found = [(run, *_line(run.points.get(tag, {}), smooth)) for run in runs]
+    left_out = list(_not_finite(found, tag))
+    used = [(run, steps, values) for run, steps, values in found if len(steps)]
+    if not used:
+        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
+    if len(used) == 1:
+        return Curve(label, *used[0][1:], None, tuple(left_out))
+    first, last = max(steps[0] for _, steps, _ in used), min(steps[-1] for _, steps, _ in used)
+    if first > last:
+        left_out.append(f"{label}: its runs have no steps in common")
+        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
+    steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
+    if (steps[0], steps[-1]) != (first, last):
+        left_out.append(f"{label}: what is not between {first:.0f} and {last:.0f}, as all runs are")
+    steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
-    values = np.stack([np.interp(steps, s, v) for s, v in lines])  # (runs, n)
-    return Curve(label, steps, values.mean(axis=0), confidence(values))
+    values = np.stack([np.interp(steps, s, v) for _, s, v in used])  # (runs, n)
+    spread = confidence(values) if _num_seeds([run for run, _, _ in used]) == len(used) else None
+    return Curve(label, steps, values.mean(axis=0), spread, tuple(left_out))
 
 
 def confidence(values: Floats) -> Floats:
@@ -131,7 +141,8 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
 
     for tag, lines in curves.items():
         if not any(len(line.steps) for line in lines):
-            raise ConfigError(f"--metric: {tag} has no finite value")
+            why = "; ".join(text for line in lines for text in line.left_out)
+            raise ConfigError(f"--metric: expected something to draw of {tag}, got nothing ({why})")
     columns = 1 if len(curves) == 1 else 2
     rows = math.ceil(len(curves) / columns)
     labels = [line.label for line in next(iter(curves.values()))]
@@ -161,6 +172,28 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
     where: Literal["outside lower center"] = "outside lower center"
     figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
     figure.savefig(path, dpi=150)
+
+
+def _label(group: Sequence[Run]) -> str:
+    seeds = _num_seeds(group)
+    number = f"{len(group)} seeds" if seeds == len(group) else f"{len(group)} runs"
+    if 1 < seeds < len(group):
+        number += f" of {seeds} seeds"
+    return f"{group[0].config.get('env.id')} {group[0].config.get('name')}, {number}"
+
+
+def _num_seeds(runs: Sequence[Run]) -> int:
+    """How many seeds there are; a run whose seed is not known has one of its own."""
+    return len({repr(run.config["seed"]) if "seed" in run.config else id(run) for run in runs})
+
+
+def _not_finite(found: Sequence[tuple[Run, Floats, Floats]], tag: str) -> Iterator[str]:
+    for run, steps, _ in found:
+        missing = len(run.points.get(tag, {})) - len(steps)
+        if not len(steps):
+            yield f"{run.name}: {'not one finite value' if missing else 'there is none'}"
+        elif missing:
+            yield f"{run.name}: {missing} of its values, which are not finite"
 
 
 def _line(points: Mapping[int, float], smooth: int) -> tuple[Floats, Floats]:

@@ -7,12 +7,13 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from enn_trainer.capture import continues
 from enn_trainer.checkpoint import git_revision
 from enn_trainer.config import TrainConfig
+from enn_trainer.config_checks import unwritable
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -49,15 +50,13 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     if not continues(manager):
         state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
     folder = runs / state.run_name
-    folder.mkdir(parents=True, exist_ok=True)
-    about = about_run(config, state)
-    (folder / RUN_FILE).write_text(json.dumps(about, indent=2) + "\n")
-    evaluates = state.next_eval_step is not None and state.step >= state.next_eval_step
+    settings = flatten_config(config)
+    about = about_run(state)
+    _describe(folder / RUN_FILE, {**about, "config": _as_json(settings)})
     sinks: list[Sink] = [
-        JsonlSink(folder / METRICS_FILE, state.step, evaluates, say),
-        TensorBoardSink(folder, flatten_config(config)),
+        JsonlSink(folder / METRICS_FILE, state.step, say),
+        Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings), say),
     ]
-    table = {**flatten_config(config), **{k: v for k, v in about.items() if k != "config"}}
     if config.track:
         run_id = state.tracker_ids.setdefault("wandb", secrets.token_hex(4))
         sinks.append(
@@ -68,7 +67,7 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
                     state.run_name,
                     config.wandb_project_name,
                     config.wandb_entity,
-                    table,
+                    {**settings, **about},
                     folder,
                     say,
                 ),
@@ -76,27 +75,37 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
             )
         )
     if config.mlflow_tracking_uri is not None:
-        sinks.append(Guarded("MLflow", lambda: _open_mlflow(config, state, about), say))
+        sinks.append(Guarded("MLflow", lambda: _open_mlflow(config, state, settings, about), say))
     return Track(sinks), folder
 
 
-def _open_mlflow(config: TrainConfig, state: State, about: dict[str, object]) -> MlflowSink:
+def _open_mlflow(
+    config: TrainConfig, state: State, settings: Mapping[str, object], about: Mapping[str, object]
+) -> MlflowSink:
     assert config.mlflow_tracking_uri is not None
-    tags = {name: str(value) for name, value in about.items() if name != "config"}
     sink = MlflowSink(
         config.mlflow_tracking_uri,
         state.tracker_ids.get("mlflow", ""),
         state.run_name,
         config.name,
-        flatten_config(config),
-        tags,
+        settings,
+        {name: str(value) for name, value in about.items()},
     )
     state.tracker_ids["mlflow"] = sink.run_id
     return sink
 
 
-def about_run(config: TrainConfig, state: State) -> dict[str, object]:
-    """What identifies a run: its code, its command and its settings, as plain data."""
+def _describe(path: Path, about: Mapping[str, object]) -> None:
+    """Write what a run is into its folder, which is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(about, indent=2) + "\n")
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def about_run(state: State) -> dict[str, object]:
+    """What identifies a run beside its settings, its code and its command, as plain data."""
     revision = git_revision()
     return {
         "run_name": state.run_name,
@@ -104,10 +113,13 @@ def about_run(config: TrainConfig, state: State) -> dict[str, object]:
         "command": shlex.join(sys.argv),
         "code.commit": None if revision is None else revision.removesuffix("-dirty"),
         "code.dirty": None if revision is None else revision.endswith("-dirty"),
-        "config": {
-            name: value if isinstance(value, bool | int | float | str | None) else str(value)
-            for name, value in flatten_config(config).items()
-        },
+    }
+
+
+def _as_json(settings: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in settings.items()
     }
 
 
@@ -115,6 +127,7 @@ def _new_run_name(runs: Path, config: TrainConfig) -> str:
     """A name for the folder of a new run, which is made: a number stands last if it is taken."""
     trial = "" if config.trial is None else f"__{config.trial}"
     world = config.env.id.rpartition(":")[2]  # not the file that it is in
+    world = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in world)
     base = f"{world}__{config.name}__{config.seed}{trial}"
     stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
     names = itertools.chain([stamped], (f"{stamped}-{i}" for i in itertools.count(2)))

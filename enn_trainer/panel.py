@@ -6,17 +6,19 @@ from math import isfinite
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 TITLE = "enn-trainer"
 SPARKS = "▁▂▃▄▅▆▇█"
 MOST_ACTIONS = 6
-"""A panel that is higher than the terminal cannot be redrawn in place."""
 NAME_WIDTH = 20
+WIDE, LESS_WIDE = 70, 46
+"""Columns within the panel in which three numbers, or two, fit beside each other."""
 PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
 """Told apart by their shapes, too, where there are no colours."""
 
@@ -151,25 +153,69 @@ def plain(view: View) -> str:
     )
 
 
-def panel(view: View, width: int) -> Panel:
-    """A panel of so many columns."""
+def panel(view: View, width: int) -> RenderableType:
+    """A panel of so many columns, with as much in it as the console has rows for."""
+    return _Fitted(view, width)
+
+
+class _Shown(NamedTuple):
+    """What of a panel is shown: how many actions, and which other parts."""
+
+    actions: int
+    phases: bool
+    details: bool
+    gaps: bool
+
+
+_LESS_AND_LESS = [
+    _Shown(MOST_ACTIONS, phases=True, details=True, gaps=True),
+    _Shown(2, phases=True, details=True, gaps=True),
+    _Shown(0, phases=True, details=True, gaps=True),
+    _Shown(0, phases=True, details=True, gaps=False),
+    _Shown(0, phases=False, details=True, gaps=False),
+    _Shown(0, phases=False, details=False, gaps=False),
+]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A panel that is higher than the terminal could not be redrawn in place."""
+
+    view: View
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for shown in _LESS_AND_LESS:
+            lines = console.render_lines(_panel(self.view, self.width, shown), options, pad=False)
+            if len(lines) < options.size.height:  # a row is for what is typed
+                break
+        for line in lines:
+            yield from line
+            yield Segment.line()
+
+
+def _panel(view: View, width: int, shown: _Shown) -> Panel:
     inner_width = width - 6  # without border and padding
-    parts: list[RenderableType] = [_bar(view), Text(), _return_line(view, inner_width)]
+    blocks: list[RenderableType] = [_bar(view, inner_width)]
+    latest = [_return_line(view, inner_width)]
     if view.evaluating is not None or view.last_eval is not None:
-        parts.append(_eval_line(view, inner_width))
-    parts += [Text(), _details(view)]
-    if view.line.normalised_entropies:
-        parts += [Text(), _freedom(view.line.normalised_entropies)]
-    if sum(view.line.phases_ms.values()) > 0:
-        parts += [Text(), _phases(view.line.phases_ms, inner_width)]
+        latest.append(_eval_line(view, inner_width))
+    blocks.append(Group(*latest))
+    if shown.details:
+        blocks.append(_details(view, inner_width))
+    if view.line.normalised_entropies and shown.actions:
+        blocks.append(_freedom(view.line.normalised_entropies, inner_width, shown.actions))
+    if sum(view.line.phases_ms.values()) > 0 and shown.phases:
+        blocks.append(_phases(view.line.phases_ms, inner_width))
+    parts = [part for block in blocks for part in ((Text(), block) if shown.gaps else (block,))]
     return Panel(
-        Group(*parts),
+        Group(*parts[int(shown.gaps) :]),
         title=Text(TITLE, "bold"),
         title_align="left",
         subtitle=Text(f"step {view.line.step:,} of {view.total_steps:,}", "dim"),
         subtitle_align="right",
         border_style="cyan",
-        padding=(1, 2),
+        padding=(int(shown.gaps), 2),
         width=width,
     )
 
@@ -179,22 +225,21 @@ def waiting(message: str, width: int) -> Panel:
     return Panel(message, title=TITLE, width=width)
 
 
-def _bar(view: View) -> Table:
+def _bar(view: View, width: int) -> Table:
     row = Table.grid(padding=(0, 3, 0, 0), expand=True)
     row.add_column(ratio=1)
-    for _ in range(3):
+    texts = [Text(f"{100 * view.fraction:.1f}%", "bold"), _labelled("left", view.left)]
+    if width >= LESS_WIDE:
+        texts.insert(1, _labelled("elapsed", format_duration(view.elapsed_s)))
+    for _ in texts:
         row.add_column(justify="right", no_wrap=True)
-    row.add_row(
-        ProgressBar(1.0, view.fraction, complete_style="cyan", finished_style="green"),
-        Text(f"{100 * view.fraction:.1f}%", "bold"),
-        _labelled("elapsed", format_duration(view.elapsed_s)),
-        _labelled("left", view.left),
-    )
+    bar = ProgressBar(1.0, view.fraction, complete_style="cyan", finished_style="green")
+    row.add_row(bar, *texts)
     return row
 
 
 def _return_line(view: View, width: int) -> Text:
-    """The return and its course; where that does not fit, its latest part."""
+    """The return and its course; where that does not fit, its latest part, or none."""
     text = Text.assemble(
         ("return  ", "dim"), (_number(view.line.mean_return, ".3f"), "bold"), no_wrap=True
     )
@@ -202,35 +247,37 @@ def _return_line(view: View, width: int) -> Text:
     if trend is not None:
         arrow, style = _trend_arrow(view.returns, trend)
         text.append(f"  {arrow} {trend:+.3f}", style)
-    text.append("   best  ", "dim").append(_number(view.best, ".3f"))
+    best = Text.assemble(("   best  ", "dim"), _number(view.best, ".3f"))
+    if text.cell_len + best.cell_len <= width:
+        text.append(best)
     text.append("   ")
-    room = max(width - text.cell_len, 1)
-    return text.append(_sparkline(view.returns)[-room:], "cyan")
+    room = width - text.cell_len
+    return text.append(_sparkline(view.returns)[-room:], "cyan") if room > 0 else text
 
 
-def _details(view: View) -> Table:
+def _details(view: View, width: int) -> Table:
+    """Names and numbers, as many beside each other as fit whole."""
     p = view.line
+    numbers = [
+        ("episodes", f"{view.episodes:,}"),
+        ("entropy", f"{p.entropy:.2f}"),
+        ("frames/s", f"{p.frames_per_s:,.0f}"),
+        ("length", _number(p.episode_length, ".1f")),
+        ("kl", f"{p.approx_kl:.4f}"),
+        ("entities/s", f"{p.entities_per_s:,.0f}"),
+        ("learning rate", f"{p.learning_rate:.1e}"),
+        ("explained", f"{p.explained_variance:.2f}"),
+        ("entities/frame", f"{p.entities_per_frame:.1f}"),
+    ]
+    if p.memory_mb is not None:
+        numbers.append(("memory", f"{p.memory_mb:,.0f} MB"))
+    beside = 3 if width >= WIDE else 2 if width >= LESS_WIDE else 1
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    for _ in range(3):
+    for _ in range(beside):
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(ratio=1, no_wrap=True)
-    grid.add_row(
-        *("episodes", f"{view.episodes:,}"),
-        *("entropy", f"{p.entropy:.2f}"),
-        *("frames/s", f"{p.frames_per_s:,.0f}"),
-    )
-    grid.add_row(
-        *("length", _number(p.episode_length, ".1f")),
-        *("kl", f"{p.approx_kl:.4f}"),
-        *("entities/s", f"{p.entities_per_s:,.0f}"),
-    )
-    grid.add_row(
-        *("learning rate", f"{p.learning_rate:.1e}"),
-        *("explained", f"{p.explained_variance:.2f}"),
-        *("entities/frame", f"{p.entities_per_frame:.1f}"),
-    )
-    if p.memory_mb is not None:
-        grid.add_row("memory", f"{p.memory_mb:,.0f} MB")
+    for i in range(0, len(numbers), beside):
+        grid.add_row(*(text for pair in numbers[i : i + beside] for text in pair))
     return grid
 
 
@@ -244,14 +291,14 @@ def _eval_line(view: View, width: int) -> Text:
     return text
 
 
-def _freedom(entropies: Mapping[str, float]) -> Table:
+def _freedom(entropies: Mapping[str, float], width: int, most: int) -> Table:
     """How undecided the policy is in each action: a full bar for choices at random."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(style="dim", no_wrap=True, max_width=NAME_WIDTH, overflow="ellipsis")
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
-    grid.add_row("entropy of", "", Text("share of the most", "dim"))
-    shown = list(entropies.items())[:MOST_ACTIONS]
+    grid.add_row("entropy of", "", Text("share of the most" if width >= LESS_WIDE else "", "dim"))
+    shown = list(entropies.items())[:most]
     for name, share in shown:
         done = share if isfinite(share) else 0.0
         bar = ProgressBar(1.0, done, complete_style="magenta", finished_style="magenta")

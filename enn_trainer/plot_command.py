@@ -16,15 +16,16 @@ from enn_trainer.config_io import load_config
 from enn_trainer.curves import Curve, Run, curve_of, draw, grouped
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.open_track import METRICS_FILE, RUN_FILE
-from enn_trainer.track_jsonl import read_lines
+from enn_trainer.track_jsonl import NOT_TAGS, read_lines
 
 DEFAULT_METRICS = ["episodic_reward.mean", "losses/entropy", "losses/approx_kl", "fps"]
 FORMATS = (".png", ".pdf", ".svg")
 
 _EPILOG = """\
 A RUN is the folder of a run under data_dir/runs, its metrics.jsonl, or a --checkpoint-dir. Runs
-whose settings differ in nothing but the seed are drawn as their mean, with a band that holds the
-mean of many more such runs with a confidence of 95% (Student's t).
+whose settings differ in nothing but the seed (or trial and data_dir, by which nothing is learnt)
+are drawn as their mean, with a band that holds the mean of many more such runs with a confidence of
+95% (Student's t). Where several of them have one seed, there is no band.
 
 examples:
   enn plot runs/Xor__demo__1__20261121-120000
@@ -53,6 +54,9 @@ def plot_command(arguments: Sequence[str]) -> int:
             for tag in tags
         }
         draw(curves, options.out)
+        for tag, lines in curves.items():
+            for text in (text for line in lines for text in line.left_out):
+                print(f"{tag}: left out: {text}")
     except (ConfigError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -90,7 +94,7 @@ def read_run(path: Path) -> Run:
             continue
         step = line.row["step"]
         for tag, value in line.row.items():
-            if tag not in ("step", "time"):
+            if tag not in NOT_TAGS:
                 points.setdefault(tag, {})[step] = float(value)
     about: dict[str, object] = {}
     beside = file.with_name(RUN_FILE)

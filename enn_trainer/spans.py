@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self, final
 
+from enn_trainer.config_checks import unwritable
+
 
 @final
 class Span:
@@ -123,25 +125,17 @@ class Spans:
         }
 
     def save(self, path: Path) -> None:
-        """Write the tree as JSON; the file is always whole."""
+        """Write the tree as JSON; the file is always whole.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
         temporary = path.with_name(f"{path.name}.tmp")
-        temporary.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
-        temporary.replace(path)
-
-    def __str__(self) -> str:
-        """The tree as text, the longest parts first."""
-        tree = self.as_dict()
-        lines = [f"{'':32}{'calls':>9}{'total s':>10}{'own s':>10}{'share':>8}"]
-        lines += _lines(tree, 0, max(tree["total_s"], 1e-9))
-        return "\n".join(lines)
-
-
-def _lines(span: dict[str, Any], depth: int, whole_s: float) -> Iterator[str]:
-    name = f"{'  ' * depth}{span['name']}"
-    share = f"{100 * span['total_s'] / whole_s:.1f}%"
-    yield f"{name:32}{span['calls']:9}{span['total_s']:10.3f}{span['self_s']:10.3f}{share:>8}"
-    for part in sorted(span["parts"], key=lambda part: -float(part["total_s"])):
-        yield from _lines(part, depth + 1, whole_s)
+        try:
+            temporary.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+            temporary.replace(path)
+        except OSError as error:
+            raise unwritable(path, error) from None
 
 
 _NOTHING = nullcontext()

@@ -6,12 +6,14 @@ them. `open_track.py` says which sinks a run has.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
 
+from enn_trainer.config_sources import settings_of
 from enn_trainer.schedules import as_written
 from entity_env.vec_env import Metric
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 RETRY_AFTER_S = 60.0
-"""A service that does not answer may take minutes to fail: a run must not wait for it each time."""
+RETRY_AFTER_TIMES = 20.0
+"""A service that does not answer may take long to fail: a run waits a twentieth of its time."""
 
 
 class Sink(Protocol):
@@ -71,15 +74,17 @@ class Track:
 
     def close(self) -> None:
         """Write what is still buffered and close everything."""
-        for sink in self._sinks:
-            sink.close()
+        with ExitStack() as stack:  # each of them, also if one fails
+            for sink in reversed(self._sinks):
+                stack.callback(sink.close)
 
 
 @final
 class Guarded:
     """A sink that may fail without ending the run: the first failure is said, once.
 
-    After a failure nothing is sent for a minute; what comes in that time is missing there.
+    After a failure nothing is sent for a minute, or for twenty times as long as the failure took;
+    what comes in that time is missing there. What could not be opened is opened then.
 
     Args:
         name: of the service.
@@ -95,34 +100,38 @@ class Guarded:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name, self._say, self._clock = name, say, clock
+        self._name, self._open, self._say, self._clock = name, open_sink, say, clock
         self._failed = False
         self._silent_until = -float("inf")
         self._sink: Sink | None = None
-        self._try(lambda: setattr(self, "_sink", open_sink()))
+        self._try(lambda sink: None)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each scalar, if the service works."""
-        sink = self._sink
-        if sink is not None and self._clock() >= self._silent_until:
-            self._try(lambda: sink.write(step, scalars))
+        if self._clock() >= self._silent_until:
+            self._try(lambda sink: sink.write(step, scalars))
 
     def video(self, step: int, name: str, path: Path) -> None:
         """Show a video file, if the service works and shows videos."""
-        sink = self._sink
-        if isinstance(sink, VideoSink) and self._clock() >= self._silent_until:
-            self._try(lambda: sink.video(step, name, path))
+        if self._clock() >= self._silent_until:
+            self._try(
+                lambda sink: sink.video(step, name, path) if isinstance(sink, VideoSink) else None
+            )
 
     def close(self) -> None:
-        """Hand on what is buffered, if the service works."""
+        """Hand on what is buffered, if there is a connection."""
         if self._sink is not None:
-            self._try(self._sink.close)
+            self._try(lambda sink: sink.close())
 
-    def _try(self, call: Callable[[], None]) -> None:
+    def _try(self, call: Callable[[Sink], None]) -> None:
+        began = self._clock()
         try:
-            call()
+            if self._sink is None:
+                self._sink = self._open()
+            call(self._sink)
         except Exception as error:  # whatever a service raises: the run is worth more
-            self._silent_until = self._clock() + RETRY_AFTER_S
+            now = self._clock()
+            self._silent_until = now + max(RETRY_AFTER_S, RETRY_AFTER_TIMES * (now - began))
             if not self._failed:
                 self._failed = True
                 what = (str(error).splitlines() or [""])[0]
@@ -149,11 +158,6 @@ def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str,
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
     """What a tree of dataclasses was set to, by full name, such as `net.d_model`."""
-    flat: dict[str, object] = {}
-    for field in dataclasses.fields(config):
-        value: Any = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            flat |= {f"{field.name}.{name}": leaf for name, leaf in flatten_config(value).items()}
-        else:
-            flat[field.name] = as_written(value)
-    return flat
+    return {
+        path: as_written(value) for path, value in settings_of(config) if not is_dataclass(value)
+    }

@@ -1,8 +1,8 @@
 """Scalars as lines of JSON, which any program can read: `metrics.jsonl`.
 
-A line is `{"step": 2048, "time": 1760000000.0, "losses/entropy": 1.5, ...}`, where `time` is in
-seconds since 1970. JSON has no word for what is not finite: that is written as the text "nan",
-"inf" or "-inf", which `float` reads.
+A line is `{"step": 2048, "time": 1760000000.0, "kind": "update", "losses/entropy": 1.5, ...}`,
+where `time` is in seconds since 1970, and the kind of an evaluation is "eval". JSON has no word for
+what is not finite: that is written as the text "nan", "inf" or "-inf", which `float` reads.
 """
 
 import json
@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from enn_trainer.config_checks import unwritable
+
 EVAL_PREFIX = "eval/"
-NOT_TAGS = ("step", "time")
+EVAL, UPDATE = "eval", "update"
+NOT_TAGS = ("step", "time", "kind")
 
 
 @final
@@ -22,37 +25,57 @@ class JsonlSink:
     """Appends a line for each call of `write`.
 
     Each line is one write of the system, so that a killed run leaves whole lines. A run that
-    continues writes again what came after its save, so that is dropped when the file is opened.
+    continues writes again what came after its save, so that is dropped when the file is opened. An
+    evaluation at the step of the save is dropped once it comes again.
 
     Args:
         path: the file; continued if it is there.
         step: where the run begins or continues.
-        evaluates: whether the evaluation at this step is about to be done, perhaps again.
         say: prints a line about what is damaged.
+
+    Raises:
+        ConfigError: the file cannot be written.
     """
 
-    def __init__(
-        self, path: Path, step: int, evaluates: bool, say: Callable[[str], None] = print
-    ) -> None:
-        _drop_after(path, step, evaluates, say)
-        self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    def __init__(self, path: Path, step: int, say: Callable[[str], None] = print) -> None:
+        self._path, self._say = path, say
+        self._old_eval: int | None = step
+        self._file = -1
+        self._reopen(lambda row: row["step"] <= step)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append a line.
 
         Raises:
-            OSError: it could not be written as a whole.
+            ConfigError: it could not be written as a whole.
         """
-        numbers = {tag: _as_json(value) for tag, value in scalars.items()}
-        line = json.dumps({"step": step, "time": round(time.time(), 3), **numbers}) + "\n"
-        data = line.encode()
-        if os.write(self._file, data) != len(data):
-            raise OSError(f"{self._path}: a line could not be written; is the disk full?")
+        is_eval = bool(scalars) and all(tag.startswith(EVAL_PREFIX) for tag in scalars)
+        if is_eval and step == self._old_eval:
+            self._old_eval = None
+            self._reopen(lambda row: row["step"] < step or row.get("kind") != EVAL)
+        row: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
+        row["kind"] = EVAL if is_eval else UPDATE
+        row |= {tag: _as_json(value) for tag, value in scalars.items()}
+        data = (json.dumps(row) + "\n").encode()
+        try:
+            while data:  # in one go, unless the disk is full: then the next write says so
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            raise unwritable(self._path, error) from None
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+    def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Go on behind the lines that are kept."""
+        try:
+            _drop(self._path, keep, self._say)
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise unwritable(self._path, error) from None
 
 
 class Line(NamedTuple):
@@ -86,8 +109,8 @@ def _as_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _drop_after(path: Path, step: int, evaluates: bool, say: Callable[[str], None]) -> None:
-    """Leave only the lines that the run will not write again."""
+def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:
+    """Leave only the lines that are to be kept."""
     if not path.is_file():
         return
     kept = path.with_name(f"{path.name}.tmp")
@@ -98,7 +121,7 @@ def _drop_after(path: Path, step: int, evaluates: bool, say: Callable[[str], Non
             if torn is not None:  # the last line is torn if the run was killed; others never are
                 say(f"{path}: line {torn.number} is damaged and was dropped")
             torn = line if line.row is None else None
-            if line.row is not None and not _comes_again(line.row, step, evaluates):
+            if line.row is not None and keep(line.row):
                 file.write(line.text)
             else:
                 dropped = True
@@ -108,8 +131,3 @@ def _drop_after(path: Path, step: int, evaluates: bool, say: Callable[[str], Non
         kept.replace(path)
     else:
         kept.unlink()
-
-
-def _comes_again(row: Mapping[str, Any], step: int, evaluates: bool) -> bool:
-    is_eval = all(tag.startswith(EVAL_PREFIX) for tag in row if tag not in NOT_TAGS)
-    return bool(row["step"] > step or (row["step"] == step and is_eval and evaluates))

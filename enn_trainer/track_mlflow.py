@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -13,6 +14,8 @@ BATCH = 100
 """As many parameters, or ten times as many metrics, as a server takes in one request."""
 LONGEST_VALUE = 500
 """Characters of a parameter that every server keeps."""
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""A run waits while a request is made: MLflow's own patience, for minutes, is not for that."""
 
 
 @final
@@ -40,6 +43,8 @@ class MlflowSink:
         config: Mapping[str, object],
         tags: Mapping[str, str],
     ) -> None:
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
         from mlflow.entities import Param
 

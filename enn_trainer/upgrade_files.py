@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -58,6 +58,9 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     config = load_config(cls, path)
     said = read_file(path)
     before = path.read_bytes().decode("utf-8-sig")
+    # Edited with line breaks of one character; where all are of two, they become that again.
+    is_crlf = 0 < before.count("\n") == before.count("\r\n")
+    text = before.replace("\r\n", "\n") if is_crlf else before
     if include_defaults:
         target: ron.Struct = as_data(config)
     else:
@@ -65,10 +68,14 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     version = said["version"]
     if version == cls.version() and not include_defaults:
         return Upgrade(path, version, before, before, loses_comments=False)
-    rewritten = _top_comments(before, path) + written(path, target)
-    for after in (_edited(before, path, target, said), rewritten):
-        if after is not None and _reads_as(cls, path, after) == dump_config(config):
-            lost = _comments(before, path) - _comments(after, path)
+    meant = cls.version(), dump_config(config)
+    for after in (
+        *_edited(text, path, target, said),
+        _top_comments(text, path) + written(path, target),
+    ):
+        if _reads_as(cls, path, after) == meant:
+            lost = _comments(text, path) - _comments(after, path)
+            after = after.replace("\n", "\r\n") if is_crlf else after
             return Upgrade(path, version, before, after, loses_comments=bool(lost))
     raise ConfigError(f"{path}: not written, as it would not be read back the same")
 
@@ -102,13 +109,13 @@ def _umask() -> int:
     return mask
 
 
-def _reads_as(cls: type[Any], path: Path, text: str) -> str | None:
-    """The configuration that a text is, written as RON; None if it is none."""
+def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
+    """The version that a text says and the configuration that it is, as RON; None if it is none."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
         copy.write_bytes(text.encode())
         try:
-            return dump_config(load_config(cls, copy))
+            return read_file(copy)["version"], dump_config(load_config(cls, copy))
         except ConfigError:
             return None
 
@@ -128,27 +135,37 @@ def _named(kind: Any, value: Any) -> Any:
 # Edits that keep what is there
 
 
-def _edited(text: str, path: Path, target: ron.Struct, said: Mapping[str, Any]) -> str | None:
-    """The text with another version number and what it lacks; None if that is not all."""
-    if path.suffix == ".ron":
-        plain, starts = ron.loads_with_starts(text)
-        additions: dict[int, str] = {}
-        if not _find_additions(text, plain, target, starts, additions):
-            return None
-    elif _without_version(said) == _without_version(_plain(target)):
-        additions = {}
-    else:
-        return None
-    number = _VERSION.search(text)
-    if number is None:
-        return None
-    for at, added in sorted(additions.items(), reverse=True):
-        text = text[:at] + added + text[at:]
-    return _VERSION.sub(rf"\g<1>{target.fields['version']}", text, count=1)
+def _edited(text: str, path: Path, target: ron.Struct, said: Mapping[str, Any]) -> Iterator[str]:
+    """The text with another version number and what it lacks, if that is all.
+
+    One for each place that looks like the version: some may be in comments or in quotes, and
+    reading the result tells which one was it.
+    """
+    for number in _VERSION.finditer(text):
+        if number[2] != str(said["version"]):
+            continue
+        edits = [(number.start(2), number.end(2), str(target.fields["version"]))]
+        if path.suffix == ".ron":
+            plain, starts = ron.loads_with_starts(text)
+            additions: dict[int, str] = {}
+            if not _find_additions(text, plain, target, starts, number, additions):
+                continue
+            edits += [(at, at, added) for at, added in additions.items()]
+        elif _without_version(said) != _without_version(_plain(target)):
+            return
+        after = text
+        for start, end, new in sorted(edits, reverse=True):
+            after = after[:start] + new + after[end:]
+        yield after
 
 
 def _find_additions(
-    text: str, said: Any, target: Any, starts: Mapping[int, int], additions: dict[int, str]
+    text: str,
+    said: Any,
+    target: Any,
+    starts: Mapping[int, int],
+    number: re.Match[str],
+    additions: dict[int, str],
 ) -> bool:
     """Find what to put in where; whether that makes the one of the other."""
     if not (isinstance(said, dict) and isinstance(target, ron.Struct)):
@@ -166,8 +183,7 @@ def _find_additions(
             for name, item in lacking.items()
         ]
         if "version" in said:  # which stays first
-            number = _VERSION.search(text)
-            after = re.compile(r"\s*,").match(text, number.end()) if number else None
+            after = re.compile(r"\s*,").match(text, number.end())
             if after is None:
                 return False
             at = after.end()
@@ -175,7 +191,8 @@ def _find_additions(
         put = "".join(f"{space}{line}," for line in lines)
         additions[at] = put if indent or "version" in said else put[1:] + " "
     return all(
-        name == "version" or _find_additions(text, item, target.fields[name], starts, additions)
+        name == "version"
+        or _find_additions(text, item, target.fields[name], starts, number, additions)
         for name, item in said.items()
     )
 

@@ -1,8 +1,9 @@
 """YAML, read into plain data and written from it.
 
 What a word without quotes means follows the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is
-a number; on, off, yes, no and dates are text, and so is 010, which is 8 for some and 10 for others.
-A field that wants something else then says so. Numbers may be grouped as in 1_000_000.
+a number; on, off, yes, no and dates are text. There are two exceptions: 010 and 0o17, which are 10
+and 15 in YAML 1.2 and something else for others, are text; and numbers may be grouped, as in
+1_000_000. A field that wants something else than text then says so.
 """
 
 import re
@@ -59,6 +60,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
         found: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if key == "<<" and key_node.style is None:  # in quotes it is a name like others
+                raise yaml.constructor.ConstructorError(
+                    None, None, "expected no merge key (<<): say its fields", key_node.start_mark
+                )
             if isinstance(key, Hashable):  # else the class above refuses it
                 if key in found:
                     raise yaml.constructor.ConstructorError(

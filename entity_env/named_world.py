@@ -75,7 +75,7 @@ def _import(where: str, folder: Path) -> ModuleType:
     sys.path.insert(0, neighbours)  # as if it were run: its neighbours can be imported
     try:
         return _import_file(path.resolve()) if is_file else importlib.import_module(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())
         raise UnknownWorld(f"importing {where}: {type(error).__name__}: {message}") from None
     finally:

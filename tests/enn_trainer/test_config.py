@@ -313,5 +313,17 @@ def test_a_config_error_is_one_line_whatever_its_problems_hold() -> None:
         raise CheckpointError("damaged")
 
 
+@pytest.mark.parametrize("name", ["../../../esc", "a/b", "a\nb", "a\\b", "a\0"])
+def test_a_name_that_is_no_part_of_a_folder_name_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^name: expected a name without /") as error:
+        train_config(name=name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_there_twice_in_json_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^kwargs: expected 'a' once, it is there twice$"):
+        EnvConfig(kwargs='{"a": 1, "a": 2}')
+
+
 def test_kwargs_may_be_any_json_object() -> None:
     assert EnvConfig(kwargs=json.dumps({"a": [1, {"b": None}]})).kwargs

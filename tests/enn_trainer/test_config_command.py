@@ -4,6 +4,7 @@
 # ruff: noqa: UP006, UP035, UP045
 
 import dataclasses
+import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,8 @@ class Old(Versioned):
     items: List[Section] = field(default_factory=list)
     weights: Dict[str, float] = field(default_factory=dict)
     either: Optional[Literal["a", "b"]] = None
-    name: str = field(default_factory=lambda: "computed")
+    name: str = field(default_factory=secrets.token_hex)
+    groups: List[int] = field(default_factory=lambda: [1, 2])
 
     @classmethod
     def version(cls) -> int:
@@ -122,6 +124,11 @@ CHANGES = [
     (changed("text", Literal["x", "y"], "x"), "WARN", "CheckValue(('text',), {'x', 'y'})"),
     (changed("section", Optional[Section], None), "INFO", None),
     (changed("name", str, "fixed"), "ERROR", None),
+    (
+        changed("groups", List[int], lambda: [1, 3]),
+        "WARN",
+        "ChangeDefault(('groups',), [1, 2], [1, 3])",
+    ),
 ]
 
 
@@ -323,6 +330,62 @@ def test_only_the_number_changes_where_nothing_else_does(tmp_path: Path) -> None
     file.write_text(text)
     assert run(["config", "upgrade-config", str(file)]) == 0
     assert file.read_text() == text.replace("version = 4\n", "version = 5\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "after"),
+    [
+        (
+            ".yaml",
+            "# from version: 4\nversion: 4\nwandb_entity: me\n",
+            "# from version: 4\nversion: 5\nwandb_entity: me\n",
+        ),
+        (
+            ".ron",
+            '// this was version: 4\n(\n    version: 4, // inside\n    wandb_entity: "me",\n)\n',
+            '// this was version: 4\n(\n    version: 5, // inside\n    wandb_entity: "me",\n)\n',
+        ),
+        (
+            ".toml",
+            'seed = 3 # version = 4\nversion = 4\nwandb_entity = "me" # mine\n',
+            'seed = 3 # version = 4\nversion = 5\nwandb_entity = "me" # mine\n',
+        ),
+        (
+            ".json",
+            '{"name": "version: 4", "version": 4, "wandb_entity": "me"}',
+            '{"name": "version: 4", "version": 5, "wandb_entity": "me"}',
+        ),
+    ],
+)
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_the_version_is_found_behind_comments_and_text_that_name_it(
+    suffix: str,
+    text: str,
+    after: str,
+    line_break: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / f"config{suffix}"
+    file.write_bytes(text.replace("\n", line_break).encode())
+    assert run(["config", "upgrade-config", str(file)]) == 0
+    assert file.read_bytes() == after.replace("\n", line_break).encode()
+    assert capsys.readouterr().out.endswith("upgraded from version 4 to 5\n")
+
+
+def test_a_version_that_cannot_be_found_is_written_anew(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("# version: 4\nversion: 0x4\nwandb_entity: me\n")
+    assert run(["config", "upgrade-config", str(file)]) == 0
+    assert file.read_text() == "# version: 4\nversion: 5\nwandb_entity: me\n"
+
+
+def test_a_file_that_is_written_anew_keeps_its_line_breaks(tmp_path: Path) -> None:
+    file = tmp_path / "config.ron"
+    file.write_bytes(b"// Mine.\r\n(\r\n    version: 0,\r\n    count: 3,\r\n)\r\n")
+    upgrade = upgraded_file(Renamed, file)
+    expected = "// Mine.\r\nRenamed(\r\n    version: 2,\r\n    number: 3,\r\n)\r\n"
+    assert upgrade.after == expected
 
 
 @dataclass

@@ -236,7 +236,9 @@ def test_a_number_in_yaml_is_the_one_that_was_meant(
         ("name", "!!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("seed", "!!bool 3", "a value that fits its tag"),
         ("seed", "*nothing", "undefined alias"),
-        ("name", "{<<: {a: 1}}", "name: expected str, got {'<<'"),
+        ("name", "{<<: {a: 1}}", "expected no merge key (<<): say its fields"),
+        ("env", "{<<: {id: Xor}}", "line 2, column 7: expected no merge key (<<)"),
+        ("env", "{'<<': {id: Xor}}", "env.<<={'id': 'Xor'}: no such field"),
         ("? [1]", "2", "unhashable key"),
     ],
 )

@@ -168,6 +168,14 @@ def test_a_file_that_cannot_be_imported_is_one_line(capsys: pytest.CaptureFixtur
     assert err.count("\n") == 1
 
 
+def test_a_file_that_exits_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("leaves.py").write_text("import sys\nsys.exit(3)\n")
+    assert run(["train", "env.id=leaves.py:Mine", *RUN]) == 2
+    err = capsys.readouterr().err
+    assert "env.id: importing leaves.py: SystemExit: 3" in err
+    assert err.count("\n") == 1
+
+
 def test_loading_an_agent_imports_no_world() -> None:
     """A checkpoint names code, and only who asks to train with it runs that."""
     assert run(["train", f"env.id={FILE}:Mine", *RUN, "--checkpoint-dir", "run"]) == 0

@@ -106,3 +106,58 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert re.match(message, error)
     assert error.count("\n") == 1
+
+
+def test_runs_of_one_seed_are_runs_without_a_band(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, 1, [1.0, 2.0]) for name in "ab"]
+    ((label, group),) = grouped([read_run(path) for path in paths])
+    assert label == "Xor n, 2 runs"
+    assert curve_of(label, group, "x").spread is None
+    other = read_run(write_run(tmp_path / "c", 2, [1.0, 2.0]))
+    ((label, group),) = grouped([*group, other])
+    assert label == "Xor n, 3 runs of 2 seeds"
+    assert curve_of(label, group, "x").spread is None
+
+
+def test_trials_and_folders_make_no_other_group(tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / str(i), i, [1.0], trial=i, data_dir=f"d{i}")) for i in (1, 2)
+    ]
+    assert [label for label, _ in grouped(runs)] == ["Xor n, 2 seeds"]
+
+
+def test_runs_whose_settings_are_not_known_stay_alone() -> None:
+    run = Run("same", {}, {"x": {1: 1.0}})
+    assert [(label, len(group)) for label, group in grouped([run, run])] == [("same", 1)] * 2
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [
+        write_run(tmp_path / "a", 1, [1.0, 2.0, float("nan")]),
+        write_run(tmp_path / "b", 2, [1.0, 2.0, 3.0, 4.0]),
+        write_run(tmp_path / "c", 3, [float("nan")]),
+    ]
+    with (paths[2] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "y": 1}\n')
+    out = tmp_path / "x.png"
+    arguments = [*map(str, paths), "--metric", "x", "y", "--out", str(out)]
+    assert enn(["plot", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "x: left out: a: 1 of its values, which are not finite",
+        "x: left out: c: not one finite value",
+        "x: left out: Xor n, 3 seeds: what is not between 10 and 20, as all runs are",
+        "y: left out: a: there is none",
+        "y: left out: b: there is none",
+        f"wrote {out}",
+    ]
+
+
+def test_runs_without_common_steps_are_not_drawn_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = write_run(tmp_path / "a", 1, [1.0]), write_run(tmp_path / "b", 2, [1.0])
+    (second / "metrics.jsonl").write_text('{"step": 20, "x": 1}\n')
+    out = tmp_path / "x.png"
+    assert enn(["plot", str(first), str(second), "--metric", "x", "--out", str(out)]) == 2
+    assert "Xor n, 2 seeds: its runs have no steps in common" in capsys.readouterr().err
+    assert not out.exists()

@@ -178,3 +178,17 @@ def test_a_program_of_your_own_shows_its_settings(
         exec(compile(source, "mine.py", "exec"), {})
     assert ended.value.code == 0
     assert re.search(r"^seed +4 +command line$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_names_below_a_dict_keep_their_case_in_environment_variables() -> None:
+    variables = {
+        "ENN_EVAL": "(steps: 3)",
+        "ENN_EVAL__SUITES__MySuite__STEPS": "7",
+        "ENN_EVAL__SUITES__MySuite__ENV__ID": "Xor",
+    }
+    config, _ = load_with_sources(TrainConfig, None, environment=variables)
+    assert config.eval is not None
+    (suite,) = config.eval.suites.items()
+    assert (suite[0], suite[1].steps) == ("MySuite", 7)
+    assert suite[1].env is not None
+    assert suite[1].env.id == "Xor"

@@ -324,3 +324,38 @@ def test_evaluations_are_plain_lines_elsewhere() -> None:
         progress.evaluating(0.5)
         progress.evaluated(10, "episodic_reward 0.9")
     assert output(console) == "[eval] step 10  episodic_reward 0.9\n"
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 120])
+def test_every_number_is_whole_at_any_width(width: int) -> None:
+    console = Console(
+        file=StringIO(), force_terminal=True, width=width, height=40, color_system=None
+    )
+    with Progress(1000, 0, console, Clock()) as progress:
+        progress.update(LINE._replace(step=400, memory_mb=812.4, normalised_entropies={"a": 0.25}))
+    panel = output(console).rpartition("╭")[2]
+    for shown in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "0.25"):
+        assert shown in panel
+    for shown in ("1.41", "0.0042", "0.71", "2.5e-04", "812 MB", "entities/frame", "learning rate"):
+        assert shown in panel
+
+
+@pytest.mark.parametrize("height", [8, 10, 14, 18, 24, 60])
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_panel_is_never_higher_than_the_terminal(width: int, height: int) -> None:
+    console = Console(
+        file=StringIO(), force_terminal=True, width=width, height=height, color_system=None
+    )
+    line = LINE._replace(
+        normalised_entropies={f"action {i}": 0.5 for i in range(30)},
+        phases_ms={"rollout": 60.0, "optimize": 30.0, "track": 10.0},
+        memory_mb=812.4,
+    )
+    with Progress(1000, 0, console, Clock()) as progress:
+        progress.evaluated(0, "episodic_reward 0.9")
+        progress.update(line)
+    rows = ("╭" + output(console).rpartition("╭")[2]).rstrip("\n").splitlines()
+    assert 5 <= sum("│" in row or "╰" in row or "╭" in row for row in rows) < height
+    assert any("return  0.500" in row for row in rows)
+    assert any("╰" in row for row in rows)
+    assert ("and 24 more" in str(rows)) == (height == 60)

@@ -75,7 +75,7 @@ def test_a_failure_leaves_the_spans_in_order() -> None:
     assert [part["name"] for part in spans.as_dict()["parts"]] == ["a", "c"]
 
 
-def test_tree_is_saved_whole_and_printed(tmp_path: Path) -> None:
+def test_tree_is_saved_whole(tmp_path: Path) -> None:
     spans = Spans()
     with spans.span("rollout"), spans.span("act"):
         burn(1)
@@ -83,9 +83,6 @@ def test_tree_is_saved_whole_and_printed(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "spans.json").read_text())
     assert saved["parts"][0]["parts"][0]["name"] == "act"
     assert [path.name for path in tmp_path.iterdir()] == ["spans.json"]
-    lines = str(spans).splitlines()
-    assert [line.split()[0] for line in lines] == ["calls", "run", "rollout", "act"]
-    assert lines[3].startswith("    act")
 
 
 def test_off_measures_nothing() -> None:

@@ -1,4 +1,6 @@
 import math
+import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,9 +12,10 @@ from tensorboard.backend.event_processing import (  # type: ignore[import-untype
     event_accumulator,
 )
 
-from enn_trainer.track import Track, flatten_config, metric_scalars
+from enn_trainer.track import Guarded, Track, flatten_config, metric_scalars
 from enn_trainer.track_tensorboard import TensorBoardSink
 from entity_env import Metric
+from tests.enn_trainer.test_train import SMALL
 
 
 @dataclass
@@ -114,3 +117,77 @@ def test_metric_scalars_have_mean_min_max_and_count() -> None:
 def test_a_metric_that_counted_nothing_has_only_its_count() -> None:
     """Its range is infinite and its mean undefined; a chart is better off without them."""
     assert metric_scalars({"reward": Metric()}) == {"reward.count": 0.0}
+
+
+def cli(
+    folder: Path, *arguments: str, limit: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`enn train`, perhaps where no file may become larger than so many bytes."""
+    program = (
+        "import resource, sys\n"
+        "from enn_trainer.cli import run\n"
+        f"limit = {limit}\n"
+        "if limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "sys.exit(run(['train', 'env.id=Xor', *sys.argv[1:]]))\n"
+    )
+    options = [*SMALL, "rollout.processes=1", f"data_dir={folder}", *arguments]
+    return subprocess.run(
+        [sys.executable, "-c", program, *options], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
+    tmp_path: Path,
+) -> None:
+    checkpoint = ["--checkpoint-dir", str(tmp_path / "c")]
+    assert cli(tmp_path / "data", *checkpoint, "total_timesteps=24").returncode == 0
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "data").write_text("a file")
+    ended = cli(tmp_path / "data", *checkpoint, "total_timesteps=48")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: data_dir: expected to write ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    """At this size run.json and the first lines fit; metrics.jsonl soon does not."""
+    ended = cli(tmp_path, "total_timesteps=1000", limit=10_000)
+    assert ended.returncode == 2
+    (error,) = ended.stderr.splitlines()
+    assert error.startswith("error: data_dir: expected to write ")
+    assert error.endswith("metrics.jsonl, got File too large")
+
+
+def test_a_tensorboard_file_that_cannot_grow_is_said_and_stays_readable(tmp_path: Path) -> None:
+    said: list[str] = []
+    sink = Guarded("TensorBoard", lambda: TensorBoardSink(tmp_path, {}), said.append)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sink.write(1, {"x": 1.0})
+    (file,) = tmp_path.iterdir()
+    size = file.stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
+    try:
+        sink.write(2, {"x": 2.0, "y": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    sink.close()
+    assert len(said) == 1
+    assert said[0].startswith("TensorBoard failed, training goes on without it for now: OSError")
+    assert file.stat().st_size == size
+    assert [event.step for event in read(tmp_path).Scalars("x")] == [1]
+
+
+def test_a_tensorboard_file_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path, {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sink.write(1, {"x": 1.0})
+    (file,) = tmp_path.iterdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            sink.write(2, {"x": 2.0, "y": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    sink.write(3, {"x": 3.0})
+    sink.close()
+    assert [event.step for event in read(tmp_path).Scalars("x")] == [1, 3]
