@@ -232,7 +232,8 @@ class Trainer:
                 why = self._until(stop)
                 interrupted = self.manager.is_interrupted = self._interrupts.requested
                 self._saved(self._run.save(why, interrupted))
-                if self.config.eval is not None and not interrupted:
+                is_measured = self._run.last_eval_step == self.state.step
+                if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()
             except BaseException as error:
                 try:

@@ -71,6 +71,7 @@ class Run:
         self.mean_return = float("nan")
         self.saved: Path | None = None
         self.last_eval: dict[str, float] = {}
+        self.last_eval_step: int | None = None
         self.metrics: dict[str, float] = {}
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
@@ -229,7 +230,7 @@ class Run:
 
     def tell_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
         """Track the metrics of an evaluation and say how it went."""
-        self.last_eval = dict(scalars)
+        self.last_eval, self.last_eval_step = dict(scalars), self.state.step
         self._track(scalars)
         for name, suite in suites.items():
             if self.progress is not None and not name:

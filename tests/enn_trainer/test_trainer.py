@@ -292,8 +292,11 @@ def test_a_callback_can_ask_for_the_end(tmp_path: Path) -> None:
 def test_run_stops_at_a_bound_of_the_configuration(tmp_path: Path) -> None:
     result = train(manager_of(tmp_path, 'stop=["restart >= 0"]'), Meadow)
     assert (result.step, result.stopped_by) == (24, "restart >= 0")
-    result = train(manager_of(tmp_path, *EVALUATED, 'stop=["eval/step.mean >= 0"]'), Meadow)
+    diary = Diary()
+    manager = manager_of(tmp_path, *EVALUATED, 'stop=["eval/step.mean >= 0"]')
+    result = train(manager, Meadow, callbacks=[diary])
     assert (result.step, result.stopped_by) == (0, "eval/step.mean >= 0")
+    assert diary.entries == ["train_start", "eval_end", "train_end"], "measured once"
 
 
 def test_bound_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> None:
