@@ -102,9 +102,12 @@ def suite_path(name: str) -> str:
 
 def bad_suite_name(name: str) -> str | None:
     """Say what is wrong with the name of a suite, which becomes a part of tags and file names."""
-    if name and "/" not in name and name.strip() == name and name != NAME_TAKEN:
+    if name.isprintable() and name.strip() == name != NAME_TAKEN and name and "/" not in name:
         return None
-    return f"suites: expected names without '/', not {NAME_TAKEN!r} and not empty, got {name!r}"
+    return (
+        f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} and not "
+        f"empty, got {name!r}"
+    )
 
 
 def _with_suite(evaluation: Any, suite: EvalSuiteConfig) -> Any:
@@ -118,12 +121,13 @@ def _with_suite(evaluation: Any, suite: EvalSuiteConfig) -> Any:
     if suite.opponent == "":
         changes |= {"opponent": None, "opponent_only": bool(suite.opponent_only)}
     if suite.env is not None:
-        changes["env"] = _with_env(evaluation.env, suite.env)
+        changes["env"] = with_env(evaluation.env, suite.env)
     unrecorded = {"capture_samples": "", "capture_samples_subsample": 1}  # a file has one suite
     return replace(evaluation, **unrecorded, **changes)
 
 
-def _with_env(env: Any, change: EvalEnvConfig) -> Any:
+def with_env(env: Any, change: EvalEnvConfig) -> Any:
+    """An `EnvConfig` with what is otherwise; arguments of another world are its own defaults."""
     same = change.id in (None, env.id)
     kwargs = {**(json.loads(env.kwargs) if same else {}), **json.loads(change.kwargs)}
     return replace(

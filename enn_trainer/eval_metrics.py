@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.spaces import ObsSpace
+from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
 Floats = npt.NDArray[np.float64]
@@ -272,7 +272,9 @@ def _nothing(num: int) -> Floats:
 def _entities(obs: VecObs) -> dict[str, Ints]:
     """(B,) the numbers of entities of each type and of all, by the name of the metric."""
     found = {
-        f"entity_count/{name}": rows.lengths.astype(np.int64) for name, rows in obs.features.items()
+        f"entity_count/{name}": rows.lengths.astype(np.int64)
+        for name, rows in obs.features.items()
+        if name != GLOBAL
     }
     total = np.zeros(len(obs), dtype=np.int64)
     for lengths in found.values():

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,24 +34,75 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         console: where; standard output by default.
     """
     console = Console() if console is None else console
+
+    def shown_as(text: str) -> str:
+        return printable(text, console.encoding)
+
+    columns = tuple(map(shown_as, _COLUMNS))
+    for suite, result in results.items():
+        if not any(m.count for m in result.metrics.values()):
+            missing = f", {result.missing} are not over" if result.missing else ""
+            said = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
+            console.out(shown_as(said), highlight=False)
     rows = [
-        (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
+        tuple(map(shown_as, (suite or UNNAMED, name, *_numbers(m), str(result.episodes))))
         for suite, result in results.items()
         for name, m in result.metrics.items()
         if m.count
     ]
+    if not rows:
+        return
     if not console.is_terminal:
-        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-        for row in (_COLUMNS, *rows):
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        for row in (columns, *rows):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             console.out("  ".join(cells).rstrip(), highlight=False)
         return
     shown = Table()
-    for i, column in enumerate(_COLUMNS):
-        shown.add_column(column, justify="left" if i < 2 else "right")
+    for i, column in enumerate(columns):  # what does not fit goes on in the next line
+        shown.add_column(column, justify="left" if i < 2 else "right", overflow="fold")
     for i, row in enumerate(rows):
         shown.add_row(*row, end_section=i + 1 < len(rows) and rows[i + 1][0] != row[0])
     console.print(shown, markup=False)
+
+
+def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
+    """Write the results, then show them: what cannot be shown is not lost.
+
+    Args:
+        path: of the report.
+        content: of the report.
+        results: by suite.
+
+    Returns:
+        What went wrong, in words.
+    """
+    problems = []
+    try:
+        write_report(path, content)
+    except OSError as error:
+        problems.append(f"--json: {path} cannot be written: {error.strerror}")
+    try:
+        table(results)
+        if not problems:
+            print(printable(f"written to {path}", sys.stdout.encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
+        if not isinstance(error, BrokenPipeError):  # nobody reads any more, as with `| head`
+            problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+    problems += [
+        f"{r.film_problem} (suite: {name or UNNAMED})"
+        for name, r in results.items()
+        if r.film_problem is not None
+    ]
+    unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
+    if unfinished:
+        problems.append(
+            f"episodes that were not over within {next(iter(results.values())).max_steps} steps "
+            f"and are left out ({', '.join(unfinished)}); raise --max-steps"
+        )
+    return problems
 
 
 def report(
@@ -82,21 +134,40 @@ def report(
     }
 
 
-def refuse_unwritable(path: Path, field: str) -> None:
-    """Refuse a file that cannot be written, before time is spent on what goes into it.
+def printable(text: str, encoding: str) -> str:
+    """A text in an encoding that may know less: "+-" for "±", and escapes for the rest."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def writable(path: Path, field: str) -> Path:
+    """The file that a path means, behind links, before time is spent on what goes into it.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot be written, or replacing it would replace a device or a pipe.
     """
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+    try:
+        target = path.resolve()
+        there = target.exists()
+        ok = target.parent.is_dir() and os.access(target.parent, os.W_OK)
+    except (OSError, RuntimeError):  # too long a name; links in a circle
+        there, ok = False, False
+    if not ok or (there and not target.is_file()):
         raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
+    return target
 
 
 def write_report(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file that is complete or absent; one that is there is replaced."""
     temporary = path.with_name(f".writing-{path.name}")
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @final
@@ -136,18 +207,20 @@ class EvalProgress:
     def watch(self, suite: str, share: float) -> None:
         """A step was taken in a suite, of which a share is done now."""
         now, name = time.monotonic(), suite or UNNAMED
+        is_new = suite not in self._start_s
         start = self._start_s.setdefault(suite, now)
         if self._progress is not None:
             if suite not in self._bars:
                 self._bars[suite] = self._progress.add_task(name, total=1.0)
             self._progress.update(self._bars[suite], completed=share)
-            if now - self._shown_s >= 0.1 or share >= 1:
+            if is_new or now - self._shown_s >= 0.1 or share >= 1:
                 self._progress.refresh()
                 self._shown_s = now
-        elif now - self._shown_s >= LINE_EVERY_S:
+        elif is_new or now - self._shown_s >= LINE_EVERY_S:
             self._shown_s = now
             left = format_duration((now - start) * (1 - share) / share) if share else "?"
-            self._console.out(f"{name}: {share:.0%}, left {left}", highlight=False)
+            line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
+            self._console.out(printable(line, self._console.encoding), highlight=False)
 
 
 def _numbers(m: Measured) -> tuple[str, str, str, str]:

@@ -1,11 +1,12 @@
 """Measuring an agent in environments of its own, alone or against opponents."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -15,42 +16,18 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import all_suites, suite_path
+from enn_trainer.eval_envs import Trained, make_envs
+from enn_trainer.eval_film import film_of_suite, require_writer
 from enn_trainer.eval_metrics import NO_END, EpisodeStatistics, Measured, in_words, quotas
-from enn_trainer.opponents import CreateOpponent, RandomAgent, space_differences
+from enn_trainer.opponents import CreateOpponent, RandomAgent
 from enn_trainer.play_episodes import Seats, play
-from enn_trainer.video import FilmedEnvs, require_writer
+from enn_trainer.video import FilmedEnvs
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv
 
 Opponents = Mapping[str, PPOAgent]
 """Those whom the suites name, by the path that the configuration has."""
 Watch = Callable[[str, float], None]
 """Told after each step which suite is played and how much of it is done, from 0 to 1."""
-
-
-class Trained(Protocol):
-    """What of a run is evaluated; a `State` is one."""
-
-    @property
-    def agent(self) -> Any:
-        """Who is measured."""
-
-    @property
-    def obs_space(self) -> ObsSpace:
-        """What it sees."""
-
-    @property
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """What it does."""
-
-    @property
-    def step(self) -> int:
-        """How many frames it was trained for."""
-
-    @property
-    def run_name(self) -> str:
-        """The folder of the run's logs."""
 
 
 class SuiteResult(NamedTuple):
@@ -62,23 +39,31 @@ class SuiteResult(NamedTuple):
         missing: how many more should count, but were not over within `max_steps`, or before the
             evaluation was stopped.
         max_steps: that limit.
+        limit: the setting it is from.
+        film: the file of its video; None without one.
+        film_problem: why a video that was asked for is left out.
     """
 
     metrics: Mapping[str, Measured]
     episodes: int
     missing: int
     max_steps: int
+    limit: str = "eval.max_steps"
+    film: Path | None = None
+    film_problem: str | None = None
 
     def in_words(self) -> str:
         """One line."""
-        words = in_words(self.metrics)
-        if not self.missing:
-            return words
-        return (
-            f"{words}  WARNING: {self.missing} of {self.episodes + self.missing} episodes were not "
-            f"over within max_steps={self.max_steps} and are left out: the rest are the shorter "
-            f"ones; raise eval.max_steps"
-        )
+        words = [in_words(self.metrics)]
+        if self.missing:
+            words.append(
+                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes were not "
+                f"over within max_steps={self.max_steps} and are left out: the rest are the "
+                f"shorter ones; raise {self.limit}"
+            )
+        if self.film_problem:
+            words.append(f"WARNING: no video: {self.film_problem}")
+        return "  ".join(filter(None, words))
 
 
 def evaluate(
@@ -108,7 +93,8 @@ def evaluate(
         stop: asked before each step whether to end early; what was not begun is then left out.
         watch: told how far it is.
         film: a file for a video; by default, with `eval.capture_videos`, one in the run's folder.
-            Suites with names add theirs to it.
+            Suites with names add theirs to it. Where pictures cannot be taken or written, the
+            result says so and has no film.
 
     Returns:
         The results by the names of the suites, the unnamed one under "".
@@ -126,108 +112,87 @@ def evaluate(
         if stop():
             break
         opponent = None if suite.opponent is None else opponents[suite.opponent]
-        with global_randomness_kept(), acting(state.agent, opponent), ExitStack() as stack:
-            in_process = 1 if film is not None else None
-            envs = make_envs(config, name, suite, create_envs, state, in_process)
-            stack.callback(envs.close)
-            if film is not None:
-                envs = filmed = FilmedEnvs(envs, film_of_suite(film, name))
-                stack.push(lambda kind, *_, filmed=filmed: filmed.finish(kind is not None))
-            everywhere = np.arange(len(envs))
-            counted = np.ones(len(envs), dtype=np.bool_)
-            greedy = suite.deterministic
-            if opponent is None:
-                seats = [Seats(state.agent, everywhere, greedy)]
-            else:
-                others = greedy and not isinstance(opponent, RandomAgent)
-                seats = [Seats(opponent, everywhere, others)]
-                if not suite.opponent_only:
-                    counted = everywhere % 2 == 0
-                    seats = [
-                        Seats(state.agent, everywhere[::2], greedy),
-                        Seats(opponent, everywhere[1::2], others),
-                    ]
-            quota = np.where(counted, NO_END, 0)
-            if suite.episodes is not None:
-                quota = quotas(suite.episodes, counted)
-            statistics = EpisodeStatistics(envs, quota)
-            results[name] = _played(
-                config, name, suite, statistics, seats, state, device, stop, watch, stack
-            )
+        played = _Suite(config, name, suite, state, opponent)
+        with global_randomness_kept(), acting(state.agent, opponent):
+            path = None if film is None else film_of_suite(film, name)
+            results[name] = played.result(create_envs, device, stop, watch, path)
     return results
 
 
-def _played(
-    config: TrainConfig,
-    name: str,
-    suite: EvalConfig,
-    statistics: EpisodeStatistics,
-    seats: Sequence[Seats],
-    state: Trained,
-    device: torch.device,
-    stop: Callable[[], bool],
-    watch: Watch,
-    stack: ExitStack,
-) -> SuiteResult:
-    """Play one suite."""
-    envs = recorded(statistics, None if name else capture_of_evals(config), state.run_name, stack)
-    steps = suite.max_steps if suite.steps is None else suite.steps
-    whole = suite.episodes is not None
-    taken = 0
+class _Suite(NamedTuple):
+    """One suite as it is played; `opponent` is None without one."""
 
-    def is_over() -> bool:
-        nonlocal taken
-        share = statistics.num_episodes() / suite.episodes if suite.episodes else taken / steps
-        watch(name, share)
-        taken += 1
-        return stop() or (whole and statistics.is_done())
+    config: TrainConfig
+    name: str
+    settings: EvalConfig
+    state: Trained
+    opponent: PPOAgent | None
 
-    seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
-    play(envs, seats, steps, seed, device, is_over, state.step, state.obs_space)
-    return SuiteResult(
-        statistics.measured(), statistics.num_episodes(), statistics.num_missing(), steps
-    )
+    def result(
+        self,
+        create_envs: EnvFactory,
+        device: torch.device,
+        stop: Callable[[], bool],
+        watch: Watch,
+        film: Path | None,
+    ) -> SuiteResult:
+        """Play it."""
+        suite, state, filmed = self.settings, self.state, None
+        with ExitStack() as stack:
+            processes = None if film is None else 1
+            envs = make_envs(self.config, self.name, suite, create_envs, state, processes)
+            stack.callback(envs.close)
+            seats, counted = self._seats(len(envs))
+            quota = np.where(counted, NO_END, 0)
+            if suite.episodes is not None:
+                quota = quotas(suite.episodes, counted)
+            if film is not None:
+                envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
+            envs = statistics = EpisodeStatistics(envs, quota)
+            capture = None if self.name else capture_of_evals(self.config)
+            envs = recorded(envs, capture, state.run_name, stack)
+            steps = suite.max_steps if suite.steps is None else suite.steps
+            taken = -1
 
+            def is_over() -> bool:
+                nonlocal taken
+                taken += 1
+                ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
+                watch(self.name, max(ended, taken / steps))
+                return stop() or (suite.episodes is not None and statistics.is_done())
 
-def make_envs(
-    config: TrainConfig,
-    name: str,
-    suite: EvalConfig,
-    create_envs: EnvFactory,
-    state: Trained,
-    processes: int | None = None,
-) -> VecEnv:
-    """The environments of a suite.
-
-    Args:
-        config: of the run.
-        name: of the suite.
-        suite: one of `all_suites`.
-        create_envs: makes environments.
-        state: what of a run is evaluated.
-        processes: how many; as configured if None.
-
-    Raises:
-        ConfigError: they cannot be made, or are another world than that of the run.
-    """
-    assert config.eval is not None
-    assert suite.env is not None
-    num_envs = suite.num_envs or config.rollout.num_envs
-    where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
-    processes = processes or suite.processes or min(config.rollout.processes, num_envs)
-    try:
-        envs = create_envs(suite.env, num_envs, processes, 0)
-    except ConfigError as error:
-        raise ConfigError(*(f"{where}{problem}" for problem in error.problems)) from None
-    different = space_differences(
-        state.obs_space, dict(state.action_space), envs.obs_space(), envs.action_space()
-    )
-    if different:
-        envs.close()
-        raise ConfigError(
-            f"{where or 'eval.'}env: expected the world of env; {'; '.join(different)}"
+            seed = self.config.seed if suite.seed is None else suite.seed
+            seed = derive_seed(seed, "eval")
+            play(envs, seats, steps, seed, device, is_over, state.step, state.obs_space)
+        problem = None if filmed is None else filmed.problem
+        return SuiteResult(
+            statistics.measured(),
+            statistics.num_episodes(),
+            statistics.num_missing(),
+            steps,
+            self._limit(),
+            film=film if problem is None else None,
+            film_problem=problem,
         )
-    return envs
+
+    def _seats(self, num_envs: int) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
+        """Who plays where, and (num_envs,) bool which environments count."""
+        everywhere, greedy = np.arange(num_envs), self.settings.deterministic
+        counted = np.ones(num_envs, dtype=np.bool_)
+        if self.opponent is None:
+            return [Seats(self.state.agent, everywhere, greedy)], counted
+        others = greedy and not isinstance(self.opponent, RandomAgent)
+        if self.settings.opponent_only:
+            return [Seats(self.opponent, everywhere, others)], counted
+        ours = Seats(self.state.agent, everywhere[::2], greedy)
+        return [ours, Seats(self.opponent, everywhere[1::2], others)], everywhere % 2 == 0
+
+    def _limit(self) -> str:
+        """The setting that `max_steps` is from."""
+        assert self.config.eval is not None
+        suite = self.config.eval.suites.get(self.name)
+        own = suite is not None and suite.max_steps is not None
+        return f"eval.{suite_path(self.name)}.max_steps" if own else "eval.max_steps"
 
 
 def create_opponents(
@@ -257,7 +222,17 @@ def check_videos(config: TrainConfig, create_envs: EnvFactory, state: Trained) -
     """
     if config.eval is None or not config.eval.capture_videos:
         return
-    require_writer(Path(".mp4"), "eval.capture_videos")
+    require_writer(Path("video.mp4"), "eval.capture_videos")
+    check_pictures(config, create_envs, state)
+
+
+def check_pictures(config: TrainConfig, create_envs: EnvFactory, state: Trained) -> None:
+    """Refuse the worlds of an evaluation if their first pictures cannot be in a video.
+
+    Raises:
+        ConfigError: a world does not render.
+    """
+    assert config.eval is not None
     for name, suite in all_suites(config.eval, config.env):
         with global_randomness_kept(), ExitStack() as stack:
             envs = make_envs(config, name, suite, create_envs, state, processes=1)
@@ -265,11 +240,8 @@ def check_videos(config: TrainConfig, create_envs: EnvFactory, state: Trained) -
             filmed = FilmedEnvs(envs, None)
             filmed.seed(0)
             filmed.reset(state.obs_space)
-
-
-def film_of_suite(film: Path, name: str) -> Path:
-    """The file of a suite's video."""
-    return film.with_stem(f"{film.stem}-{name}") if name else film
+            if filmed.problem is not None:
+                raise ConfigError(filmed.problem)
 
 
 @contextmanager

@@ -74,13 +74,15 @@ def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
     """Arguments of an environment, from what a command line calls `field`.
 
     Raises:
-        ConfigError: one is not of the form `size=3`.
+        ConfigError: one is not of the form `size=3`, or is there twice.
     """
-    kwargs = {}
+    kwargs: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
+        if name in kwargs:
+            raise ConfigError(f"{field}: expected every argument once, got {name} twice")
         kwargs[name] = _value(value)
     return kwargs
 

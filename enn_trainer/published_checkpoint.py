@@ -80,7 +80,9 @@ def read(path: Path, agent: PPOAgent | None = None) -> PublishedRun:
             name: ACTION_SPACES[kind](**fields)
             for name, (kind, fields) in state["action_space"].items()
         }
-        step = int(state["step"])
+        step = state["step"]
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step: expected a number of at least 0, got {step!r}")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -93,7 +95,18 @@ def read(path: Path, agent: PPOAgent | None = None) -> PublishedRun:
     weights = _weights(path / AGENT)
     network: Any = agent
     if network is None:
-        network = _network(path, config, obs_space, action_space, weights)
+        try:
+            network = _network(path, config, obs_space, action_space, weights)
+        except CheckpointError:
+            raise
+        except ValueError as error:  # such as relative positions of what there is none of
+            raise CheckpointError(f"{path}: config.ron does not fit state.ron: {error}") from None
+    for name, wanted in network.state_dict().items():
+        got = weights.get(name, wanted)
+        if wanted.is_floating_point() and not got.is_floating_point():
+            raise CheckpointError(
+                f"{path / AGENT}: {name}: expected floating-point numbers, got {got.dtype}"
+            )
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -135,7 +148,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
             max_bin_len=len(data),
             max_ext_len=0,
         )
-        return from_published({_name(key): _tensor(value) for key, value in content.items()})
+        return from_published({_name(key): _tensor(key, value) for key, value in content.items()})
     except (ValueError, TypeError, AttributeError, KeyError, msgpack.UnpackException) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
 
@@ -146,16 +159,21 @@ def _name(key: object) -> str:
     return key
 
 
-def _tensor(value: Any) -> Tensor:
+def _tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, dict) or value.get(b"__tensor__") != "torch":
         raise TypeError(f"expected a tensor, got {type(value).__name__}")
     dtype, shape, data = value[b"dtype"], value[b"shape"], value[b"data"]
     if dtype not in _DTYPES or not isinstance(data, bytes):
         raise TypeError(f"expected numbers of a type among {_DTYPES}, got {dtype!r}")
-    sizes = [int(size) for size in shape]
+    sizes = list(shape)
+    if any(type(size) is not int for size in sizes):
+        raise TypeError(f"expected a shape of whole numbers, got {sizes}")
     if min(sizes, default=0) < 0 or math.prod(sizes) * np.dtype(dtype).itemsize != len(data):
         raise ValueError(f"expected {sizes} numbers of {dtype}, got {len(data)} bytes")
-    return torch.from_numpy(np.frombuffer(data, dtype=dtype).reshape(sizes).copy())
+    numbers = np.frombuffer(data, dtype=dtype).reshape(sizes)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name}: expected finite numbers, got some that are not")
+    return torch.from_numpy(numbers.copy())
 
 
 def _plain(value: Any) -> Any:

@@ -1,15 +1,15 @@
 """Videos of environments: every picture of their first episodes once, side by side."""
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.eval_film import Picture, cannot_write, open_film, unfinished
 from entity_env.actions import Action
 from entity_env.any_vec_env import AnyVecEnv
 from entity_env.env_list import EnvList
@@ -18,49 +18,33 @@ from entity_env.match import Match
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
 
-Picture = npt.NDArray[np.uint8]
 NUM_FILMED = 4
 """So many environments, or matches, are seen in a video."""
-PICTURES_PER_S = 10
-_PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
-
-
-def require_writer(path: Path, field: str) -> None:
-    """Refuse a file that no video can be written to.
-
-    Args:
-        path: the file.
-        field: what asks for it.
-
-    Raises:
-        ConfigError: it is of no known kind, or a package is missing.
-    """
-    if path.suffix not in _PACKAGES and path.name not in _PACKAGES:
-        raise ConfigError(f"{field}: expected a file named .mp4 or .gif, got {path}")
-    needed = _PACKAGES[path.suffix or path.name]
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{field}: expected the packages {', '.join(needed)}, {', '.join(missing)} is missing; "
-            "pip install 'enn-trainer[video]'"
-        )
 
 
 class FilmedEnvs(VecEnvWrapper):
-    """Films the first episode of each of the first environments.
+    """Films the first episode of each of the first environments that count.
 
-    A picture is taken after each reset and each step, the last one before the environment is
-    reset; where an episode is over, its last picture stays until all of them are.
+    A context manager: the file is there after it, unless an exception came, or pictures could not
+    be taken or written. Then `problem` says why, and what is played goes on without. A picture is
+    taken after each reset and each step, the last one before the environment is reset; where an
+    episode is over, its last picture stays until all of them are.
 
     Args:
         env: environments of this process.
         path: the file to write, a .mp4 or .gif; None to take pictures only.
+        counted: (B,) bool, which environments count; all by default.
+
+    Attributes:
+        problem: why there is no film; None as long as there is none.
 
     Raises:
         ConfigError: the environments are not of this process.
     """
 
-    def __init__(self, env: VecEnv, path: Path | None) -> None:
+    def __init__(
+        self, env: VecEnv, path: Path | None, counted: npt.NDArray[np.bool_] | None = None
+    ) -> None:
         super().__init__(env)
         inner: Any = env
         while isinstance(inner, VecEnvWrapper | AnyVecEnv):
@@ -70,9 +54,14 @@ class FilmedEnvs(VecEnvWrapper):
                 f"eval.capture_videos: expected environments or matches that are stepped one by "
                 f"one, as in an EnvList, got {type(inner).__name__}; leave videos out"
             )
-        self.filmed = [_Filmed(match) for match in inner.matches[:NUM_FILMED]]
-        inner.matches[: len(self.filmed)] = self.filmed
+        counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
+        counts = counted.reshape(len(inner.matches), -1).any(axis=1)
+        chosen = np.flatnonzero(counts)[:NUM_FILMED].tolist()
+        self.filmed = [_Filmed(inner.matches[i]) for i in chosen]
+        for i, filmed in zip(chosen, self.filmed, strict=True):
+            inner.matches[i] = filmed
         self.path = path
+        self.problem: str | None = None
         self._writer: Any = None
         self._over = False
 
@@ -90,23 +79,39 @@ class FilmedEnvs(VecEnvWrapper):
             self._over = all(filmed.over for filmed in self.filmed)
         return obs
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.finish(kind is not None)
+
     def finish(self, failed: bool = False) -> None:
         """Write what is left; the file is there from now on, unless something failed."""
-        if self._writer is None or self.path is None:
+        writer, self._writer = self._writer, None
+        if writer is None or self.path is None:
             return
-        self._writer.close()
-        self._writer = None
-        if failed:
-            _unfinished(self.path).unlink()
-        else:
-            _unfinished(self.path).replace(self.path)
+        temporary = unfinished(self.path)
+        try:
+            writer.close()
+            if not failed and self.problem is None:
+                temporary.replace(self.path)
+        except Exception as error:  # whatever a writer of videos raises
+            self.problem = self.problem or cannot_write(self.path, error)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _append(self) -> None:
-        if self.path is None:
+        problems = [filmed.problem for filmed in self.filmed if filmed.problem]
+        if self.problem is None and problems:
+            self.problem = problems[0]
+        if self.path is None or self.problem is not None:
             return
-        if self._writer is None:
-            self._writer = _open(self.path)
-        self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
+        try:
+            if self._writer is None:
+                self._writer = open_film(self.path)
+            self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
+        except Exception as error:  # whatever a writer of videos raises
+            self.problem = cannot_write(self.path, error)
 
 
 class _Filmed(Match):
@@ -119,6 +124,7 @@ class _Filmed(Match):
         self.begun = False
         self.over = False
         self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
+        self.problem: str | None = None
 
     def obs_space(self) -> ObsSpace:
         return self.match.obs_space()
@@ -155,13 +161,27 @@ class _Filmed(Match):
         return self._after_step(obs)
 
     def _after_step(self, obs: list[Observation]) -> list[Observation]:
-        if not self.over:
-            self.picture = _picture(self.match)
+        if not self.over and self.problem is None:
+            try:
+                picture = _picture(self.match)
+                if self.picture.size and picture.shape != self.picture.shape:
+                    raise ConfigError(
+                        f"eval.capture_videos: expected pictures of {_name(self.match)} of one "
+                        f"size, got (height, width) {picture.shape[:2]} after "
+                        f"{self.picture.shape[:2]}; leave videos out"
+                    )
+                self.picture = picture
+            except ConfigError as error:  # kept: what is measured does not depend on pictures
+                self.problem = str(error)
         return obs
 
 
+def _name(match: Match) -> str:
+    return type(getattr(match, "env", match)).__name__
+
+
 def _picture(match: Match) -> Picture:
-    world = type(getattr(match, "env", match)).__name__
+    world = _name(match)
     try:
         picture = match.render(mode="rgb_array")
     except NotImplementedError as error:
@@ -169,16 +189,23 @@ def _picture(match: Match) -> Picture:
             f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
             "write its render, or leave videos out"
         ) from None
+    except Exception as error:  # the world's own
+        raise ConfigError(
+            f"eval.capture_videos: expected a world that renders, "
+            f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; mend it, or leave videos out"
+        ) from None
     if (
         not isinstance(picture, np.ndarray)
         or picture.dtype != np.uint8
         or picture.ndim != 3
         or picture.shape[2] != 3
+        or not picture.size
     ):
         got = (picture.dtype, picture.shape) if isinstance(picture, np.ndarray) else type(picture)
         raise ConfigError(
             f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
-            f"shape (height, width, 3), got {got}"
+            f"shape (height, width, 3), at least 1 each, got {got}"
         )
     return picture.copy()  # the world may paint on it again
 
@@ -203,43 +230,3 @@ def tiled(pictures: Sequence[Picture]) -> Picture:
         top, left = i // columns * height, i % columns * width
         sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
     return sheet
-
-
-def _open(path: Path) -> Any:
-    """A writer of a file beside the one that is asked for, which appears when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".gif":
-        return _Gif(_unfinished(path))
-    import imageio.v2  # an extra
-
-    return imageio.v2.get_writer(
-        _unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, codec="libx264", macro_block_size=2
-    )
-
-
-class _Gif:
-    """Keeps the pictures, as a file of this kind is written at once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.pictures: list[Any] = []
-
-    def append_data(self, picture: Picture) -> None:
-        from PIL import Image  # an extra
-
-        self.pictures.append(Image.fromarray(picture).quantize())
-
-    def close(self) -> None:
-        first, *rest = self.pictures
-        first.save(
-            self.path,
-            format="GIF",
-            save_all=True,
-            append_images=rest,
-            duration=1000 // PICTURES_PER_S,
-            loop=0,
-        )
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".writing-{path.name}")

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.spaces import ObsSpace
+from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
 
 
@@ -11,7 +11,8 @@ class AddMetricsWrapper(VecEnvWrapper):
     """Adds the return and length of finished episodes and the numbers of entities to the metrics.
 
     The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
-    the running episodes are), `entity_count` and `entity_count/<type>`.
+    the running episodes are), `entity_count` and `entity_count/<type>`; what is global is no
+    entity.
 
     Args:
         env: the environments.
@@ -50,6 +51,8 @@ class AddMetricsWrapper(VecEnvWrapper):
         obs.metrics["episode_length"] = Metric.of(self.total_steps[ended])
         entities = np.zeros(len(obs), dtype=np.int64)
         for name, rows in obs.features.items():
+            if name == GLOBAL:
+                continue
             entities += rows.lengths
             obs.metrics[f"entity_count/{name}"] = Metric.of(rows.lengths[counted])
         obs.metrics["entity_count"] = Metric.of(entities[counted])

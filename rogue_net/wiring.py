@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from rogue_net.answer import answer, draw
+from rogue_net.narrow import Narrowed, narrowed
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 from rogue_net.rogue_net import NetOutput
 
@@ -16,7 +19,8 @@ class Wired(nn.Module):
     """A network in a world that shows more than it knows, or the same in another order.
 
     It does not see features and entity types that it does not know, and none of the types that the
-    world does not have.
+    world does not have. Nor does it select entities of unknown types. An entity that is of such a
+    type, or has nothing else to select, chooses among what is allowed with equal probability.
 
     Args:
         network: made for other spaces, a `RogueNet` or one that answers alike.
@@ -39,28 +43,43 @@ class Wired(nn.Module):
         batch: EntityBatch,
         actions: Mapping[str, Tensor] | None = None,
         uniforms: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
         **options: Any,
     ) -> NetOutput:
-        """As the network; attention is that of the entities that it sees.
-
-        Raises:
-            ValueError: an entity acts, or may be selected, of a type that the network does not
-                know.
-        """
-        out: NetOutput = self.network(self._wired(batch), actions, uniforms, **options)
-        return out
+        """As the network; attention is that of the entities that it sees."""
+        known, parts = self._wired(batch)
+        if not parts:
+            if generator is not None:
+                options["generator"] = generator
+            out: NetOutput = self.network(known, actions, uniforms, **options)
+            return out
+        out = self.network(known, **options)
+        log_probs = {
+            name: parts[name].widened(p) if name in parts else p
+            for name, p in out.log_probs.items()
+        }
+        if generator is not None:
+            uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
+        return answer(log_probs, out.values, actions, uniforms)._replace(
+            lengths={name: batch.actions[name].actors.lengths for name in log_probs},
+            attention=out.attention,
+        )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """As the network."""
-        values: dict[str, Tensor] = self.network.values(self._wired(batch))
+        values: dict[str, Tensor] = self.network.values(self._wired(batch)[0])
         return values
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """As the network."""
-        self.network.update_input_stats(self._wired(batch))
+        self.network.update_input_stats(self._wired(batch)[0])
 
-    def _wired(self, batch: EntityBatch) -> EntityBatch:
-        return wired(batch, self.obs_space, self.network.obs_space)
+    def _wired(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, Narrowed]]:
+        known: ObsSpace = self.network.obs_space
+        parts = _known_parts(batch, self.obs_space, known)
+        taken = {name: part.action for name, part in parts.items()}
+        narrow = replace(batch, actions={**batch.actions, **taken})
+        return wired(narrow, self.obs_space, known), parts
 
 
 def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
@@ -112,6 +131,24 @@ def wired(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
     return replace(batch, features=features, visible=visible, actions=actions)
 
 
+def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[str, Narrowed]:
+    """For the actions in which entities of unknown types have a part: the rest of it."""
+    if not shown.entities.keys() - known.entities.keys():
+        return {}
+    types = [*shown.entities, GLOBAL]
+    is_known = np.array([name == GLOBAL or name in known.entities for name in types])
+    lengths = {name: rows.lengths for name, rows in batch.features.items()}
+    lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
+    ends = _ends(lengths, types)
+    parts = {}
+    for name, action in batch.actions.items():
+        actors = is_known[_types(action.actors, ends)]
+        actees = None if action.actees is None else is_known[_types(action.actees, ends)]
+        if not actors.all() or (actees is not None and not actees.all()):
+            parts[name] = narrowed(action, actors, actees)
+    return parts
+
+
 def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:
     if [*have] == [*wanted]:
         return rows
@@ -136,14 +173,14 @@ def _moved(
         known: those that are kept, in their new order.
     """
     begins, new_begins = _begins(lengths, shown), _begins(lengths, known)
-    ends = np.stack([begins[name] + lengths[name] for name in shown])  # (types, B)
+    ends = _ends(lengths, shown)
     nowhere = np.zeros_like(ends[0])
     shifts = np.stack([new_begins.get(name, nowhere) - begins[name] for name in shown])
 
     def move(positions: RaggedTensor, action: str) -> RaggedTensor:
         frames, device = positions.frame_of_row(), positions.values.device
         host = positions.values.cpu().numpy()
-        types = (host >= ends[:, frames]).sum(axis=0)
+        types = _types(positions, ends)
         if unknown := sorted({shown[k] for k in types} - {*known}):
             raise ValueError(
                 f"action {action!r}: expected entities of types that the network knows, "
@@ -165,3 +202,16 @@ def _begins(lengths: Mapping[str, Lengths], types: Sequence[str]) -> dict[str, L
     """(B,) where each type begins in each frame."""
     counts = np.stack([lengths[name] for name in types])
     return dict(zip(types, np.cumsum(counts, axis=0) - counts, strict=True))
+
+
+def _ends(lengths: Mapping[str, Lengths], types: Sequence[str]) -> Lengths:
+    """(types, B) where each type ends in each frame."""
+    ends: Lengths = np.cumsum(np.stack([lengths[name] for name in types]), axis=0)
+    return ends
+
+
+def _types(positions: RaggedTensor, ends: Lengths) -> Lengths:
+    """(rows,) the index of the type of each entity, by where the types end."""
+    host = positions.values.cpu().numpy()
+    types: Lengths = (host >= ends[:, positions.frame_of_row()]).sum(axis=0)
+    return types

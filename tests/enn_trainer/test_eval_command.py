@@ -1,21 +1,28 @@
 """`enn eval`: what it measures, shows and writes."""
 
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from enn_trainer import ConfigError
 from enn_trainer.cli import run
-from enn_trainer.eval_command import _pairs
+from enn_trainer.eval_command import _as_typed, _config, _num_envs, _pairs, _parser
 from enn_trainer.eval_metrics import Measured
 from enn_trainer.eval_report import EvalProgress, table
 from enn_trainer.evaluate import SuiteResult
 from entity_env.examples import MineSweeper
 from tests.enn_trainer import test_evaluate, test_train
 from tests.enn_trainer.test_eval_published import GOLDEN
+from tests.enn_trainer.test_eval_suites import config_of
 
 QUICK = ["--episodes", "12", "--num-envs", "6"]
 
@@ -99,7 +106,8 @@ def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
 def test_world_of_a_file_is_named_with_env(mines: str, tmp_path: Path) -> None:
     world = tmp_path / "mine_world.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
-    found = evaluated(tmp_path, mines, *QUICK, "--env", f"{world}:Mine", "--processes", "2")
+    there = ["--env", f"{world}:Mine", "--env-kwargs", "nmines=2,nrobots=1"]
+    found = evaluated(tmp_path, mines, *QUICK, *there, "--processes", "2")
     assert found["suites"][""]["config"]["env.id"] == f"{world}:Mine"
     assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
 
@@ -125,7 +133,12 @@ def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
         ([], ["CHECKPOINT"]),
         (["nowhere"], ["nowhere", "checkpoint"]),
         (["DUEL", "--env", "Xor"], ["--env: Xor", "another world"]),
-        (["MINES", "--env", "Xor"], ["env.kwargs", "nmines", "Xor takes"]),
+        (["MINES", "--env", "Xor"], ["--env: Xor is another world"]),
+        (["MINES", "--env", "Xor", "--env-kwargs", "n=1"], ["--env-kwargs", "Xor takes"]),
+        (["MINES", "--suite", "nmines=3,nmines=4"], ["--suite", "nmines twice"]),
+        (["MINES", "--json", "/dev/full"], ["--json", "/dev/full"]),
+        (["MINES", "--video", ".gif"], ["--video", ".mp4 or .gif"]),
+        (["MINES", "--opponent", "random", "--num-envs", "1"], ["--num-envs", "at least 2"]),
         (["MINES", "--env", "Xorr"], ["--env", "did you mean Xor?"]),
         (["MINES", "--suite", "nmine=3"], ["--suite nmine=3", "nmine"]),
         (["MINES", "--suite", "3"], ["--suite", "size=3"]),
@@ -189,3 +202,158 @@ def test_terminal_gets_a_table_and_a_bar() -> None:
     assert "0.5 ± 0.1" in shown.get()
     assert "[b]" in shown.get()
     assert "━" in shown.get()
+
+
+ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables"),
+    [("| true", {}), ("> /dev/full", {}), ("| cat", {"PYTHONIOENCODING": "ascii"})],
+)
+def test_numbers_are_written_also_where_the_table_cannot_be_printed(
+    mines: str, tmp_path: Path, shell: str, variables: dict[str, str]
+) -> None:
+    file = tmp_path / "out.json"
+    command = shlex.join([*ENN, "eval", mines, *QUICK, "--json", str(file)])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {shell}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        check=False,
+    )
+    assert json.loads(file.read_text())["suites"][""]["episodes"] == 12
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert "as trained: 0%" in done.stderr
+    assert ("+-" in done.stdout) == bool(variables)
+    if "full" in shell:
+        assert done.returncode == 1
+        assert f"error: standard output: No space left on device; the numbers are in {file}" in (
+            done.stderr
+        )
+
+
+def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) -> None:
+    film, half = tmp_path / "film.mp4", tmp_path / ".writing-film.mp4"
+    command = [*ENN, "eval", duel, "--episodes", "100000", "--num-envs", "4"]
+    with subprocess.Popen(
+        [*command, "--video", str(film), "--json", str(tmp_path / "a.json")],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not half.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert err.endswith("error: interrupted, nothing was measured\n")
+    assert process.returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [save] = Path(mines).glob("step-*")
+    before = sorted(save.iterdir())
+    monkeypatch.chdir(save)
+    assert run(["eval", ".", *QUICK]) == 0
+    assert sorted(save.iterdir()) == before
+
+
+def test_report_is_written_through_a_link(mines: str, tmp_path: Path) -> None:
+    (tmp_path / "out.json").symlink_to("there.json")
+    evaluated(tmp_path, mines, *QUICK)
+    assert (tmp_path / "out.json").is_symlink()
+    assert json.loads((tmp_path / "there.json").read_text())["suites"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trained", "sides", "expected"),
+    [
+        ([], 256, 3, 255),
+        ([], 2, 3, 3),
+        ([], 1000, 2, 256),
+        (["--episodes", "5"], 64, 1, 5),
+        (["--episodes", "5", "--opponent", "random"], 64, 1, 10),
+        (["--opponent", "random"], 1, 1, 2),
+        (["--opponent", "random"], 1, 2, 2),
+    ],
+)
+def test_default_number_of_environments_fits_sides_and_episodes(
+    arguments: list[str], trained: int, sides: int, expected: int
+) -> None:
+    config = config_of(f"rollout.num_envs={trained}", "optim.bs=1")
+    assert _num_envs(config, _parser().parse_args(["run", *arguments]), sides) == expected
+
+
+def test_argument_with_a_slash_is_a_suite() -> None:
+    options = _parser().parse_args(["run", "--suite", "label=maps/a.json"])
+    config = _config(config_of(), options)
+    assert config.eval is not None
+    [(name, suite)] = config.eval.suites.items()
+    assert name == "label=maps_a.json"
+    assert suite.env is not None
+    assert json.loads(suite.env.kwargs) == {"label": "maps/a.json"}
+
+
+def test_another_world_has_its_own_arguments_and_says_so(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "other_mines.py"
+    world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
+    found = evaluated(tmp_path, mines, *QUICK, "--env", f"{world}:Mine")
+    assert found["suites"][""]["config"]["env.kwargs"] == "{}"
+    assert 'not those of the run, {"nmines": 2, "nrobots": 1}' in capsys.readouterr().err
+    found = evaluated(tmp_path, mines, *QUICK, "--env-kwargs", "nmines=4")
+    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
+    assert found["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
+
+
+def test_any_exception_of_a_world_is_one_line_with_the_place(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "broken_mines.py"
+    world.write_text(
+        "from entity_env.examples import MineSweeper\n"
+        "class Mine(MineSweeper):\n"
+        "    def act(self, actions): return 1 / 0\n"
+    )
+    assert (
+        run(["eval", mines, *QUICK, "--env", f"{world}:Mine", "--json", str(tmp_path / "a")]) == 1
+    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "error: ZeroDivisionError: division by zero: in environment 0, episode 0"
+    )
+
+
+def test_names_can_be_read_on_a_narrow_terminal() -> None:
+    console = Console(force_terminal=True, width=50)
+    name = "episodic_reward_of_a_long_name"
+    with console.capture() as shown:
+        table({"": SuiteResult({name: Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5)}, console)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.get())
+    assert "…" not in plain
+    cells = "".join(line.split("│")[2].strip() for line in plain.splitlines() if "│" in line)
+    assert name in cells
+
+
+def test_nothing_finished_is_said() -> None:
+    console = Console(width=100)
+    with console.capture() as shown:
+        table({"": SuiteResult({}, 0, 12, 5)}, console)
+    assert shown.get() == "as trained: nothing to show, no episode counts, 12 are not over\n"
+
+
+def test_new_suite_is_shown_at_once() -> None:
+    console = Console(width=100)
+    with console.capture() as shown, EvalProgress(console) as progress:
+        progress.watch("", 0.0)
+        progress.watch("", 0.5)
+        progress.watch("n=3", 0.0)
+    assert shown.get() == "as trained: 0%\nn=3: 0%\n"
+
+
+def test_settings_are_renamed_but_not_in_paths() -> None:
+    error = ConfigError("eval.opponent: eval.opponent/a is no checkpoint", "eval.suites['a'].b: c")
+    assert _as_typed(error) == ("--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c")

@@ -115,3 +115,12 @@ def test_metric_of_nothing_has_no_mean() -> None:
     assert found.count == 0
     assert math.isnan(found.mean)
     assert found.ci95 is None
+
+
+def test_what_is_global_is_no_entity() -> None:
+    """`Walk` shows global features, one goal and some things."""
+    found = first_episodes(EnvList(Walk, 3), [NO_END] * 3, 5).measured()
+    assert "entity_count/__global__" not in found
+    each = sum(found[f"entity_count/{name}"].mean for name in Walk().obs_space().entities)
+    assert Walk().obs_space().global_features
+    assert found["entity_count"].mean == pytest.approx(each)

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import CheckpointError, load_agent
+from enn_trainer import CheckpointError, checkpoint, load_agent
 from enn_trainer.opponents import create_opponent
+from enn_trainer.saved_run import read_saved_run
+from enn_trainer.state import to_files
 from entity_env import Observation, SelectEntityActionMask
 from entity_env.batch import batch_obs
 from entity_env.examples import CherryPick
 from rogue_net import EntityBatch
+from tests.enn_trainer import test_evaluate
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
 CASES = json.loads((GOLDEN / "expected.json").read_text())["cases"]
@@ -76,6 +79,13 @@ def test_damaged_weights_are_refused(copy: Path) -> None:
     refused(copy, {**good, name: {**good[name], b"dtype": "|O"}}, "expected numbers of a type")
     fewer = {key: value for key, value in good.items() if key != name}
     refused(copy, fewer, "the weights do not fit the network")
+    refused(copy, {**good, name: {**good[name], b"shape": [1.5]}}, "shape of whole numbers")
+    weight = next(key for key in good if key.endswith("proj.weight"))
+    numbers = np.frombuffer(good[weight][b"data"], dtype=np.float32)
+    whole = {**good[weight], b"dtype": "<i4", b"data": numbers.astype("<i4").tobytes()}
+    refused(copy, {**good, weight: whole}, "expected floating-point numbers, got torch.int32")
+    bad = {**good[weight], b"data": np.full_like(numbers, np.nan).tobytes()}
+    refused(copy, {**good, weight: bad}, f"{weight}: expected finite numbers")
     refused(copy, {"odd": good[name]}, "odd: not a parameter")
 
 
@@ -100,3 +110,48 @@ def test_unreadable_state_is_named(copy: Path) -> None:
     (copy / "state.ron").write_text("State(step: 3)")
     with pytest.raises(CheckpointError, match=r"state\.ron cannot be read"):
         load_agent(copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("state.ron", ("step: 4096", "step: -5"), "step: expected a number of at least 0, got -5"),
+        (
+            "config.ron",
+            (
+                "relpos_encoding: None",
+                'relpos_encoding: RelposEncodingConfig(extent: [2], position_features: ["no"])',
+            ),
+            r"config\.ron does not fit state\.ron: .*'no'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    file: str, change: tuple[str, str], message: str, copy: Path
+) -> None:
+    text = (copy / file).read_text()
+    assert change[0] in text
+    (copy / file).write_text(text.replace(*change))
+    with pytest.raises(CheckpointError, match=message):
+        load_agent(copy)
+
+
+def test_own_save_comes_before_a_published_one(tmp_path: Path) -> None:
+    """A run that was continued with this program is newer than what it began with."""
+    run_dir = tmp_path / "run"
+    test_evaluate.run(tmp_path, "total_timesteps=64", checkpoint_dir=run_dir)
+    shutil.copytree(GOLDEN, run_dir / "latest-step000000004096")
+    saved = read_saved_run(run_dir)
+    assert saved.path == run_dir / "step-000000000064"
+    assert saved.step == 64
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    manager, _ = test_evaluate.run(tmp_path, "total_timesteps=64")
+    with torch.no_grad():
+        next(manager.state.agent.parameters()).view(-1)[0] = torch.nan
+    name = next(iter(dict(manager.state.agent.named_parameters())))
+    (tmp_path / "run").mkdir()
+    checkpoint.save(tmp_path / "run", 64, to_files(manager.config, manager.state), "test")
+    with pytest.raises(CheckpointError, match=f"finite numbers, got others in {name}; take"):
+        load_agent(tmp_path / "run")

@@ -235,3 +235,29 @@ def test_suite_of_another_world_is_named(tmp_path: Path) -> None:
 def test_suite_classes_are_exported_and_checked_in_python() -> None:
     with pytest.raises(ConfigError, match="steps, episodes: expected one of them, got both"):
         EvalSuiteConfig(steps=1, episodes=1)
+
+
+def test_limit_of_a_suite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [*EPISODES, "eval.suites.short.max_steps=20", "total_timesteps=64"]
+    run(tmp_path, *own, "eval.max_steps=30", "eval.run_on_first_step=false", env=Endless)
+    words = " ".join(capsys.readouterr().out.split())
+    assert (
+        "max_steps=20 and are left out: the rest are the shorter ones; raise eval.suites" in words
+    )
+    assert "raise eval.suites['short'].max_steps" in words
+
+
+def test_share_grows_also_while_no_episode_ends(tmp_path: Path) -> None:
+    manager = agent_of(tmp_path)
+    manager.config.eval = EvalConfig(num_envs=4, episodes=400, max_steps=10)
+    shares: list[float] = []
+    found = evaluate(
+        manager.config,
+        duels,
+        manager.state,
+        {},
+        CPU,
+        watch=lambda suite, share: shares.append(share),
+    )
+    assert found[""].missing > 0
+    assert shares == [i / 10 for i in range(10)]

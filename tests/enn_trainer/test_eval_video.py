@@ -9,7 +9,8 @@ import pytest
 from PIL import Image, ImageSequence
 
 from enn_trainer import ConfigError
-from enn_trainer.video import FilmedEnvs, require_writer, tiled
+from enn_trainer.eval_film import film_of_suite, require_writer
+from enn_trainer.video import FilmedEnvs, tiled
 from entity_env import Entity, Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel
 from entity_env.match import Match
@@ -127,3 +128,87 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require_writer(Path("a.mp4"), "--video")
     with pytest.raises(ConfigError, match=r"--video: expected a file named \.mp4 or \.gif, got a"):
         require_writer(Path("a.avi"), "--video")
+    with pytest.raises(ConfigError, match=r"--video: expected a file named \.mp4 or \.gif, got"):
+        require_writer(Path(".gif"), "--video")
+
+
+class Shapeless(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        return np.zeros((0, 0, 3), dtype=np.uint8)
+
+
+class Modeless(Duel):
+    def render(self) -> Any:  # type: ignore[override]
+        return np.zeros((4, 4, 3), dtype=np.uint8)
+
+
+class Screenless(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        raise RuntimeError("no\ndisplay")
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (Shapeless, "Shapeless.render.* at least 1 each"),
+        (Modeless, "Modeless.render.* raised TypeError: .*mode"),
+        (Screenless, "Screenless.render.* raised RuntimeError: no display; mend it"),
+    ],
+)
+def test_world_whose_pictures_cannot_be_taken_is_refused_before_the_run(
+    world: Any, message: str, tmp_path: Path
+) -> None:
+    long = ["total_timesteps=100000000", "eval.run_on_first_step=false"]
+    with pytest.raises(ConfigError, match=rf"^eval\.capture_videos: .*{message}"):
+        run(tmp_path, *EPISODES, *long, "eval.capture_videos=true", env=world)
+
+
+class Growing(Duel):
+    pictures = 0
+
+    def render(self, **kwargs: Any) -> Any:
+        self.pictures += 1
+        return np.zeros((8 * self.pictures, 8, 3), dtype=np.uint8)
+
+
+def test_pictures_that_change_size_cost_the_video_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    episodes = [*EPISODES, "total_timesteps=64", "eval.run_on_first_step=false"]
+    _, without = run(tmp_path / "a", *episodes)
+    capsys.readouterr()
+    manager, result = run(tmp_path / "b", *episodes, "eval.capture_videos=true", env=Growing)
+    assert result.eval == without.eval
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no video: eval.capture_videos: expected pictures of Growing of one size" in said
+    assert not list(Path(tmp_path / "b/runs", manager.state.run_name, "videos").iterdir())
+
+
+def test_only_what_counts_is_filmed(tmp_path: Path) -> None:
+    counted = np.array([False, True, False, False, True, False])
+    lists: list[Any] = [Numbered, Longer] * 3
+    with FilmedEnvs(EnvList(lambda: lists.pop(0)(), 6), tmp_path / "film.gif", counted) as filmed:
+        play(filmed, 12)
+    with Image.open(tmp_path / "film.gif") as film:
+        pictures = [np.array(p.convert("RGB")) for p in ImageSequence.Iterator(film)]
+    assert {p.shape[:2] for p in pictures} == {(16, 32)}  # two of six
+    assert [p[8, 8, 0] // 20 for p in pictures] == [0, 1, 2, 3, 4, 5]
+    assert [p[8, 24, 0] // 20 for p in pictures] == [0, 1, 2, 3, 3, 3]
+
+
+def test_film_that_fails_is_removed_and_the_suffix_may_be_large(tmp_path: Path) -> None:
+    interrupted = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4")
+    play(interrupted, 2)
+    interrupted.__exit__(KeyboardInterrupt)
+    assert not list(tmp_path.iterdir())
+    with FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4") as filmed:
+        play(filmed, 12)
+    assert filmed.problem is None
+    assert (tmp_path / "film.MP4").stat().st_size > 500
+
+
+def test_film_of_a_suite_has_a_name_that_a_system_takes() -> None:
+    assert film_of_suite(Path("a/f.gif"), "n=0.5") == Path("a/f-n=0.5.gif")
+    names = {film_of_suite(Path("f.gif"), "ü" * 300 + end).name for end in "ab"}
+    assert len(names) == 2
+    assert all(len(name.encode()) < 130 for name in names)

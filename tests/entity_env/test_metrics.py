@@ -35,7 +35,10 @@ def check(counted: list[bool], envs: AddMetricsWrapper) -> None:
         rows = np.array(counted)
         things = obs.features["Thing"].lengths[rows]
         assert obs.metrics["entity_count/Thing"].sum == things.sum()
-        assert obs.metrics["entity_count"].max == (things + 2).max()  # the goal, the globals
+        assert (
+            obs.metrics["entity_count"].max == (things + 1).max()
+        )  # the goal; what is global is none
+        assert not [name for name in obs.metrics if "__global__" in name]
         assert obs.metrics["step"].count == obs.metrics["reward"].count == rows.sum()
         np.testing.assert_allclose(obs.metrics["reward"].sum, obs.reward[rows].sum(), rtol=1e-6)
         values = obs.env_metrics["x"]

@@ -1,6 +1,7 @@
 """A network in a world that shows more than it knows, or the same in another order."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_env import CategoricalActionMask, Entity, Observation, ObsSpace
+from entity_env import (
+    CategoricalActionMask,
+    Entity,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+)
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig
 from rogue_net.wiring import Wired, missing_features, wired
 from tests.rogue_net.nets import SPACE, batch_of, frame, net_of
@@ -108,13 +115,102 @@ def test_features_that_are_not_shown_are_named() -> None:
         Wired(net_of(), shown)
 
 
-def test_actor_of_a_type_that_the_network_does_not_know_is_an_error() -> None:
-    shown = ObsSpace(["clock"], {"Stranger": Entity(["s"]), **SPACE.entities})
-    everyone = Observation(
-        features={"Stranger": [[1.0]]},
-        global_features=[0.0],
-        actions={"move": CategoricalActionMask(actor_types=["Stranger"])},
+STRANGE = ObsSpace(["clock"], {"Stranger": Entity(["s"]), **SPACE.entities})
+
+
+def test_actor_of_an_unknown_type_is_an_error_where_it_has_to_be_judged() -> None:
+    batch = batch_of(
+        [with_strangers({"move": CategoricalActionMask(actor_types=["Stranger"])})], STRANGE
     )
-    batch = batch_of([everyone], shown)
     with pytest.raises(ValueError, match=r"action 'move': expected .* got some of \['Stranger'\]"):
-        Wired(net_of(), shown)(batch)
+        wired(batch, STRANGE, SPACE)
+
+
+def with_strangers(actions: dict[str, Any], strangers: int = 2) -> Observation:
+    """Two units, a goal, and strangers before them."""
+    obs = frame(2, 0, 1)
+    return Observation(
+        features={"Stranger": np.ones((strangers, 1)), **obs.features},
+        global_features=obs.global_features,
+        actions=actions,
+    )
+
+
+def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themselves() -> None:
+    """Positions: strangers 0 and 1, units 2 and 3, a goal 4."""
+    net = net_of()
+    actors = ["Stranger", "Unit"]
+    masks = {
+        "move": CategoricalActionMask(actor_types=actors, mask=[[True, False, True]] * 4),
+        "pick": SelectEntityActionMask(
+            actor_types=actors, actee_types=["Stranger", "Goal", "Unit"]
+        ),
+    }
+    alone = {"pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Stranger"])}
+    batch = batch_of([with_strangers(masks), with_strangers(alone, 3)], STRANGE)
+    known = {
+        "move": CategoricalActionMask(actor_types=["Unit"], mask=[[True, False, True]] * 2),
+        "pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Goal", "Unit"]),
+    }
+    expected = net(batch_of([frame(2, 0, 1, actions=known)], SPACE))
+    other = Wired(net, STRANGE)
+    got = other(batch)
+    moves, picks = (got.log_probs[name].exp() for name in ("move", "pick"))
+    assert moves[:2].tolist() == [[0.5, 0, 0.5]] * 2
+    torch.testing.assert_close(moves[2:], expected.log_probs["move"].exp())
+    assert batch.actions["pick"].actees.lengths.tolist() == [5, 3]
+    torch.testing.assert_close(picks[:2], torch.full((2, 5), 0.2).double())
+    columns = batch.actions["pick"].actees.values[:5]
+    assert not picks[2:4, columns < 2].any()
+    torch.testing.assert_close(picks[2:4, columns >= 2], expected.log_probs["pick"].exp())
+    torch.testing.assert_close(
+        picks[4:], torch.tensor([[1 / 3] * 3 + [0, 0]] * 2, dtype=torch.float64)
+    )
+    torch.testing.assert_close(other.values(batch)["value"][0], expected.values["value"][0])
+    judged = other(batch, got.actions)
+    torch.testing.assert_close(judged.logprobs["pick"], got.logprobs["pick"])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5), st.data())
+def test_what_a_narrow_network_chooses_is_always_allowed(
+    counts: list[tuple[int, int, int, int]], data: st.DataObject
+) -> None:
+    """In any frames, with any masks, strangers before, between or behind the others."""
+    order = data.draw(st.permutations([*STRANGE.entities]))
+    shown = ObsSpace(["clock"], {name: STRANGE.entities[name] for name in order})
+    frames = []
+    for strangers, *others in counts:
+        obs = frame(*others)
+        types = data.draw(st.permutations(["Unit", "Goal", "Stranger"]))
+        n = strangers + others[0] + others[2]
+        mask = data.draw(st.lists(st.booleans(), min_size=n * n, max_size=n * n))
+        pick = SelectEntityActionMask(actor_types=types, actee_types=types)
+        pick.mask = np.array(mask, dtype=np.bool_).reshape(n, n)
+        features = {**obs.features, "Stranger": np.ones((strangers, 1))}
+        frames.append(
+            Observation(
+                features={name: features[name] for name in order},
+                global_features=[0.0],
+                actions={"pick": pick},
+            )
+        )
+    batch = batch_of(frames, shown)
+    pick_of = batch.actions["pick"]
+    actors = len(pick_of.actors.values)
+    uniforms = {"move": torch.rand(0), "plan": torch.rand(0), "pick": torch.rand(actors)}
+    for out in (
+        Wired(net_of(), shown)(batch),
+        Wired(net_of(), shown)(batch, uniforms=uniforms),
+        Wired(net_of(), shown)(batch, generator=torch.Generator().manual_seed(0)),
+    ):
+        probs = out.log_probs["pick"].exp()
+        torch.testing.assert_close(probs.sum(dim=1), torch.ones(actors, dtype=probs.dtype))
+        assert out.actions["pick"].shape == (actors,)
+        if pick_of.mask is None:
+            continue
+        rows = np.repeat(pick_of.actees.lengths, pick_of.actors.lengths)
+        for i, allowed in enumerate(pick_of.mask.values.split(rows.tolist())):
+            assert allowed[out.actions["pick"][i]]
+            assert not probs[i, : len(allowed)][~allowed].any()
+            assert not probs[i, len(allowed) :].any()
