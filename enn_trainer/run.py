@@ -233,6 +233,9 @@ class Run:
         self.last_eval, self.last_eval_step = dict(scalars), self.state.step
         self._track(scalars)
         for name, suite in suites.items():
+            if suite.film is not None:
+                tag = f"eval/{name}/video" if name else "eval/video"
+                self.track.video(self.state.step, tag, suite.film)
             if self.progress is not None and not name:
                 self.progress.evaluated(self.state.step, suite.in_words())
             else:

@@ -203,18 +203,19 @@ def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
     run(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").state.next_eval_step == 128
     manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
-    assert manager.state.next_eval_step == 256
+    assert manager.state.next_eval_step == 256 + 64
 
 
 def test_first_evaluation_can_wait(tmp_path: Path) -> None:
     manager, _ = run(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
-    assert manager.state.next_eval_step == 64
+    assert evaluated_at(tmp_path) == [64]
+    assert manager.state.next_eval_step == 64 + 64
 
 
 def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
     run(tmp_path, checkpoint_dir=tmp_path / "run")
     manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
-    assert manager.state.next_eval_step == 128 + 2 * 64
+    assert manager.state.next_eval_step == 128 + 3 * 64
 
 
 def test_run_is_saved_before_its_last_evaluation(tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) 
     run(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
     manager, _ = run(tmp_path, "eval.interval=64", "total_timesteps=256", checkpoint_dir=folder)
     assert evaluated_at(tmp_path) == [0, 64, 128, 192, 256]
-    assert manager.state.next_eval_step == 256
+    assert manager.state.next_eval_step == 256 + 64
 
 
 def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
