@@ -16,6 +16,7 @@ from enn_trainer import track_mlflow as mlflow_module
 from enn_trainer.track import Guarded, Track
 from enn_trainer.track_mlflow import metric_name
 from enn_trainer.track_wandb import has_key
+from entity_env.examples import MoveToOrigin
 from tests.enn_trainer.test_train import SMALL, run
 from tests.enn_trainer.worlds import Meadow
 
@@ -241,6 +242,22 @@ def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
     history = client.get_metric_history(found.info.run_id, "losses/entropy")
     assert [metric.step for metric in history] == [24, 48, 72]
     assert {"trace/rollout/own", "trace/rollout/act"} <= found.data.metrics.keys()
+
+
+@pytest.mark.filterwarnings("ignore")  # mlflow's own
+def test_films_of_evaluations_reach_a_service(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    pytest.importorskip("imageio_ffmpeg", reason="the extra video")
+    from mlflow import MlflowClient
+
+    uri = (tmp_path / "store").as_uri()
+    films = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2", "eval.capture_videos=true"]
+    options = [f"mlflow_tracking_uri={uri}", "total_timesteps=24", *films]
+    manager = run(tmp_path, *options, env=MoveToOrigin)
+    client, run_id = MlflowClient(uri), manager.state.tracker_ids["mlflow"]
+    (folder,) = client.list_artifacts(run_id, "eval/video/0")
+    assert folder.path == "eval/video/0/step-000000000000.mp4"
+    assert folder.file_size > 1000
 
 
 def test_mlflow_is_asked_for_before_the_run_begins(
