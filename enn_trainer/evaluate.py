@@ -18,7 +18,14 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import all_suites, suite_path
 from enn_trainer.eval_envs import Trained, make_envs
 from enn_trainer.eval_film import film_of_suite, require_writer
-from enn_trainer.eval_metrics import NO_END, EpisodeStatistics, Measured, in_words, quotas
+from enn_trainer.eval_metrics import (
+    NO_END,
+    EpisodeStatistics,
+    Measured,
+    eval_scalars,
+    in_words,
+    quotas,
+)
 from enn_trainer.opponents import CreateOpponent, RandomAgent
 from enn_trainer.play_episodes import Seats, play
 from enn_trainer.video import FilmedEnvs
@@ -193,6 +200,11 @@ class _Suite(NamedTuple):
         suite = self.config.eval.suites.get(self.name)
         own = suite is not None and suite.max_steps is not None
         return f"eval.{suite_path(self.name)}.max_steps" if own else "eval.max_steps"
+
+
+def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
+    """What is tracked of an evaluation, by tag."""
+    return eval_scalars({name: suite.metrics for name, suite in suites.items()})
 
 
 def create_opponents(

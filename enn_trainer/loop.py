@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -15,11 +14,11 @@ from enn_trainer.bc_term import bc_of_update, open_bc
 from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.cuda_settings import cache_emptied_after_steps, choose_device, cudnn_deterministic
+from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.eval_metrics import eval_scalars
-from enn_trainer.evaluate import check_videos, create_opponents, evaluate
+from enn_trainer.evaluate import scalars_of
+from enn_trainer.evaluator import Evaluator
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.opponents import CreateOpponent
@@ -113,25 +112,23 @@ class Trainer:
         self.manager = StateManager.adopt(state_manager)
         self.config = self.manager.config
         self._device = choose_device(self.config.cuda)
-        self._create_envs = env_factory(env)
+        create_envs = env_factory(env)
         self._callbacks = Callbacks(callbacks)
         self._before = Snapshot()
         self._interrupts = Interrupts()
         self._asked_to_stop: str | None = None
         self._is_updating = False
         with ExitStack() as stack, _settings(self.config):
-            envs = open_envs(self._create_envs, self.config, stack)
-            self.state = open_state(self.manager, envs, agent)
-            self.state.to(self._device)
-            if self.config.cuda_empty_cache and self._device.type == "cuda":
-                last = self.state.optimizers()[-1]
-                stack.enter_context(cache_emptied_after_steps(last))
+            envs = open_envs(create_envs, self.config, stack)
+            self.state = open_state(self.manager, envs, agent, self._device, stack)
             self.manager.hand_back(state_manager)
-            self._create_opponent = create_opponent or default_opponent
-            self._opponents = create_opponents(
-                self.config, self._create_opponent, self.state, self._device
+            self._evaluator = Evaluator(
+                self.config,
+                create_envs,
+                create_opponent or default_opponent,
+                self.state,
+                self._device,
             )
-            check_videos(self.config, self._create_envs, self.state)
             self._demonstrations = open_bc(self.config, self.state, self._device)
             is_recorded = prepare_captures(self.manager)
             self._run = Run(self.config, self.state, self.manager, stack)
@@ -189,7 +186,9 @@ class Trainer:
         if settings is None and self.config.eval is None:
             raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
         with self._at_work():
-            return self._evaluate() if settings is None else self._measure(settings)
+            if settings is None:
+                return self._evaluate()
+            return scalars_of(self._evaluator.measure_with(settings))
 
     def save(self) -> Path | None:
         """Save the run now; where, None without a `checkpoint_dir`.
@@ -333,31 +332,16 @@ class Trainer:
         """Measure the agent; nothing if this is cut short."""
         asked = self._interrupts.is_requested
         with self._run.spans.span("eval"):
-            suites = evaluate(
-                self.config,
-                self._create_envs,
-                self.state,
-                self._opponents,
-                self._device,
-                asked,
-                self._run.show_eval,
-            )
+            suites = self._evaluator.measure(asked, self._run.show_eval)
         self._run.tick()
         if asked():
             return {}
         if self._run.eval_is_due():
             self._run.advance_eval_clock()
-        metrics = eval_scalars({name: suite.metrics for name, suite in suites.items()})
+        metrics = scalars_of(suites)
         self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
         return metrics
-
-    def _measure(self, settings: EvalConfig) -> dict[str, float]:
-        """Evaluate with other settings than those of the run."""
-        config = replace(self.config, eval=settings)
-        opponents = create_opponents(config, self._create_opponent, self.state, self._device)
-        suites = evaluate(config, self._create_envs, self.state, opponents, self._device)
-        return eval_scalars({name: suite.metrics for name, suite in suites.items()})
 
     def _first_frames(self) -> VecObs:
         """Begin new episodes, which are a function of the seed and the step."""

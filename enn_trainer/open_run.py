@@ -2,9 +2,12 @@
 
 from contextlib import ExitStack
 
+import torch
+
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoint import make_run_dir
 from enn_trainer.config import TrainConfig
+from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.opponents import space_differences
@@ -21,8 +24,14 @@ def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) ->
     return AddMetricsWrapper(envs)
 
 
-def open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> State:
-    """The state of the run, if it is one of these environments."""
+def open_state(
+    manager: StateManager,
+    envs: VecEnv,
+    agent: PPOAgent | None,
+    device: torch.device,
+    stack: ExitStack,
+) -> State:
+    """The state of the run on its device, if it is one of these environments."""
     if agent is not None and manager.config.vf_net is not None:
         raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
     if not envs.action_space():
@@ -47,4 +56,7 @@ def open_state(manager: StateManager, envs: VecEnv, agent: PPOAgent | None) -> S
         if state.next_eval_step is None:
             state.next_eval_step = first_eval_step(evaluation, state.step)
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
+    state.to(device)
+    if manager.config.cuda_empty_cache and device.type == "cuda":
+        stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
     return state
