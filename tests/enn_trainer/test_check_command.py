@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.cli import run
+from tests.enn_trainer.one_line import refused
 
 SOURCE = """
     from dataclasses import dataclass
@@ -77,17 +78,9 @@ def test_problems_are_printed_and_end_with_status_1(
 def test_wrong_argument_ends_with_one_line_and_status_2(
     arguments: list[str], expected: list[str], file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        status = run(["check", *(a.replace("FILE", file) for a in arguments)])
-    except SystemExit as exit:  # from argparse
-        status = int(exit.code or 0)
-    captured = capsys.readouterr()
-    assert status == 2
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1, captured.err
+    said = refused(["check", *(a.replace("FILE", file) for a in arguments)], capsys)
     for word in expected:
-        assert word in captured.err
+        assert word in said
 
 
 def test_file_that_does_not_import_is_one_line(

@@ -21,6 +21,7 @@ from enn_trainer.eval_report import EvalProgress, table
 from enn_trainer.evaluate import SuiteResult
 from entity_env.examples import MineSweeper
 from tests.enn_trainer import test_evaluate, test_train
+from tests.enn_trainer.one_line import refused
 from tests.enn_trainer.test_eval_published import GOLDEN
 from tests.enn_trainer.test_eval_suites import config_of
 
@@ -159,18 +160,9 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [{"MINES": mines, "DUEL": duel}.get(a, a) for a in arguments]
-    capsys.readouterr()
-    try:
-        status = run(["eval", *given])
-    except SystemExit as exit:  # from argparse
-        status = int(exit.code or 0)
-    captured = capsys.readouterr()
-    assert status == 2
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1, captured.err
+    said = refused(["eval", *given], capsys)
     for word in expected:
-        assert word in captured.err
+        assert word in said
 
 
 def test_run_of_an_unknown_world_asks_for_env(

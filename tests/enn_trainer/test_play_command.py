@@ -16,6 +16,7 @@ from enn_trainer.cli import run
 from entity_env.examples import Duel, MineSweeper
 from entity_env.read_recording import Recording
 from tests.enn_trainer import test_evaluate, test_train
+from tests.enn_trainer.one_line import refused
 from tests.entity_env.test_play_by_hand import check_probabilities
 
 SOURCE = """
@@ -125,18 +126,9 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [a.replace("FILE", file).replace("DUEL", duellist) for a in arguments]
-    capsys.readouterr()
-    try:
-        status = run(["play", *given])
-    except SystemExit as exit:  # from argparse
-        status = int(exit.code or 0)
-    captured = capsys.readouterr()
-    assert status == 2
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1, captured.err
+    said = refused(["play", *given], capsys)
     for word in expected:
-        assert word in captured.err
+        assert word in said
 
 
 def test_side_without_an_agent_and_foreign_file_end_with_status_1(
