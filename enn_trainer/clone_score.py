@@ -1,5 +1,6 @@
 """How well a network does what was recorded."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -73,7 +74,9 @@ class CloneScore:
         """The accuracy of each action, and what is known of the value."""
         words = [f"{name} {share:.3f}" for name, share in self.accuracy.items()]
         text = "accuracy " + ", ".join(words)
-        return text if self.num_returns == 0 else f"{text}  explained {self.explained_variance:.2f}"
+        explained = self.explained_variance
+        # Returns that are all alike leave nothing to explain.
+        return text if math.isnan(explained) else f"{text}  explained {explained:.2f}"
 
 
 class CloneLoss(NamedTuple):
