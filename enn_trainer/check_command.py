@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import OneLineParser, failed
 from enn_trainer.errors import ConfigError
 from enn_trainer.load_world import load_world
 from entity_env.check_env import check_env
@@ -22,8 +21,7 @@ def check_command(arguments: Sequence[str]) -> int:
     try:
         create_env = load_world(options.env, _json_kwargs(options.kwargs), "--kwargs")
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return failed(error)
     report = check_env(create_env, options.episodes, options.max_steps, options.seed)
     report.name = options.env.rpartition(":")[2]
     print(report)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from enn_trainer.clone import CloneResult, clone, print_if_read
 from enn_trainer.clone_config import CloneRunConfig
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.config import EnvConfig
 from enn_trainer.config_help import hps_info
 from enn_trainer.config_io import load_with_sources
@@ -51,15 +51,11 @@ def clone_command(arguments: Sequence[str]) -> int:
             CloneRunConfig, options.config, overrides, environment=os.environ
         )
         result = clone(files, config, options.checkpoint_dir)
-    except (ConfigError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except (NotFiniteError, EntityEnvError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
+        return failed(error)
     except KeyboardInterrupt:
         print("interrupted; nothing was saved", file=sys.stderr)
-        return 130
+        return STOPPED_AT_ONCE
     print_if_read(_summary(result, options.checkpoint_dir, config.env))
     return 0
 

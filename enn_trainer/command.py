@@ -99,21 +99,25 @@ def run_command(
         if options.verbose:
             print(manager.config)
         dry_run(manager, run) if options.dry_run else run(manager)
-    except (ConfigError, CheckpointError) as error:
-        return _fail(error, options.verbose, USAGE_ERROR)
-    except (EntityEnvError, NotFiniteError) as error:
-        return _fail(error, options.verbose, FAILURE)
+    except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
+        if options.verbose:
+            traceback.print_exception(error)
+        return failed(error)
     except KeyboardInterrupt:
         print("stopped at once; the newest save stands", file=sys.stderr)
         return STOPPED_AT_ONCE
     return 0
 
 
-def _fail(error: Exception, verbose: bool, status: int) -> int:
-    if verbose:
-        traceback.print_exception(error)
-    print(f"error: {error}", file=sys.stderr)
-    return status
+def failed(error: Exception, message: str | None = None) -> int:
+    """Say in one line why a command ends; its exit status, that of a mistake in what was asked for.
+
+    Args:
+        error: what ends it; its type decides about the status.
+        message: what to say, if not what the error does.
+    """
+    print(f"error: {error if message is None else message}", file=sys.stderr)
+    return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyperstate import Versioned
 
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import OneLineParser, failed
 from enn_trainer.config_schema import dump_schema, load_schema, schema_of
 from enn_trainer.errors import ConfigError
 from enn_trainer.schema_changes import report, schema_changes
@@ -30,8 +30,7 @@ def config_command(arguments: Sequence[str]) -> int:
     try:
         return run(_config_class(options.config_class), options)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return failed(error)
 
 
 def _config_class(name: str) -> type[Versioned]:

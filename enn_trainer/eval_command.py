@@ -15,7 +15,7 @@ from types import FrameType
 import torch
 
 from enn_trainer.check_command import positive
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import OneLineParser, failed
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
@@ -64,11 +64,9 @@ def eval_command(arguments: Sequence[str]) -> int:
         with _terminated_as_interrupted():
             return _measure(options)
     except (ConfigError, CheckpointError) as error:
-        print(f"error: {_as_typed(error)}", file=sys.stderr)
-        return USAGE_ERROR
+        return failed(error, _as_typed(error))
     except EntityEnvError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return failed(error)
     except KeyboardInterrupt:
         print("error: interrupted, nothing was measured", file=sys.stderr)
         return 1

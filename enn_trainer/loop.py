@@ -230,7 +230,7 @@ class Trainer:
                 self._callbacks.on_train_start(self)
                 why = self._until(stop)
                 interrupted = self.manager.is_interrupted = self._interrupts.requested
-                self._saved(self._run.save(why, interrupted))
+                self._saved(self._run.save(why, "interrupted" if interrupted else "end"))
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()
@@ -363,7 +363,7 @@ class Trainer:
     def _save_after_failure(self) -> None:
         """Keep what was learnt before the update that failed."""
         with suppress(Exception):  # what is raised already is what matters
-            self._saved(self._run.save("failed", interrupted=True))
+            self._saved(self._run.save("failed", "failed"))
 
     def _tell_minibatch(self, done: Sums) -> None:
         if len(self._callbacks):  # the numbers have to come from the device

@@ -5,13 +5,12 @@ import ast
 import contextlib
 import json
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from enn_trainer.check_command import positive
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import OneLineParser, failed
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.load_world import make_world
@@ -60,12 +59,8 @@ def play_command(arguments: Sequence[str]) -> int:
             side=options.side,
             record=options.record,
         )
-    except (ConfigError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except EntityEnvError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (ConfigError, CheckpointError, EntityEnvError) as error:
+        return failed(error)
     print(_summary(played, options.record, seed))
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from enn_trainer import checkpoint, ron
 from enn_trainer.check_command import positive
-from enn_trainer.command import USAGE_ERROR, OneLineParser
+from enn_trainer.command import OneLineParser, failed
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_io import load_config
 from enn_trainer.curves import Curve, Run, curve_of, draw, grouped
@@ -58,8 +58,7 @@ def plot_command(arguments: Sequence[str]) -> int:
             for text in (text for line in lines for text in line.left_out):
                 print(f"{tag}: left out: {text}")
     except (ConfigError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return failed(error)
     print(f"wrote {options.out}")
     return 0
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from enn_trainer.action_statistics import action_statistics
 from enn_trainer.annealing import Rates, num_updates, rates_at
@@ -242,11 +243,16 @@ class Run:
                 where = f"[eval {name}]" if name else "[eval]"
                 self.say(f"{where} step {self.state.step}  {suite.in_words()}")
 
-    def save(self, why: str, interrupted: bool) -> Path | None:
-        """Save the end of the run, and say why it ends and where it is saved."""
-        self.saved = self.manager.save("interrupted" if interrupted else "end")
+    def save(self, why: str, kept_as: Literal["end", "interrupted", "failed"]) -> Path | None:
+        """Save the end of the run, and say why it ends and where it is saved.
+
+        Args:
+            why: in words.
+            kept_as: the reason that the save's manifest has.
+        """
+        self.saved = self.manager.save(kept_as)
         where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
-        if self.saved is not None or interrupted:
+        if self.saved is not None or kept_as != "end":
             self.say(f"{why}, {where}")
         return self.saved
 

@@ -202,7 +202,10 @@ def test_an_error_reaches_the_end_hook_of_every_callback(tmp_path: Path) -> None
     for diary in diaries:
         assert diary.entries[-1] == "train_end"
         assert isinstance(diary.error, ZeroDivisionError)
-    assert load_checkpoint(tmp_path / "run").state.step == 24, "what was learnt is not lost"
+    saved = load_checkpoint(tmp_path / "run")
+    assert saved.state.step == 24, "what was learnt is not lost"
+    assert saved.resumed_from is not None
+    assert saved.resumed_from.manifest["why"] == "failed"
 
 
 def test_an_error_while_saving_hides_neither_the_end_nor_the_first_error(tmp_path: Path) -> None:
