@@ -3,8 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -142,15 +141,13 @@ class Cloning:
         state, limit = self.state, self.config.optim.max_grad_norm
         norms = [clipped_step(optimizer, limit).to(loss) for optimizer in state.optimizers()]
         names = ["the norm of the gradient", "the norm of the value network's gradient"]
-        with _of_cloning():
-            refuse_not_finite(
-                state.agent, {"the loss": loss, **dict(zip(names, norms, strict=False))}, where
-            )
+        losses = {"the loss": loss, **dict(zip(names, norms, strict=False))}
+        refuse_not_finite(state.agent, losses, where, rate="clone.lr")
         self._taken += 1
 
     def _refuse_weights(self) -> None:
-        with _of_cloning(f"epoch {max(1, self.epochs)}, "):
-            refuse_not_finite_weights(self.state.agent)
+        where = f"epoch {max(1, self.epochs)}, after the update"
+        refuse_not_finite_weights(self.state.agent, where, rate="clone.lr")
 
     def _loss_of(self, shown: Demonstrations) -> CloneLoss:
         loss = self.config.clone.loss
@@ -213,12 +210,3 @@ class Cloning:
         elapsed = time.monotonic() - self._start
         done = self._taken / (self.config.clone.epochs * self._batches)
         return format_duration(elapsed * (1 - done) / done)
-
-
-@contextmanager
-def _of_cloning(where: str = "") -> Iterator[None]:
-    """Name the learning rate that there is here."""
-    try:
-        yield
-    except NotFiniteError as error:
-        raise NotFiniteError(f"{where}{error}; while cloning this is clone.lr") from None

@@ -12,13 +12,16 @@ NAMED = 4
 """Parameters that are named; the first ones tell where to look."""
 
 
-def refuse_not_finite(agent: nn.Module, losses: Mapping[str, Tensor], where: str) -> None:
+def refuse_not_finite(
+    agent: nn.Module, losses: Mapping[str, Tensor], where: str, rate: str = "optim.lr"
+) -> None:
     """Look at the losses of a minibatch.
 
     Args:
         agent: with the gradient of these losses, if one of them is not finite.
         losses: () float each by name, among them the norms of the gradient.
         where: what they are of, for the message.
+        rate: the setting that says how large the steps are, for the message.
 
     Raises:
         NotFiniteError: one of them is infinite or no number.
@@ -30,21 +33,26 @@ def refuse_not_finite(agent: nn.Module, losses: Mapping[str, Tensor], where: str
         said = ", ".join(f"{name} is {value}" for name, value in bad.items())
         raise NotFiniteError(
             f"{where}: {said}; the gradient is not finite in {_named(grads)}. Look for rewards and "
-            "features that are very large, or lower optim.lr"
+            f"features that are very large, or lower {rate}"
         )
 
 
-def refuse_not_finite_weights(agent: nn.Module) -> None:
+def refuse_not_finite_weights(
+    agent: nn.Module, where: str = "after the update", rate: str = "optim.lr"
+) -> None:
     """Look at the parameters after an update.
+
+    Args:
+        agent: the network.
+        where: when this is, for the message.
+        rate: the setting that says how large the steps are, for the message.
 
     Raises:
         NotFiniteError: one of them is infinite or no number.
     """
     parameters = {name: p.detach() for name, p in agent.named_parameters()}
     if parameters and not torch.isfinite(nn.utils.get_total_norm(parameters.values())):
-        raise NotFiniteError(
-            f"after the update: not finite are {_named(parameters)}. Lower optim.lr"
-        )
+        raise NotFiniteError(f"{where}: not finite are {_named(parameters)}. Lower {rate}")
 
 
 def _named(tensors: Mapping[str, Tensor]) -> str:
