@@ -28,7 +28,7 @@ from learning_measure import measure
 
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.envs import EnvFactory, env_factory
-from enn_trainer.opponents import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from entity_env.examples import ENV_REGISTRY, Duel
 
 ROOT = Path(__file__).parent.parent

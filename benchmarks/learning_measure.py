@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.eval_metrics import EpisodeStatistics
-from enn_trainer.play_episodes import Seats, play
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
+from enn_trainer.evaluation.play_episodes import Seats, play
 from entity_env import VecEnv
 
 STEPS = 10_000

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from enn_trainer.check_command import check_command
-from enn_trainer.clone_command import clone_command
 from enn_trainer.command import run_command
-from enn_trainer.config_command import config_command
-from enn_trainer.eval_command import eval_command
-from enn_trainer.load_world import envs_by_id, factory_of
+from enn_trainer.commands.check_command import check_command
+from enn_trainer.commands.clone_command import clone_command
+from enn_trainer.commands.config_command import config_command
+from enn_trainer.commands.eval_command import eval_command
+from enn_trainer.commands.load_world import envs_by_id, factory_of
+from enn_trainer.commands.play_command import play_command
+from enn_trainer.commands.plot_command import plot_command
 from enn_trainer.loop import train
-from enn_trainer.play_command import play_command
-from enn_trainer.plot_command import plot_command
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY

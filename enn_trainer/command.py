@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.config_help import hps_info
-from enn_trainer.config_sources import show_config
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.settings.config_help import hps_info
+from enn_trainer.settings.config_sources import show_config
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError

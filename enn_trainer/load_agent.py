@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
-from enn_trainer.saved_run import read_saved_run
+from enn_trainer.checkpoints.saved_run import read_saved_run
 
 
 def load_agent(

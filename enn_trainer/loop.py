@@ -7,28 +7,28 @@ from typing import Self
 
 import hyperstate
 
-from enn_trainer.advantages import advantages
 from enn_trainer.agent import PPOAgent
-from enn_trainer.annealing import Rates
-from enn_trainer.bc_term import bc_of_update, open_bc
 from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
+from enn_trainer.cloning.bc_term import bc_of_update, open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluate import scalars_of
-from enn_trainer.evaluator import Evaluator
+from enn_trainer.evaluation.evaluate import scalars_of
+from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.opponents import CreateOpponent
+from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
 from enn_trainer.open_run import open_envs, open_state
-from enn_trainer.opponents import CreateOpponent
-from enn_trainer.opponents import create_opponent as default_opponent
-from enn_trainer.optimize import Sums, optimize
-from enn_trainer.returns import Estimate
-from enn_trainer.rollout import Rollout, collect
+from enn_trainer.ppo.advantages import advantages
+from enn_trainer.ppo.annealing import Rates
+from enn_trainer.ppo.optimize import Sums, optimize
+from enn_trainer.ppo.returns import Estimate
+from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.ppo.snapshot import Snapshot
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.schedules import follow_schedules
-from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoint import make_run_dir
+from enn_trainer.checkpoints.checkpoint import make_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.opponents import space_differences
+from enn_trainer.evaluation.opponents import space_differences
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.metrics import AddMetricsWrapper

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import List, Optional
 
 from enn_trainer.config_checks import JSON_TEXT, json_object, positive, refuse, within
-from enn_trainer.torch_optimizers import problems_of_optimizer
+from enn_trainer.ppo.torch_optimizers import problems_of_optimizer
 
 
 @dataclass

@@ -8,23 +8,23 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from enn_trainer.action_statistics import action_statistics
-from enn_trainer.annealing import Rates, num_updates, rates_at
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluate import SuiteResult
-from enn_trainer.open_track import open_track
-from enn_trainer.optimizers import begin_update
-from enn_trainer.progress import Progress, ProgressLine
-from enn_trainer.reward_scaling import reward_scalars
-from enn_trainer.rollout import Rollout
+from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.ppo.annealing import Rates, num_updates, rates_at
+from enn_trainer.ppo.optimizers import begin_update
+from enn_trainer.ppo.reward_scaling import reward_scalars
+from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.schedules import scheduled_fields
-from enn_trainer.spans import Spans
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now
-from enn_trainer.system_numbers import system_numbers
-from enn_trainer.track import metric_scalars
+from enn_trainer.tracking.action_statistics import action_statistics
+from enn_trainer.tracking.open_track import open_track
+from enn_trainer.tracking.progress import Progress, ProgressLine
+from enn_trainer.tracking.spans import Spans
+from enn_trainer.tracking.system_numbers import system_numbers
+from enn_trainer.tracking.track import metric_scalars
 
 SAVE_SPANS_EVERY_S = 60.0
 

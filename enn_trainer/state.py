@@ -12,14 +12,16 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from enn_trainer import checkpoint, loss_state, ron
 from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints import checkpoint
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.config_io import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.optimizers import make_optimizers, trained_by, value_network
-from enn_trainer.reward_scaling import RewardScaling
+from enn_trainer.ppo import loss_state
+from enn_trainer.ppo.optimizers import make_optimizers, trained_by, value_network
+from enn_trainer.ppo.reward_scaling import RewardScaling
 from enn_trainer.schedules import follow_schedules
+from enn_trainer.settings import ron
+from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,

@@ -9,10 +9,8 @@ from typing import Any
 import hyperstate
 import hyperstate.schedule
 
-from enn_trainer import checkpoint as saves
+from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.config import TrainConfig
-from enn_trainer.config_io import load_with_sources
-from enn_trainer.config_sources import Sources
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import (
     as_written,
@@ -20,6 +18,8 @@ from enn_trainer.schedules import (
     read_scheduled,
     scheduled_fields,
 )
+from enn_trainer.settings.config_io import load_with_sources
+from enn_trainer.settings.config_sources import Sources
 from enn_trainer.state import WEIGHTS, State, init_train_state, restore, to_files
 
 KEEP_SAVES = 3

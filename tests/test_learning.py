@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, train
-from enn_trainer.eval_metrics import EpisodeStatistics
-from enn_trainer.opponents import RandomAgent
-from enn_trainer.play_episodes import Seats, play
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
+from enn_trainer.evaluation.opponents import RandomAgent
+from enn_trainer.evaluation.play_episodes import Seats, play
 from entity_env import AddMetricsWrapper, EnvList
 from entity_env.examples import ENV_REGISTRY, Duel
 from tests.entity_env.test_vec_envs import play as play_at_random

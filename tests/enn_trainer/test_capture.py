@@ -15,7 +15,7 @@ import torch
 
 from enn_trainer import ConfigError, StateManager, train
 from enn_trainer.capture import Capture, recorded
-from enn_trainer.rollout import collect
+from enn_trainer.ppo.rollout import collect
 from entity_env import Action, EnvList, Observation, VecObs
 from entity_env.examples import Duel
 from entity_env.read_recording import Recording

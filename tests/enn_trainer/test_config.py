@@ -19,7 +19,7 @@ from enn_trainer.config import (
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.ppo_config import PPOConfig
-from enn_trainer.ron import loads
+from enn_trainer.settings.ron import loads
 from rogue_net.rogue_net import RogueNetConfig
 from rogue_net.value_bins import ValueBinsConfig
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, TrainConfig
-from enn_trainer.config_io import load_config
 from enn_trainer.cuda_settings import (
     cache_emptied_after_steps,
     choose_device,
     cudnn_deterministic,
 )
+from enn_trainer.settings.config_io import load_config
 from tests.enn_trainer.test_train import run
 from tests.enn_trainer.worlds import Meadow
 

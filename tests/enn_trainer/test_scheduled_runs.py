@@ -16,15 +16,15 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.annealing import rates_at
-from enn_trainer.config_help import _entries
-from enn_trainer.config_io import load_config
-from enn_trainer.entropy_targets import tuned_coef
+from enn_trainer.ppo.annealing import rates_at
+from enn_trainer.ppo.entropy_targets import tuned_coef
 from enn_trainer.schedules import follow_schedules, scheduled_fields
-from enn_trainer.track import flatten_config
+from enn_trainer.settings.config_help import _entries
+from enn_trainer.settings.config_io import load_config
+from enn_trainer.tracking.track import flatten_config
 from entity_env.examples import MultiArmedBandit
-from tests.enn_trainer.test_track import hyperparameters, read
 from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.tracking.test_track import hyperparameters, read
 from tests.enn_trainer.worlds import Meadow
 
 # Each may follow a schedule and changes what is learnt: from one value to another.

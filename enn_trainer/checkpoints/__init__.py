@@ -1,0 +1,1 @@
+"""Saves: written, verified and read."""

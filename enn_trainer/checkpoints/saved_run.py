@@ -1,0 +1,78 @@
+"""What of a checkpoint can be played and measured, ours or one of enn_trainer 0.1.16."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
+from enn_trainer.settings.config_io import load_config
+from enn_trainer.state import restore_network
+from entity_env.spaces import ActionSpace, ObsSpace
+
+
+class SavedRun(NamedTuple):
+    """A network of a save and what is known about it.
+
+    Attributes:
+        path: the directory of the save.
+        config: of the run.
+        step: how many frames it was trained for.
+        agent: the network, in evaluation mode.
+        obs_space: what it was trained to see.
+        action_space: what it was trained to do.
+        run_name: the folder of the run's logs, "" if unknown.
+    """
+
+    path: Path
+    config: TrainConfig
+    step: int
+    agent: Any
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+    run_name: str = ""
+
+
+def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
+    """The run that a path means, without its optimizer.
+
+    Args:
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken; one of
+            enn_trainer 0.1.16 only where there is none of ours.
+        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
+    """
+    published = None if _has_ours(path) else published_checkpoint.find(path)
+    if published is not None:
+        read = published_checkpoint.read(published, agent)
+        _refuse_not_finite(published, read.network)
+        return SavedRun(
+            published, read.config, read.step, read.network, read.obs_space, read.action_space
+        )
+    saved = checkpoint.find(path)
+    network, obs_space, action_space = restore_network(saved, agent)
+    _refuse_not_finite(saved.path, network)
+    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+    return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
+
+
+def _has_ours(path: Path) -> bool:
+    return (path / checkpoint.MANIFEST).exists() or bool(checkpoint.saved_paths(path))
+
+
+def _refuse_not_finite(path: Path, network: nn.Module) -> None:
+    """Refuse weights that are no numbers: what they choose would look like a policy."""
+    bad = [name for name, p in network.named_parameters() if not p.isfinite().all()]
+    # A buffer may be infinite on purpose, as in a mask.
+    bad += [name for name, buffer in network.named_buffers() if buffer.isnan().any()]
+    if bad:
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise CheckpointError(
+            f"{path}: expected weights that are finite numbers, got others in "
+            f"{', '.join(bad[:3])}{more}; take an earlier checkpoint"
+        )

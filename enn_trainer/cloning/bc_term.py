@@ -1,0 +1,156 @@
+"""Behavioural cloning beside PPO: part of each optimizer step is of recorded frames."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.cloning.demonstrations import (
+    Demonstrations,
+    Reading,
+    open_recording,
+    refuse_other_world,
+    with_actors,
+)
+from enn_trainer.cloning.imitation import imitation_losses
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.imitation_config import BCConfig
+from enn_trainer.optimizer_config import OptimizerConfig
+from enn_trainer.ppo.optimize import microbatches
+from enn_trainer.state import State
+from entity_env.seeding import derive_seed, mix
+
+MEMORY = "bc"
+"""Where `State.memory` keeps which recording the run learns from."""
+
+AddGradient: TypeAlias = Callable[[int], Tensor]
+"""Adds to the gradient of an optimizer step, counted from 0 in its update; () float, the loss."""
+
+
+def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstrations | None:
+    """The frames that `bc` names; None without it.
+
+    `state.memory` keeps which these are, as what is drawn of them depends on all of them.
+
+    Raises:
+        ConfigError: there is no such file, it is of another world, has nothing to learn from, or is
+            not what it was when the run began to learn from it.
+        RecordingError: it is damaged.
+    """
+    bc = config.bc
+    if bc is None:
+        return None
+    recording = open_recording(Path(bc.path), "bc.path")
+    refuse_other_world(
+        f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
+    )
+    teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
+    shown = Reading(state.obs_space, 1.0, device, teacher_for).read({Path(bc.path): recording})
+    if shown is None or not shown.num_actors().any():
+        raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
+    shown = with_actors(shown)
+    _refuse_changed(bc.path, len(shown), state)
+    return shown
+
+
+def _refuse_changed(path: str, num_frames: int, state: State) -> None:
+    """Refuse a file that changed under its name; another name is a choice, which is remembered."""
+    with Path(path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    now = {"path": path, "frames": num_frames, "sha256": digest}
+    began = state.memory.get(MEMORY, now)
+    if began["path"] == path and began != now:
+        raise ConfigError(
+            f"bc.path: expected {path} as it was when the run began to learn from it, with "
+            f"{began['frames']} frames, got another with {num_frames}; put it back, or give the "
+            "new one by another name"
+        )
+    state.memory[MEMORY] = now
+
+
+def bc_of_update(
+    agent: PPOAgent,
+    shown: Demonstrations | None,
+    config: TrainConfig,
+    step: int,
+    check: Callable[[], None] = lambda: None,
+) -> AddGradient | None:
+    """What the update that begins at `step` learns from recorded frames; None for nothing.
+
+    Args:
+        agent: the network.
+        shown: the frames to draw from, each of them with actors; None for nothing.
+        config: of the run.
+        step: frames of the run before this update.
+        check: called before each forward pass; what it raises ends the update.
+    """
+    bc = config.bc
+    if shown is None or bc is None or bc.coef == 0:
+        return None
+    seed = derive_seed(config.seed, "bc", step)
+    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, check=check)
+
+
+def add_bc_gradient(
+    agent: PPOAgent,
+    shown: Demonstrations,
+    bc: BCConfig,
+    optim: OptimizerConfig,
+    seed: int,
+    step: int,
+    check: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Add coef times the gradient of the loss of some recorded frames.
+
+    Args:
+        agent: the network, training.
+        shown: the frames to draw from, each of them with actors.
+        bc: how many, which loss, and its coefficient.
+        optim: the sizes of forward and backward passes.
+        seed: of the update.
+        step: of the optimizer in it.
+        check: called before each forward pass.
+
+    Returns:
+        () float, the mean of the loss over the actors.
+    """
+    assert isinstance(agent, nn.Module)
+    frames = drawn_frames(len(shown), bc.bs, seed, step)
+    drawn = shown.take(frames)
+    keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
+    num_actors = int(drawn.num_actors().sum())
+    total = drawn.returns.new_zeros(())
+    for piece in microbatches(drawn.num_entities(), optim.micro_bs, optim.max_entities):
+        check()
+        part = drawn.take(np.arange(len(drawn))[piece])
+        chosen = {name: rows.values for name, rows in part.actions.items()}
+        out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
+        mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
+        (bc.coef * mean).backward()  # type: ignore[no-untyped-call]
+        total = total + mean.detach()
+    return total
+
+
+def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> npt.NDArray[np.int64]:
+    """(min(size, num_frames),) int64: which frames of a recording a step of the optimizer takes.
+
+    None is drawn twice. It is a function of these numbers alone: what else the recording holds, and
+    in which order, has to be the same for the frames to be.
+
+    Args:
+        num_frames: how many there are, of those with actors.
+        size: how many are drawn.
+        seed: of the update.
+        step: of the optimizer in it.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "frames", step))
+    return rng.choice(num_frames, min(size, num_frames), replace=False)

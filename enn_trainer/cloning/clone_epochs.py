@@ -1,0 +1,212 @@
+"""The epochs of cloning: optimizer steps on recorded frames, until there is nothing to gain."""
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.clone_config import CloneRunConfig
+from enn_trainer.cloning.clone_score import CloneLoss, CloneScore, loss_of, value_scale
+from enn_trainer.cloning.demonstrations import Demonstrations
+from enn_trainer.errors import NotFiniteError
+from enn_trainer.ppo.not_finite import refuse_not_finite, refuse_not_finite_weights
+from enn_trainer.ppo.optimize import microbatches, minibatches
+from enn_trainer.ppo.optimizers import begin_update, clipped_step, make_optimizers
+from enn_trainer.state import State
+from enn_trainer.tracking.progress import format_duration
+from entity_env.seeding import derive_seed, mix
+
+SAY_EVERY_S = 10.0
+"""Within an epoch that takes longer than this, lines tell how far it is."""
+
+
+class Cloning:
+    """Epochs over recorded frames, until there is nothing more to gain.
+
+    Attributes:
+        epochs: how many were completed.
+        trained: the last one's score, while it learnt.
+        best: the score of the best weights on what is set apart.
+
+    Args:
+        config: of cloning, and of the run that may follow.
+        state: of that run; its network is trained.
+        train: what to train on.
+        test: what to find the best weights with; None to keep the last ones.
+        say: is told how it goes, line by line.
+        asked_to_stop: asked before each forward pass.
+    """
+
+    def __init__(
+        self,
+        config: CloneRunConfig,
+        state: State,
+        train: Demonstrations,
+        test: Demonstrations | None,
+        say: Callable[[str], None],
+        asked_to_stop: Callable[[], bool],
+    ) -> None:
+        self.config = config
+        self.state = state
+        self.train = train
+        self.test = test
+        self.say = say
+        self.asked_to_stop = asked_to_stop
+        self.epochs = 0
+        self.trained: CloneScore | None = None
+        self.best: CloneScore | None = None
+        self._tested: CloneScore | None = None
+        self._best_weights: dict[str, Tensor] | None = None
+        self._best_epoch = 0
+        self._batches = math.ceil(len(train) / config.clone.bs)
+        self._taken = 0  # optimizer steps
+        self._start = self._said = time.monotonic()
+        # A value is not to stay near an older one: there is none.
+        self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
+        self._value_scale = value_scale(train.returns, self._ppo)
+
+    def run(self) -> None:
+        """Train, and leave the best weights in the network and fresh optimizers beside it.
+
+        Raises:
+            NotFiniteError: a loss, a gradient or a weight is infinite or no number.
+        """
+        settings = self.config.clone
+        while self.epochs < settings.epochs and self._epoch():
+            self.epochs += 1
+            self._refuse_weights()
+            if self.test is not None:
+                self._tested = self._score(self.test)
+                if self._tested is None:
+                    break
+                self._keep_best(self._tested)
+            self._say_epoch()
+            since_best = self.epochs - self._best_epoch
+            if self.best and settings.patience is not None and since_best >= settings.patience:
+                self.say(f"no better for {since_best} epochs")
+                break
+        state = self.state
+        if self._best_weights is not None:
+            state.agent.load_state_dict(self._best_weights)
+        self._refuse_weights()  # also of an epoch that was cut short
+        state.agent.eval()
+        state.optimizer, state.vf_optimizer = make_optimizers(state.agent, self.config.optim)
+
+    def _epoch(self) -> bool:
+        """Every frame once; False if it was cut short."""
+        config, total = self.config, CloneScore()
+        seed = derive_seed(config.seed, "clone", self.epochs)
+        self.state.agent.train()
+        batches = minibatches(len(self.train), config.clone.bs, 1, seed)
+        for number, frames in enumerate(batches, start=1):
+            self._begin_step()
+            keys = mix(derive_seed(seed, "dropout"), frames).view(np.int64)
+            drawn = self.train.take(frames)
+            drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
+            num_actors = int(drawn.num_actors().sum())
+            num_returns = int((~drawn.returns.isnan()).sum())
+            mean = drawn.returns.new_zeros(())
+            for part in self._parts(drawn):
+                if self.asked_to_stop():
+                    return False
+                of_part = self._loss_of(part)
+                loss = of_part.mean(config.clone.value_coef, num_actors, num_returns)
+                if loss.requires_grad:  # frames without actors or returns have nothing to say
+                    loss.backward()  # type: ignore[no-untyped-call]
+                mean += loss.detach()
+                total += of_part.score
+            self._step(mean, f"epoch {self.epochs + 1}, batch {number} of {self._batches}")
+            self._say_batch(number)
+        self.trained = total
+        return True
+
+    def _begin_step(self) -> None:
+        config = self.config
+        lr = config.clone.lr
+        if config.optim.anneal_lr:
+            lr *= 1 - self._taken / (config.clone.epochs * self._batches)
+        agent: Any = self.state.agent
+        agent.zero_grad(set_to_none=True)
+        for optimizer in self.state.optimizers():
+            begin_update(optimizer, lr, float(config.optim.weight_decay), step=0)
+
+    def _step(self, loss: Tensor, where: str) -> None:
+        """Follow the gradient of a batch, if it leads anywhere."""
+        state, limit = self.state, self.config.optim.max_grad_norm
+        norms = [clipped_step(optimizer, limit).to(loss) for optimizer in state.optimizers()]
+        names = ["the norm of the gradient", "the norm of the value network's gradient"]
+        losses = {"the loss": loss, **dict(zip(names, norms, strict=False))}
+        refuse_not_finite(state.agent, losses, where, rate="clone.lr")
+        self._taken += 1
+
+    def _refuse_weights(self) -> None:
+        where = f"epoch {max(1, self.epochs)}, after the update"
+        refuse_not_finite_weights(self.state.agent, where, rate="clone.lr")
+
+    def _loss_of(self, shown: Demonstrations) -> CloneLoss:
+        loss = self.config.clone.loss
+        return loss_of(self.state.agent, shown, loss, self._ppo, self._value_scale)
+
+    def _parts(self, shown: Demonstrations) -> list[Demonstrations]:
+        """Frames in as many pieces as the limits of a forward pass ask for."""
+        optim, frames = self.config.optim, np.arange(len(shown))
+        pieces = [*microbatches(shown.num_entities(), optim.micro_bs, optim.max_entities)]
+        return [shown] if len(pieces) == 1 else [shown.take(frames[piece]) for piece in pieces]
+
+    @torch.no_grad()
+    def _score(self, shown: Demonstrations) -> CloneScore | None:
+        """How the network does, as it acts: without dropout. None if it was cut short."""
+        agent: nn.Module = self.state.agent
+        agent.eval()
+        total, bs = CloneScore(), self.config.clone.bs
+        for start in range(0, len(shown), bs):
+            frames = np.arange(start, min(start + bs, len(shown)))
+            for part in self._parts(shown.take(frames)):
+                if self.asked_to_stop():
+                    return None
+                total += self._loss_of(part).score
+        loss = total.mean_loss(self.config.clone.value_coef)
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"epoch {self.epochs}: expected a finite test loss, got {loss}; lower clone.lr, or "
+                "look for rewards and features that are very large"
+            )
+        return total
+
+    def _keep_best(self, score: CloneScore) -> None:
+        coef = self.config.clone.value_coef
+        if self.best is None or score.mean_loss(coef) < self.best.mean_loss(coef):
+            self.best, self._best_epoch = score, self.epochs
+            self._best_weights = copy.deepcopy(self.state.agent.state_dict())
+
+    def _say_epoch(self) -> None:
+        assert self.trained is not None
+        coef = self.config.clone.value_coef
+        parts = [f"epoch {self.epochs}/{self.config.clone.epochs}", f"left {self._left()}"]
+        parts.append(f"loss {self.trained.mean_loss(coef):.4f}")
+        shown = self.trained
+        if self._tested is not None:
+            shown = self._tested
+            parts.append(f"test loss {shown.mean_loss(coef):.4f}")
+        parts.append(shown.in_words())
+        self.say("  ".join(parts))
+        self._said = time.monotonic()
+
+    def _say_batch(self, number: int) -> None:
+        if time.monotonic() - self._said >= SAY_EVERY_S and number < self._batches:
+            self._said = time.monotonic()
+            self.say(
+                f"epoch {self.epochs + 1}/{self.config.clone.epochs}  batch {number}/"
+                f"{self._batches}  left {self._left()}"
+            )
+
+    def _left(self) -> str:
+        elapsed = time.monotonic() - self._start
+        done = self._taken / (self.config.clone.epochs * self._batches)
+        return format_duration(elapsed * (1 - done) / done)

@@ -1,0 +1,1 @@
+"""What `enn` does."""

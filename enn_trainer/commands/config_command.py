@@ -1,0 +1,119 @@
+"""The command `enn config`."""
+
+import argparse
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyperstate import Versioned
+
+from enn_trainer.command import OneLineParser, failed
+from enn_trainer.errors import ConfigError
+from enn_trainer.settings.config_schema import dump_schema, load_schema, schema_of
+from enn_trainer.settings.schema_changes import report, schema_changes
+from enn_trainer.settings.upgrade_files import upgraded_file, write_whole
+from entity_env.errors import UnknownWorld
+from entity_env.named_world import find_world
+
+
+def config_command(arguments: Sequence[str]) -> int:
+    """`enn config`: schemas and upgrades of configuration files.
+
+    Returns:
+        0 if all is well, 1 if a schema needs rules or a file could not be upgraded, 2 for a mistake
+        in the arguments.
+    """
+    options = _parser().parse_args(arguments)
+    run: Callable[[type[Versioned], argparse.Namespace], int] = options.run
+    try:
+        return run(_config_class(options.config_class), options)
+    except ConfigError as error:
+        return failed(error)
+
+
+def _config_class(name: str) -> type[Versioned]:
+    if ":" not in name:
+        raise ConfigError(f"--class: expected package.module:Class or file.py:Class, got {name!r}")
+    try:
+        cls = find_world(name)
+    except UnknownWorld as error:
+        raise ConfigError(f"--class: {error}") from None
+    if not inspect.isclass(cls) or not issubclass(cls, Versioned):
+        raise ConfigError(f"--class: expected a subclass of TrainConfig, got {name}: {cls!r}")
+    return cls
+
+
+def _dump_schema(cls: type[Versioned], options: argparse.Namespace) -> int:
+    write_whole(options.file, dump_schema(schema_of(cls)))
+    print(f"wrote {options.file}: {cls.__name__}, version {cls.version()}")
+    return 0
+
+
+def _check_schema(cls: type[Versioned], options: argparse.Namespace) -> int:
+    schema = load_schema(options.file)
+    changes = schema_changes(schema, cls)
+    print(report(schema, cls, changes))
+    return int(any(change.severity != "INFO" for change in changes))
+
+
+def _upgrade_schema(cls: type[Versioned], options: argparse.Namespace) -> int:
+    status = _check_schema(cls, options)
+    if status:
+        print(f"error: {options.file}: not upgraded before that is done", file=sys.stderr)
+        return status
+    return _dump_schema(cls, options)
+
+
+def _upgrade_config(cls: type[Versioned], options: argparse.Namespace) -> int:
+    status = 0
+    for path in options.files:
+        try:
+            upgrade = upgraded_file(cls, path, options.include_defaults)
+            if upgrade.after == upgrade.before:
+                print(f"{path}: nothing to do, it is of version {upgrade.version}")
+                continue
+            if options.dry_run:
+                before, after = upgrade.before.splitlines(), upgrade.after.splitlines()
+                diff = difflib.unified_diff(before, after, str(path), str(path), lineterm="")
+                print(*diff, sep="\n")
+            else:
+                write_whole(path, upgrade.after)
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = 1
+            continue
+        would = "would be upgraded" if options.dry_run else "upgraded"
+        lost = "; comments inside it are lost" if upgrade.loses_comments else ""
+        print(f"{path}: {would} from version {upgrade.version} to {cls.version()}{lost}")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="enn config", description="Schemas and upgrades of configuration files."
+    )
+    parser.add_argument(
+        "--class",
+        dest="config_class",
+        default="enn_trainer:TrainConfig",
+        metavar="CLASS",
+        help="package.module:Class or file.py:Class, if you have a configuration of your own",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in (
+        ("dump-schema", _dump_schema, "write the fields of the class, their types and defaults"),
+        ("check-schema", _check_schema, "say what changed since, and which rules older files need"),
+        ("upgrade-schema", _upgrade_schema, "write it anew, once nothing is missing"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("file", type=Path, metavar="FILE")
+        command.set_defaults(run=run)
+    text = "rewrite configuration files for the current version"
+    upgrade = commands.add_parser("upgrade-config", help=text, description=text)
+    upgrade.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    upgrade.add_argument("--include-defaults", action="store_true", help="name every setting")
+    upgrade.add_argument("--dry-run", action="store_true", help="show a diff, write nothing")
+    upgrade.set_defaults(run=_upgrade_config)
+    return parser

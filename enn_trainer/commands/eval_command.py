@@ -1,0 +1,290 @@
+"""The command `enn eval`."""
+
+import argparse
+import dataclasses
+import json
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.command import OneLineParser, failed
+from enn_trainer.commands.check_command import positive
+from enn_trainer.commands.eval_report import (
+    EvalProgress,
+    report,
+    tell,
+    writable,
+)
+from enn_trainer.commands.load_world import envs_by_id, make_world
+from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
+from enn_trainer.evaluation.eval_envs import differences
+from enn_trainer.evaluation.eval_film import require_writer
+from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, evaluate
+from enn_trainer.evaluation.opponents import create_opponent
+from enn_trainer.threads import torch_threads
+from entity_env.errors import EntityEnvError
+from entity_env.match import Match
+
+DEFAULT_EPISODES = 256
+MOST_ENVS = 256
+"""More at once hardly make it faster."""
+
+_EPILOG = """\
+The agent plays whole episodes in the world that it was trained in, or in --env; it samples its
+actions, or takes the most probable ones with --deterministic. Against an --opponent it has the
+environments with even indices (in a match of two the first side), and only these count. The same
+command gives the same numbers, whatever --processes is.
+
+examples:
+  enn eval runs/mines --episodes 1000 --suite nmines=5 --suite nmines=10,nrobots=4
+  enn eval runs/duel --opponent random
+  enn eval runs/orchard --env orchard.py:Orchard --env-kwargs trees=9 --video orchard.gif"""
+
+
+def eval_command(arguments: Sequence[str]) -> int:
+    """`enn eval`: measure the agent of a checkpoint.
+
+    Returns:
+        0 if it was measured, 1 if the environment fails, episodes did not end, or something that
+        was asked for could not be written, 2 for a mistake in the arguments.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        with _terminated_as_interrupted():
+            return _measure(options)
+    except (ConfigError, CheckpointError) as error:
+        return failed(error, _as_typed(error))
+    except EntityEnvError as error:
+        return failed(error)
+    except KeyboardInterrupt:
+        print("error: interrupted, nothing was measured", file=sys.stderr)
+        return 1
+
+
+def _measure(options: argparse.Namespace) -> int:
+    """Measure, write and show."""
+    saved = read_saved_run(Path(options.checkpoint))
+    config = _config(saved.config, options)
+    assert config.eval is not None
+    # Not into a save, as where the path is `.`.
+    beside = saved.path.resolve().parent / f"eval-step-{saved.step:012d}.json"
+    path = writable(options.json or beside, "--json")
+    film = None
+    if options.video is not None:
+        require_writer(options.video, "--video")
+        film = writable(options.video, "--video")
+        if film.suffix != options.video.suffix:  # a link
+            require_writer(film, "--video")
+    sides = _sides(saved, config, options)
+    if options.num_envs is None:
+        config.eval.num_envs = _num_envs(saved.config, options, sides)
+    device = torch.device("cpu")
+    opponents = create_opponents(config, create_opponent, saved, device)
+    if film is not None:
+        check_pictures(config, envs_by_id, saved)
+    try:
+        with torch_threads(saved.config.net.d_model), EvalProgress() as progress:
+            results = evaluate(
+                config, envs_by_id, saved, opponents, device, watch=progress.watch, film=film
+            )
+    except (ConfigError, CheckpointError, EntityEnvError):
+        raise
+    except Exception as error:  # the world's own
+        notes = [type(error).__name__, str(error), *getattr(error, "__notes__", [])]
+        print("error:", ": ".join(" ".join(n.split()) for n in notes if n), file=sys.stderr)
+        return 1
+    problems = [
+        _as_typed(problem)
+        for problem in tell(path, report(saved.path, saved.step, config, results), results)
+    ]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, so that files that are not complete are removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
+    """The configuration of the run, with an evaluation as the arguments say."""
+    kwargs = parse_kwargs(_pairs(options.env_kwargs), "--env-kwargs") if options.env_kwargs else {}
+    env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
+    suites: dict[str, EvalSuiteConfig] = {}
+    for text in options.suite:
+        name = text.strip().replace("/", "_")  # it becomes a part of tags and file names
+        if name in suites:
+            raise ConfigError(f"--suite: expected different ones, got {text} twice")
+        changes = parse_kwargs(_pairs(text), "--suite")
+        suites[name] = EvalSuiteConfig(env=EvalEnvConfig(kwargs=json.dumps(changes)))
+    evaluation = EvalConfig(
+        episodes=options.episodes,
+        max_steps=options.max_steps,
+        num_envs=options.num_envs or _num_envs(trained, options),
+        processes=options.processes,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        opponent=options.opponent,
+        suites=suites,
+    )
+    # What is recorded and tracked is the run's.
+    return dataclasses.replace(
+        trained,
+        env=env,
+        eval=evaluation,
+        capture_samples=None,
+        capture_logits=False,
+        capture_samples_subsample=1,
+    )
+
+
+def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
+    """As many as in training, but no more than have an episode that counts; whole matches."""
+    each = 1 if options.opponent is None else 2  # environments of which one counts
+    most: int = min(trained.rollout.num_envs, MOST_ENVS, each * options.episodes)
+    return max(each if sides == 1 else sides, most - most % sides)
+
+
+def _pairs(text: str) -> list[str]:
+    """The parts between commas, but for those inside brackets and quotes."""
+    parts, depth, quoted = [""], 0, False
+    for char in text:
+        quoted ^= char == '"'
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> int:
+    """The sides of a match, 1 if it is none; says what to do if it is not the agent's world."""
+    assert config.eval is not None
+    given, sides = options.env, 1
+    for name, suite in all_suites(config.eval, config.env):
+        hint = "" if given or name else "; if it was trained in another one, name that with --env"
+        world_name = suite.env.id
+        what = f"--env: {world_name}" if given else f"env.id: {world_name}, as the checkpoint says,"
+        arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
+        try:
+            world = make_world(
+                suite.env.id,
+                json.loads(suite.env.kwargs),
+                f"--suite {name}" if name else arguments,
+                "--env" if given else "env.id",
+            )
+        except ConfigError as error:
+            raise ConfigError(*(f"{problem}{hint}" for problem in error.problems)) from None
+        different = differences(saved, world)
+        world.close()
+        if different:
+            what = f"--suite {name}" if name else what
+            raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
+        sides = type(world).num_sides if isinstance(world, Match) else 1
+    trained = saved.config.env
+    if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
+        note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
+        print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
+    return sides
+
+
+def _as_typed(error: object) -> str:
+    """A message with settings, which it begins with, by their names on the command line."""
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    typed = []
+    for problem in problems:
+        for setting, option in _OPTIONS.items():
+            problem = re.sub(rf"^((?:rollout\.num_envs, )?){re.escape(setting)}", option, problem)
+        typed.append(" ".join(problem.splitlines()))
+    return "; ".join(typed)
+
+
+_OPTIONS = {
+    "eval.opponent": "--opponent",
+    "eval.num_envs": "--num-envs",
+    "eval.capture_videos": "--video",
+    "eval.suites": "--suite",
+}
+
+
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="enn eval",
+        description="Measure the agent of a checkpoint.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
+    parser.add_argument("--opponent", metavar="PATH", help='a checkpoint, or "random"')
+    parser.add_argument(
+        "--episodes",
+        type=positive,
+        default=DEFAULT_EPISODES,
+        metavar="N",
+        help=f"of each suite, {DEFAULT_EPISODES} if not given",
+    )
+    parser.add_argument(
+        "--suite",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE[,...]",
+        help="measure with these arguments of the environment as well; may be repeated",
+    )
+    parser.add_argument(
+        "--env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
+    )
+    parser.add_argument(
+        "--env-kwargs",
+        metavar="KEY=VALUE[,...]",
+        help="its arguments: over the trained ones, or instead of them if --env is another world",
+    )
+    parser.add_argument(
+        "--deterministic", action="store_true", help="take the most probable action"
+    )
+    parser.add_argument("--seed", type=_not_negative, metavar="N", help="else that of the run")
+    parser.add_argument("--num-envs", type=positive, metavar="N", help="that run side by side")
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="1 if not given")
+    parser.add_argument(
+        "--max-steps",
+        type=positive,
+        default=EvalConfig.max_steps,
+        metavar="N",
+        help="in each environment, then it is given up",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="else eval-step-....json beside the checkpoint"
+    )
+    parser.add_argument("--video", type=Path, metavar="FILE", help="the first episodes: .mp4, .gif")
+    return parser

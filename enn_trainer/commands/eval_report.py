@@ -1,0 +1,235 @@
+"""What `enn eval` shows and writes."""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.eval_config import all_suites
+from enn_trainer.evaluation.eval_metrics import Measured, with_interval
+from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.tracking.progress import format_duration
+from enn_trainer.tracking.track import flatten_config
+
+LINE_EVERY_S = 5.0
+UNNAMED = "as trained"
+_COLUMNS = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
+
+
+def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
+    """Show the results: a table on a terminal, plain columns elsewhere.
+
+    Args:
+        results: by suite.
+        console: where; standard output by default.
+    """
+    console = Console() if console is None else console
+
+    def shown_as(text: str) -> str:
+        return printable(text, console.encoding)
+
+    columns = tuple(map(shown_as, _COLUMNS))
+    for suite, result in results.items():
+        if not any(m.count for m in result.metrics.values()):
+            missing = f", {result.missing} are not over" if result.missing else ""
+            said = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
+            console.out(shown_as(said), highlight=False)
+    rows = [
+        tuple(map(shown_as, (suite or UNNAMED, name, *_numbers(m), str(result.episodes))))
+        for suite, result in results.items()
+        for name, m in result.metrics.items()
+        if m.count
+    ]
+    if not rows:
+        return
+    if not console.is_terminal:
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        for row in (columns, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            console.out("  ".join(cells).rstrip(), highlight=False)
+        return
+    shown = Table()
+    for i, column in enumerate(columns):  # what does not fit goes on in the next line
+        shown.add_column(column, justify="left" if i < 2 else "right", overflow="fold")
+    for i, row in enumerate(rows):
+        shown.add_row(*row, end_section=i + 1 < len(rows) and rows[i + 1][0] != row[0])
+    console.print(shown, markup=False)
+
+
+def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
+    """Write the results, then show them: what cannot be shown is not lost.
+
+    Args:
+        path: of the report.
+        content: of the report.
+        results: by suite.
+
+    Returns:
+        What went wrong, in words.
+    """
+    problems = []
+    try:
+        write_report(path, content)
+    except OSError as error:
+        problems.append(f"--json: {path} cannot be written: {error.strerror}")
+    try:
+        table(results)
+        if not problems:
+            print(printable(f"written to {path}", sys.stdout.encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
+        if not isinstance(error, BrokenPipeError):  # nobody reads any more, as with `| head`
+            problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+    problems += [
+        f"{r.film_problem} (suite: {name or UNNAMED})"
+        for name, r in results.items()
+        if r.film_problem is not None
+    ]
+    unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
+    if unfinished:
+        problems.append(
+            f"episodes that were not over within {next(iter(results.values())).max_steps} steps "
+            f"and are left out ({', '.join(unfinished)}); raise --max-steps"
+        )
+    return problems
+
+
+def report(
+    path: Path, step: int, config: TrainConfig, results: Mapping[str, SuiteResult]
+) -> dict[str, Any]:
+    """Everything that was measured, and how, as plain data for JSON.
+
+    Args:
+        path: of the checkpoint.
+        step: of the checkpoint.
+        config: with the evaluation.
+        results: by suite.
+    """
+    assert config.eval is not None
+    suites = dict(all_suites(config.eval, config.env))
+    return {
+        "checkpoint": str(path.resolve()),
+        "step": step,
+        "seed": config.seed if config.eval.seed is None else config.eval.seed,
+        "suites": {
+            name: {
+                "config": flatten_config(suites[name]),
+                "episodes": result.episodes,
+                "missing": result.missing,
+                "metrics": {key: _as_json(m) for key, m in result.metrics.items()},
+            }
+            for name, result in results.items()
+        },
+    }
+
+
+def printable(text: str, encoding: str) -> str:
+    """A text in an encoding that may know less: "+-" for "±", and escapes for the rest."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def writable(path: Path, field: str) -> Path:
+    """The file that a path means, behind links, before time is spent on what goes into it.
+
+    Raises:
+        ConfigError: it cannot be written, or replacing it would replace a device or a pipe.
+    """
+    try:
+        target = path.resolve()
+        there = target.exists()
+        ok = target.parent.is_dir() and os.access(target.parent, os.W_OK)
+    except (OSError, RuntimeError):  # too long a name; links in a circle
+        there, ok = False, False
+    if not ok or (there and not target.is_file()):
+        raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
+    return target
+
+
+def write_report(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file that is complete or absent; one that is there is replaced."""
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@final
+class EvalProgress:
+    """Shows how far an evaluation is: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        console: where; standard error by default, so that what is measured can be piped.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = Console(stderr=True) if console is None else console
+        self._start_s: dict[str, float] = {}
+        self._shown_s = time.monotonic()
+        self._bars: dict[str, Any] = {}
+        self._progress: Progress | None = None
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn())
+            # Drawn by `watch`, not by a thread: environments may start processes.
+            self._progress = Progress(
+                *columns,
+                TimeRemainingColumn(),
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+            )
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def watch(self, suite: str, share: float) -> None:
+        """A step was taken in a suite, of which a share is done now."""
+        now, name = time.monotonic(), suite or UNNAMED
+        is_new = suite not in self._start_s
+        start = self._start_s.setdefault(suite, now)
+        if self._progress is not None:
+            if suite not in self._bars:
+                self._bars[suite] = self._progress.add_task(name, total=1.0)
+            self._progress.update(self._bars[suite], completed=share)
+            if is_new or now - self._shown_s >= 0.1 or share >= 1:
+                self._progress.refresh()
+                self._shown_s = now
+        elif is_new or now - self._shown_s >= LINE_EVERY_S:
+            self._shown_s = now
+            left = format_duration((now - start) * (1 - share) / share) if share else "?"
+            line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
+            self._console.out(printable(line, self._console.encoding), highlight=False)
+
+
+def _numbers(m: Measured) -> tuple[str, str, str, str]:
+    return with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}", str(m.count)
+
+
+def _as_json(m: Measured) -> dict[str, Any]:
+    """The fields; what is no finite number, such as the mean of nothing, is null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in vars(m).items()
+    }

@@ -1,0 +1,1 @@
+"""Measuring agents, alone or against others."""

@@ -1,0 +1,270 @@
+"""Measuring an agent in environments of its own, alone or against opponents."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.capture import capture_of_evals, recorded
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.envs import EnvFactory, global_randomness_kept
+from enn_trainer.errors import ConfigError
+from enn_trainer.eval_config import all_suites, suite_path
+from enn_trainer.evaluation.eval_envs import Trained, make_envs
+from enn_trainer.evaluation.eval_film import film_of_suite, require_writer
+from enn_trainer.evaluation.eval_metrics import (
+    NO_END,
+    EpisodeStatistics,
+    Measured,
+    eval_scalars,
+    in_words,
+    quotas,
+)
+from enn_trainer.evaluation.opponents import CreateOpponent, RandomAgent
+from enn_trainer.evaluation.play_episodes import Seats, play
+from enn_trainer.evaluation.video import FilmedEnvs
+from entity_env.seeding import derive_seed
+
+Opponents = Mapping[str, PPOAgent]
+"""Those whom the suites name, by the path that the configuration has."""
+Watch = Callable[[str, float], None]
+"""Told after each step which suite is played and how much of it is done, from 0 to 1."""
+
+
+class SuiteResult(NamedTuple):
+    """What one suite showed.
+
+    Attributes:
+        metrics: by name.
+        episodes: how many whole episodes count.
+        missing: how many more should count, but were not over within `max_steps`, or before the
+            evaluation was stopped.
+        max_steps: that limit.
+        limit: the setting it is from.
+        film: the file of its video; None without one.
+        film_problem: why a video that was asked for is left out.
+    """
+
+    metrics: Mapping[str, Measured]
+    episodes: int
+    missing: int
+    max_steps: int
+    limit: str = "eval.max_steps"
+    film: Path | None = None
+    film_problem: str | None = None
+
+    def in_words(self) -> str:
+        """One line."""
+        words = [in_words(self.metrics)]
+        if self.missing:
+            words.append(
+                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes were not "
+                f"over within max_steps={self.max_steps} and are left out: the rest are the "
+                f"shorter ones; raise {self.limit}"
+            )
+        if self.film_problem:
+            words.append(f"WARNING: no video: {self.film_problem}")
+        return "  ".join(filter(None, words))
+
+
+def evaluate(
+    config: TrainConfig,
+    create_envs: EnvFactory,
+    state: Trained,
+    opponents: Opponents,
+    device: torch.device,
+    stop: Callable[[], bool] = lambda: False,
+    watch: Watch = lambda suite, share: None,
+    film: Path | None = None,
+) -> dict[str, SuiteResult]:
+    """Play what `eval` asks for: `steps` steps or `episodes` whole episodes, in each suite.
+
+    With an opponent, the agent plays where the index is even and the opponent where it is odd,
+    and only the agent's environments count; with `eval.opponent_only` the opponent plays
+    everywhere. The result is a function of the configuration and the agents: environments,
+    episodes and choices are the evaluation's own, and neither the agents nor any generator of
+    random numbers is changed. With `eval.capture_samples` the frames of both sides are recorded.
+
+    Args:
+        config: of the run, with `eval`.
+        create_envs: makes the environments.
+        state: of the run, with the agent to measure.
+        opponents: what `create_opponents` returns.
+        device: where they play.
+        stop: asked before each step whether to end early; what was not begun is then left out.
+        watch: told how far it is.
+        film: a file for a video; by default, with `eval.capture_videos`, one in the run's folder.
+            Suites with names add theirs to it. Where pictures cannot be taken or written, the
+            result says so and has no film.
+
+    Returns:
+        The results by the names of the suites, the unnamed one under "".
+
+    Raises:
+        ConfigError: the environment of a suite is another world than that of the run, or cannot be
+            made or filmed.
+    """
+    assert config.eval is not None
+    if film is None and config.eval.capture_videos:
+        folder = Path(config.data_dir, "runs", state.run_name, "videos")
+        film = folder / f"step-{state.step:012d}.mp4"
+    results: dict[str, SuiteResult] = {}
+    for name, suite in all_suites(config.eval, config.env):
+        if stop():
+            break
+        opponent = None if suite.opponent is None else opponents[suite.opponent]
+        played = _Suite(config, name, suite, state, opponent)
+        with global_randomness_kept(), acting(state.agent, opponent):
+            path = None if film is None else film_of_suite(film, name)
+            results[name] = played.result(create_envs, device, stop, watch, path)
+    return results
+
+
+class _Suite(NamedTuple):
+    """One suite as it is played; `opponent` is None without one."""
+
+    config: TrainConfig
+    name: str
+    settings: EvalConfig
+    state: Trained
+    opponent: PPOAgent | None
+
+    def result(
+        self,
+        create_envs: EnvFactory,
+        device: torch.device,
+        stop: Callable[[], bool],
+        watch: Watch,
+        film: Path | None,
+    ) -> SuiteResult:
+        """Play it."""
+        suite, state, filmed = self.settings, self.state, None
+        with ExitStack() as stack:
+            processes = None if film is None else 1
+            envs = make_envs(self.config, self.name, suite, create_envs, state, processes)
+            stack.callback(envs.close)
+            seats, counted = self._seats(len(envs))
+            quota = np.where(counted, NO_END, 0)
+            if suite.episodes is not None:
+                quota = quotas(suite.episodes, counted)
+            if film is not None:
+                envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
+            envs = statistics = EpisodeStatistics(envs, quota)
+            capture = None if self.name else capture_of_evals(self.config)
+            envs = recorded(envs, capture, state.run_name, stack)
+            steps = suite.max_steps if suite.steps is None else suite.steps
+            taken = -1
+
+            def is_over() -> bool:
+                nonlocal taken
+                taken += 1
+                ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
+                watch(self.name, max(ended, taken / steps))
+                return stop() or (suite.episodes is not None and statistics.is_done())
+
+            seed = self.config.seed if suite.seed is None else suite.seed
+            seed = derive_seed(seed, "eval")
+            play(envs, seats, steps, seed, device, is_over, state.step, state.obs_space)
+        problem = None if filmed is None else filmed.problem
+        return SuiteResult(
+            statistics.measured(),
+            statistics.num_episodes(),
+            statistics.num_missing(),
+            steps,
+            self._limit(),
+            film=film if problem is None else None,
+            film_problem=problem,
+        )
+
+    def _seats(self, num_envs: int) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
+        """Who plays where, and (num_envs,) bool which environments count."""
+        everywhere, greedy = np.arange(num_envs), self.settings.deterministic
+        counted = np.ones(num_envs, dtype=np.bool_)
+        if self.opponent is None:
+            return [Seats(self.state.agent, everywhere, greedy)], counted
+        others = greedy and not isinstance(self.opponent, RandomAgent)
+        if self.settings.opponent_only:
+            return [Seats(self.opponent, everywhere, others)], counted
+        ours = Seats(self.state.agent, everywhere[::2], greedy)
+        return [ours, Seats(self.opponent, everywhere[1::2], others)], everywhere % 2 == 0
+
+    def _limit(self) -> str:
+        """The setting that `max_steps` is from."""
+        assert self.config.eval is not None
+        suite = self.config.eval.suites.get(self.name)
+        own = suite is not None and suite.max_steps is not None
+        return f"eval.{suite_path(self.name)}.max_steps" if own else "eval.max_steps"
+
+
+def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
+    """What is tracked of an evaluation, by tag."""
+    return eval_scalars({name: suite.metrics for name, suite in suites.items()})
+
+
+def create_opponents(
+    config: TrainConfig, create: CreateOpponent, state: Trained, device: torch.device
+) -> dict[str, PPOAgent]:
+    """All whom the suites name, by path; made before time is spent on anything else.
+
+    Args:
+        config: of the run.
+        create: makes one.
+        state: what of a run is evaluated.
+        device: where they play.
+    """
+    if config.eval is None:
+        return {}
+    paths = {suite.opponent for _, suite in all_suites(config.eval, config.env)} - {None}
+    return {
+        path: create(path, state.obs_space, state.action_space, device) for path in sorted(paths)
+    }
+
+
+def check_videos(config: TrainConfig, create_envs: EnvFactory, state: Trained) -> None:
+    """Refuse `eval.capture_videos` where there will be none, before time is spent on a run.
+
+    Raises:
+        ConfigError: a package is missing, or a world does not render.
+    """
+    if config.eval is None or not config.eval.capture_videos:
+        return
+    require_writer(Path("video.mp4"), "eval.capture_videos")
+    check_pictures(config, create_envs, state)
+
+
+def check_pictures(config: TrainConfig, create_envs: EnvFactory, state: Trained) -> None:
+    """Refuse the worlds of an evaluation if their first pictures cannot be in a video.
+
+    Raises:
+        ConfigError: a world does not render.
+    """
+    assert config.eval is not None
+    for name, suite in all_suites(config.eval, config.env):
+        with global_randomness_kept(), ExitStack() as stack:
+            envs = make_envs(config, name, suite, create_envs, state, processes=1)
+            stack.callback(envs.close)
+            filmed = FilmedEnvs(envs, None)
+            filmed.seed(0)
+            filmed.reset(state.obs_space)
+            if filmed.problem is not None:
+                raise ConfigError(filmed.problem)
+
+
+@contextmanager
+def acting(*agents: object) -> Iterator[None]:
+    """Switch agents to how they act, without dropout, and back."""
+    modules = [agent for agent in agents if isinstance(agent, nn.Module)]
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.train(training)

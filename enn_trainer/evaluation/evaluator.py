@@ -1,0 +1,67 @@
+"""The evaluations of a run: what they need is made once, before time is spent on training."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.envs import EnvFactory
+from enn_trainer.evaluation.evaluate import (
+    SuiteResult,
+    Watch,
+    check_videos,
+    create_opponents,
+    evaluate,
+)
+from enn_trainer.evaluation.opponents import CreateOpponent
+from enn_trainer.state import State
+
+
+class Evaluator:
+    """Measures the agent of a run whenever it is asked to.
+
+    Args:
+        config: of the run.
+        create_envs: makes environments.
+        create_opponent: makes opponents.
+        state: of the run, with the agent.
+        device: where they play.
+
+    Raises:
+        ConfigError: there is no such opponent, or nothing can be filmed.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        create_envs: EnvFactory,
+        create_opponent: CreateOpponent,
+        state: State,
+        device: torch.device,
+    ) -> None:
+        self._config = config
+        self._create_envs = create_envs
+        self._create_opponent = create_opponent
+        self._state = state
+        self._device = device
+        self._opponents = create_opponents(config, create_opponent, state, device)
+        check_videos(config, create_envs, state)
+
+    def measure(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult]:
+        """The suites of the configuration, by name; see `evaluate`."""
+        return evaluate(
+            self._config,
+            self._create_envs,
+            self._state,
+            self._opponents,
+            self._device,
+            stop,
+            watch,
+        )
+
+    def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
+        """The suites of other settings."""
+        config = replace(self._config, eval=settings)
+        opponents = create_opponents(config, self._create_opponent, self._state, self._device)
+        return evaluate(config, self._create_envs, self._state, opponents, self._device)

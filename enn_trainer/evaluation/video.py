@@ -1,0 +1,232 @@
+"""Videos of environments: every picture of their first episodes once, side by side."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_film import Picture, cannot_write, open_film, unfinished
+from entity_env.actions import Action
+from entity_env.any_vec_env import AnyVecEnv
+from entity_env.env_list import EnvList
+from entity_env.environment import Observation
+from entity_env.match import Match
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
+
+NUM_FILMED = 4
+"""So many environments, or matches, are seen in a video."""
+
+
+class FilmedEnvs(VecEnvWrapper):
+    """Films the first episode of each of the first environments that count.
+
+    A context manager: the file is there after it, unless an exception came, or pictures could not
+    be taken or written. Then `problem` says why, and what is played goes on without. A picture is
+    taken after each reset and each step, the last one before the environment is reset; where an
+    episode is over, its last picture stays until all of them are.
+
+    Args:
+        env: environments of this process.
+        path: the file to write, a .mp4 or .gif; None to take pictures only.
+        counted: (B,) bool, which environments count; all by default.
+
+    Attributes:
+        problem: why there is no film; None as long as there is none.
+
+    Raises:
+        ConfigError: the environments are not of this process.
+    """
+
+    def __init__(
+        self, env: VecEnv, path: Path | None, counted: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        super().__init__(env)
+        inner: Any = env
+        while isinstance(inner, VecEnvWrapper | AnyVecEnv):
+            inner = inner.env
+        if not isinstance(inner, EnvList):
+            raise ConfigError(
+                f"eval.capture_videos: expected environments or matches that are stepped one by "
+                f"one, as in an EnvList, got {type(inner).__name__}; leave videos out"
+            )
+        counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
+        counts = counted.reshape(len(inner.matches), -1).any(axis=1)
+        chosen = np.flatnonzero(counts)[:NUM_FILMED].tolist()
+        self.filmed = [_Filmed(inner.matches[i]) for i in chosen]
+        for i, filmed in zip(chosen, self.filmed, strict=True):
+            inner.matches[i] = filmed
+        self.path = path
+        self.problem: str | None = None
+        self._writer: Any = None
+        self._over = False
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        obs = self.env.reset(obs_config)
+        self._append()
+        return obs
+
+    def wait(self) -> VecObs:
+        """What is shown after a step."""
+        obs = self.env.wait()
+        if not self._over:
+            self._append()
+            self._over = all(filmed.over for filmed in self.filmed)
+        return obs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.finish(kind is not None)
+
+    def finish(self, failed: bool = False) -> None:
+        """Write what is left; the file is there from now on, unless something failed."""
+        writer, self._writer = self._writer, None
+        if writer is None or self.path is None:
+            return
+        temporary = unfinished(self.path)
+        try:
+            writer.close()
+            if not failed and self.problem is None:
+                temporary.replace(self.path)
+        except Exception as error:  # whatever a writer of videos raises
+            self.problem = self.problem or cannot_write(self.path, error)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _append(self) -> None:
+        problems = [filmed.problem for filmed in self.filmed if filmed.problem]
+        if self.problem is None and problems:
+            self.problem = problems[0]
+        if self.path is None or self.problem is not None:
+            return
+        try:
+            if self._writer is None:
+                self._writer = open_film(self.path)
+            self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
+        except Exception as error:  # whatever a writer of videos raises
+            self.problem = cannot_write(self.path, error)
+
+
+class _Filmed(Match):
+    """A match of whose first episode pictures are taken."""
+
+    def __init__(self, match: Match) -> None:
+        self.match = match
+        self.num_sides = match.num_sides
+        self.filters_itself = match.filters_itself
+        self.begun = False
+        self.over = False
+        self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
+        self.problem: str | None = None
+
+    def obs_space(self) -> ObsSpace:
+        return self.match.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        return self.match.action_space()
+
+    def reset(self) -> list[Observation]:
+        return self._after_reset(self.match.reset())
+
+    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+        return self._after_step(self.match.act(actions))
+
+    def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
+        return self._after_reset(self.match.reset_filter(obs_filter))
+
+    def act_filter(
+        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
+    ) -> list[Observation]:
+        return self._after_step(self.match.act_filter(actions, obs_filter))
+
+    def seed(self, seed: int) -> None:
+        self.match.seed(seed)
+
+    def render(self, **kwargs: Any) -> Picture | str:
+        return self.match.render(**kwargs)
+
+    def close(self) -> None:
+        self.match.close()
+
+    def _after_reset(self, obs: list[Observation]) -> list[Observation]:
+        self.over = self.begun
+        self.begun = True
+        return self._after_step(obs)
+
+    def _after_step(self, obs: list[Observation]) -> list[Observation]:
+        if not self.over and self.problem is None:
+            try:
+                picture = _picture(self.match)
+                if self.picture.size and picture.shape != self.picture.shape:
+                    raise ConfigError(
+                        f"eval.capture_videos: expected pictures of {_name(self.match)} of one "
+                        f"size, got (height, width) {picture.shape[:2]} after "
+                        f"{self.picture.shape[:2]}; leave videos out"
+                    )
+                self.picture = picture
+            except ConfigError as error:  # kept: what is measured does not depend on pictures
+                self.problem = str(error)
+        return obs
+
+
+def _name(match: Match) -> str:
+    return type(getattr(match, "env", match)).__name__
+
+
+def _picture(match: Match) -> Picture:
+    world = _name(match)
+    try:
+        picture = match.render(mode="rgb_array")
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
+            "write its render, or leave videos out"
+        ) from None
+    except Exception as error:  # the world's own
+        raise ConfigError(
+            f"eval.capture_videos: expected a world that renders, "
+            f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; mend it, or leave videos out"
+        ) from None
+    if (
+        not isinstance(picture, np.ndarray)
+        or picture.dtype != np.uint8
+        or picture.ndim != 3
+        or picture.shape[2] != 3
+        or not picture.size
+    ):
+        got = (picture.dtype, picture.shape) if isinstance(picture, np.ndarray) else type(picture)
+        raise ConfigError(
+            f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
+            f"shape (height, width, 3), at least 1 each, got {got}"
+        )
+    return picture.copy()  # the world may paint on it again
+
+
+def tiled(pictures: Sequence[Picture]) -> Picture:
+    """Pictures in rows and columns, as many of each as there can be; black where there is none.
+
+    Args:
+        pictures: (height, width, 3) uint8 each, of any sizes.
+
+    Returns:
+        (height, width, 3) uint8, of even sizes, which videos need.
+    """
+    columns = math.ceil(math.sqrt(len(pictures)))
+    rows = math.ceil(len(pictures) / columns)
+    height, width = (max(picture.shape[i] for picture in pictures) for i in (0, 1))
+    sheet = np.zeros(
+        (rows * height + rows * height % 2, columns * width + columns * width % 2, 3),
+        dtype=np.uint8,
+    )
+    for i, picture in enumerate(pictures):
+        top, left = i // columns * height, i % columns * width
+        sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return sheet

@@ -1,0 +1,30 @@
+"""Returns and advantages of a rollout, as the configuration asks for them."""
+
+from enn_trainer.ppo.returns import Estimate, discounted_returns, gae, next_values
+from enn_trainer.ppo.reward_scaling import RewardScaling
+from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.ppo_config import PPOConfig
+
+
+def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:
+    """Returns and advantages of a rollout, (T, B) each.
+
+    Args:
+        rollout: T steps of B environments.
+        ppo: how to estimate.
+        scaling: divides the rewards, after taking them in; None leaves them as they are.
+    """
+    following = next_values(
+        rollout.values,
+        rollout.last_values,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.final_values,
+    )
+    done = rollout.terminated | rollout.truncated
+    rewards = rollout.rewards
+    if scaling is not None:
+        rewards = scaling.scaled(rewards, done, ppo.gamma)
+    if ppo.gae:
+        return gae(rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
+    return discounted_returns(rewards, rollout.values, following, done, ppo.gamma)

@@ -1,0 +1,67 @@
+"""What the options of the loss learn besides the network: made, saved and read back."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.ppo.entropy_targets import begun
+from enn_trainer.ppo.reward_scaling import RewardScaling
+from enn_trainer.ppo_config import PPOConfig
+from entity_env.spaces import ActionSpace
+from rogue_net.input_norm import Moments
+
+_TUNING = "ent_tunings/"
+_SCALING = "reward_scaling/"
+
+
+def fresh_ent_tunings(ppo: PPOConfig, action_space: Mapping[str, ActionSpace]) -> dict[str, Tensor]:
+    """What the coefficients of `ent_targets` are made of before learning, (2,) float32 each.
+
+    Raises:
+        ConfigError: a target is of no action of the world.
+    """
+    unknown = sorted(ppo.ent_targets.keys() - action_space.keys())
+    if unknown:
+        raise ConfigError(
+            f"ppo.ent_targets: expected actions of the world, {sorted(action_space)}, got {unknown}"
+        )
+    return {name: begun(ppo.ent_coef) for name in ppo.ent_targets}
+
+
+def fresh_reward_scaling(cfg: TrainConfig) -> RewardScaling | None:
+    """What is known of returns before the first; None where rewards are not scaled."""
+    return RewardScaling.fresh(cfg.rollout.num_envs) if cfg.ppo.reward_scaling else None
+
+
+def to_tensors(
+    ent_tunings: Mapping[str, Tensor], reward_scaling: RewardScaling | None
+) -> dict[str, Tensor]:
+    """All of it by name; nothing where no option learns anything."""
+    tensors = {_TUNING + name: tuning for name, tuning in ent_tunings.items()}
+    if reward_scaling is not None:
+        tensors |= {_SCALING + name: x for name, x in reward_scaling.moments._asdict().items()}
+        tensors[_SCALING + "returns"] = reward_scaling.returns
+    return tensors
+
+
+def ent_tunings(
+    tensors: Mapping[str, Tensor], ppo: PPOConfig, action_space: Mapping[str, ActionSpace]
+) -> dict[str, Tensor]:
+    """Those of a save, for the actions that have a target now; new ones begin."""
+    fresh = fresh_ent_tunings(ppo, action_space)
+    return {name: tensors.get(_TUNING + name, tuning) for name, tuning in fresh.items()}
+
+
+def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardScaling | None:
+    """That of a save, or a new one where the option was switched on since."""
+    saved = {
+        name.removeprefix(_SCALING): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_SCALING)
+    }
+    if not cfg.ppo.reward_scaling or not saved:
+        return fresh_reward_scaling(cfg)
+    returns = saved.pop("returns")
+    return RewardScaling(Moments(**saved), returns)

@@ -1,0 +1,157 @@
+"""Optimizers: which parameters each one trains, how fast and when, and how it takes a step."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
+from enn_trainer.ppo.torch_optimizers import new_optimizer
+from enn_trainer.schedules import ScheduledFloat
+from rogue_net.embedding import FeaturelessEmbedding
+from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.wiring import Wired
+
+EVERYTHING_ELSE = ParamGroupConfig("*")
+
+_TABLES = (nn.Embedding, nn.EmbeddingBag, FeaturelessEmbedding, RelposEncoding)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+
+
+def value_network(agent: nn.Module) -> nn.Module | None:
+    """The value network of an agent, if it is apart from the policy."""
+    while isinstance(agent, Wired):
+        agent = agent.network
+    return agent.value_function if isinstance(agent, RogueNetWithValueNet) else None
+
+
+def make_optimizers(agent: nn.Module, optim: OptimizerConfig) -> tuple[Optimizer, Optimizer | None]:
+    """That of the policy, and that of the value network if it is apart from the policy.
+
+    Together they train every parameter of the agent, each one once.
+
+    Raises:
+        ConfigError: a group of `optim` is of no parameter.
+    """
+    named = dict(agent.named_parameters())
+    groups = first_that_fits(list(named), optim.groups)
+    decayed = decayed_parameters(agent)
+    settings = {name: _settings(optim, groups[name], name in decayed) for name in named}
+    apart = value_network(agent)
+    ids = set() if apart is None else {id(parameter) for parameter in apart.parameters()}
+    of_policy = [(p, settings[name]) for name, p in named.items() if id(p) not in ids]
+    of_values = [(p, settings[name]) for name, p in named.items() if id(p) in ids]
+    return _optimizer(of_policy, optim), _optimizer(of_values, optim) if of_values else None
+
+
+def first_that_fits(
+    names: Sequence[str], groups: Sequence[ParamGroupConfig]
+) -> dict[str, ParamGroupConfig]:
+    """The group of each parameter, by name.
+
+    Raises:
+        ConfigError: no parameter is left for one of the groups.
+    """
+    index = {
+        name: next((i for i, g in enumerate(groups) if fnmatchcase(name, g.pattern)), None)
+        for name in names
+    }
+    unused = [i for i in range(len(groups)) if i not in index.values()]
+    if unused:
+        expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
+        raise ConfigError(
+            *(f"optim.groups[{i}].pattern={groups[i].pattern!r}: {expected}" for i in unused)
+        )
+    return {name: EVERYTHING_ELSE if i is None else groups[i] for name, i in index.items()}
+
+
+def decayed_parameters(network: nn.Module) -> set[str]:
+    """The names of the parameters that weight decay is for: the matrices that multiply something.
+
+    A bias or the gain of a norm has a scale of its own to find, and the rows of a table, such as
+    the vectors of types without features or of relative positions, would decay also while none of
+    their kind is seen.
+    """
+    return {
+        f"{path}.{name}" if path else name
+        for path, module in network.named_modules()
+        if not isinstance(module, _TABLES + _NORMS)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim > 1
+    }
+
+
+def _settings(optim: OptimizerConfig, group: ParamGroupConfig, decays: bool) -> dict[str, Any]:
+    """What torch keeps with a group of parameters; beyond its own keys it takes any."""
+    never = group.freeze_from is None and group.freeze_until is None
+    some_decay = optim.weight_decay != 0 or isinstance(optim.weight_decay, ScheduledFloat)
+    return {
+        "weight_decay": group.weight_decay or 0.0,
+        "follows_weight_decay": decays and group.weight_decay is None and some_decay,
+        "lr_factor": group.lr_factor,
+        "freeze_from": math.inf if never else group.freeze_from or 0,
+        "freeze_until": math.inf if group.freeze_until is None else group.freeze_until,
+    }
+
+
+def _optimizer(
+    parameters: Iterable[tuple[nn.Parameter, dict[str, Any]]], optim: OptimizerConfig
+) -> Optimizer:
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}  # as few as there are different settings
+    for parameter, settings in parameters:
+        key = tuple(settings.values())
+        groups.setdefault(key, {"params": [], **settings})["params"].append(parameter)
+    kwargs = json.loads(optim.kwargs)
+    optimizer = new_optimizer(optim.name, kwargs, groups.values(), optim.lr)
+    begin_update(optimizer, optim.lr, optim.weight_decay, step=0)
+    return optimizer
+
+
+def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int) -> None:
+    """Set the rates of an update, and which parameters it leaves as they are.
+
+    Args:
+        optimizer: of `make_optimizers`.
+        lr: of the parameters that no group says other about.
+        weight_decay: of the matrices that no group says other about.
+        step: frames of the run before this update.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_factor"]
+        if group["follows_weight_decay"]:
+            group["weight_decay"] = weight_decay
+        group["frozen"] = group["freeze_from"] <= step < group["freeze_until"]
+
+
+def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters of an optimizer, in the order in which torch numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
+    """Scale the gradient of an optimizer's parameters down to a norm, and take its step.
+
+    What is frozen has no part in it: torch passes over parameters without a gradient, and touches
+    neither their moments nor, by weight decay, themselves. Where the norm is not finite nothing is
+    done, so that it can still be seen which gradient it comes from.
+
+    Returns:
+        () float, the norm before.
+    """
+    for group in optimizer.param_groups:
+        if group.get("frozen", False):
+            for parameter in group["params"]:
+                parameter.grad = None
+    parameters = trained_by(optimizer)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if torch.isfinite(norm):
+        nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+        optimizer.step()
+    return norm

@@ -1,0 +1,140 @@
+"""Collecting frames: let the agent act in many environments for some steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.capture import act
+from enn_trainer.tracking.spans import OFF, Spans
+from entity_env.spaces import ObsSpace
+from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
+from rogue_net.ragged import EntityBatch, RaggedTensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of B environments. Frame t * B + b is step t of environment b.
+
+    Attributes:
+        batch: the T * B frames.
+        actions: per action int64 (actors,) per frame, the choices.
+        logprobs: per action float32 (actors,) per frame, of the choices.
+        entropies: per action float32 (actors,) per frame, of all that could be chosen.
+        values: (T, B) float32.
+        rewards: (T, B) float32, of the step from each frame.
+        terminated: (T, B) bool, the episode ended by itself in that step.
+        truncated: (T, B) bool, the episode was cut off in that step.
+        last_values: (B,) float32, of the frames after the last step.
+        final_values: (truncated episodes,) float32, of their last observations, in the order of
+            `truncated`.
+        metrics: of the environments, over all steps.
+        next_obs: the frames after the last step.
+    """
+
+    batch: EntityBatch
+    actions: Mapping[str, RaggedTensor]
+    logprobs: Mapping[str, RaggedTensor]
+    entropies: Mapping[str, RaggedTensor]
+    values: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    last_values: Tensor
+    final_values: Tensor
+    metrics: Mapping[str, Metric]
+    next_obs: VecObs
+
+    @property
+    def num_frames(self) -> int:
+        """T * B."""
+        return self.batch.num_frames
+
+
+@torch.no_grad()
+def collect(
+    envs: VecEnv,
+    agent: PPOAgent,
+    obs: VecObs,
+    obs_space: ObsSpace,
+    *,
+    steps: int,
+    seed: int,
+    first_frame: int,
+    device: torch.device,
+    check: Callable[[], None] = lambda: None,
+    spans: Spans = OFF,
+) -> Rollout:
+    """Act for `steps` steps in every environment.
+
+    Args:
+        envs: B environments.
+        agent: chooses the actions; it is not changed.
+        obs: the current frames of the environments.
+        obs_space: the features to show.
+        steps: T.
+        seed: of the random choices.
+        first_frame: how many frames the run had before; the choices depend on it.
+        device: where the frames are kept.
+        check: called before each step; what it raises ends the rollout.
+        spans: measures the parts.
+    """
+    num_envs = len(envs)
+    env = np.arange(num_envs)
+    batches, outputs, finals = [], [], []
+    rewards, terminated, truncated = [], [], []
+    metrics: dict[str, Metric] = {}
+    for t in range(steps):
+        check()
+        with spans.span("batch"):
+            batch = EntityBatch.of(obs, device)
+        frame = first_frame + t * num_envs
+        with spans.span("act"):
+            out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))
+        with spans.span("env"):
+            obs = act(envs, obs_space, out, batch, frame)
+        batches.append(batch)
+        outputs.append(out)
+        rewards.append(obs.reward.copy())  # environments may reuse their arrays
+        terminated.append(obs.terminated)
+        truncated.append(obs.truncated.copy())
+        if obs.final is not None:
+            finals.append(EntityBatch.of(obs.final, device))
+        add_metrics(metrics, obs.metrics)
+    with spans.span("values"):
+        last_values = agent.values(EntityBatch.of(obs, device))["value"].flatten()
+        final_values = torch.zeros(0, device=device)
+        if finals:
+            final_values = agent.values(EntityBatch.cat(finals))["value"].flatten()
+    batch = EntityBatch.cat(batches)
+    lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
+
+    def of_actors(said: Sequence[Mapping[str, Tensor]]) -> dict[str, RaggedTensor]:
+        return {
+            name: RaggedTensor(torch.cat([one[name] for one in said]), lengths[name])
+            for name in lengths
+        }
+
+    return Rollout(
+        batch=batch,
+        actions=of_actors([out.actions for out in outputs]),
+        logprobs=of_actors([out.logprobs for out in outputs]),
+        entropies=of_actors([out.entropies for out in outputs]),
+        values=torch.stack([out.values["value"].flatten() for out in outputs]),
+        rewards=_stack(rewards, device),
+        terminated=_stack(terminated, device),
+        truncated=_stack(truncated, device),
+        last_values=last_values,
+        final_values=final_values,
+        metrics=metrics,
+        next_obs=obs,
+    )
+
+
+def _stack(rows: Sequence[npt.NDArray[Any]], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.stack(rows)).to(device)

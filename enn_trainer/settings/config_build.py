@@ -1,0 +1,171 @@
+"""From plain data to a tree of dataclasses, strictly.
+
+Everything here works for any tree of dataclasses whose fields are bool, int, float, str, Literal,
+List, Dict, Optional and further such dataclasses. Text whose field has the metadata
+`config_checks.JSON_TEXT` may be given as a section as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, is_dataclass
+from functools import reduce
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hyperstate.schema import types as schema
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.schedules import read_scheduled, scheduled_fields
+from enn_trainer.settings.config_help import joined, shown, unknown_field
+
+
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """Move the problems of a ConfigError into a list and go on."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
+
+
+def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
+    """Build a dataclass from a dict, strictly.
+
+    Args:
+        cls: The dataclass.
+        values: What the file and the overrides say about its fields.
+        path: The dotted path of this section, "" for the whole configuration.
+        root: The class of the whole configuration, in which nearest names are looked for.
+
+    Raises:
+        ConfigError: names every problem of this section and those inside it.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(_expected(cls, values, path))
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    kinds = get_type_hints(cls)
+    problems = [
+        unknown_field(root, joined(path, str(key)), value)
+        for key, value in values.items()
+        if key not in fields
+    ]
+    built: dict[str, Any] = {}
+    for name, field in fields.items():
+        where = joined(path, name)
+        with collected(problems):
+            if name in values:
+                value = values[name]
+                if "json_text" in field.metadata and isinstance(value, dict):
+                    value = _json_text(value, where)
+                built[name] = _converted(kinds[name], value, where, root)
+            elif field.default is MISSING and field.default_factory is MISSING:
+                built[name] = _default(kinds[name], where, root)
+    if problems:
+        raise ConfigError(*problems)
+    try:
+        return cls(**built)
+    except ConfigError as error:
+        raise ConfigError(*(joined(path, problem) for problem in error.problems)) from error
+    except ValueError as error:
+        where = f"{path}." if path else f"{cls.__name__}: "
+        raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
+
+
+def check_every_knot(cls: type[Any], values: dict[str, Any], config: Any) -> None:
+    """Build the configuration of every knot of its schedules, and so check what they lead to.
+
+    Between two knots values stay between theirs.
+    """
+    scheduled = scheduled_fields(config)
+    schedules = {path: value.schedule for path, value in scheduled.items()}
+    problems: dict[str, str] = {}
+    for clock, x in sorted({(s.clock, k.position) for s in schedules.values() for k in s.knots}):
+        then = copy.deepcopy(values)
+        for path, schedule in schedules.items():
+            if schedule.clock == clock:
+                *sections, name = path.split(".")
+                value = schedule.first_pass(x)
+                whole = isinstance(scheduled[path], int)
+                reduce(operator.getitem, sections, then)[name] = round(value) if whole else value
+        try:
+            build(cls, then, "", cls)
+        except ConfigError as error:
+            for problem in error.problems:
+                problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
+    if problems:
+        raise ConfigError(*problems.values())
+
+
+def _json_text(section: dict[Any, Any], path: str) -> str:
+    for key in section:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}, key {key!r}: expected str, got {key!r}")
+    return json.dumps(section, ensure_ascii=False)
+
+
+def _default(kind: Any, path: str, root: type[Any]) -> Any:
+    if is_dataclass(kind):
+        return build(kind, {}, path, root)
+    raise ConfigError(f"{path}: expected {_type_name(kind)}, got nothing")
+
+
+def _converted(kind: Any, value: Any, path: str, root: type[Any]) -> Any:
+    """Check a value against the type of its field; int and float stand for each other if equal."""
+    if kind is not within_optional(kind):
+        return None if value is None else _converted(within_optional(kind), value, path, root)
+    if is_dataclass(kind):
+        return build(kind, value, path, root)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is list and isinstance(value, list):
+        return list(_converted_items(args[0], dict(enumerate(value)), path, root).values())
+    if origin is dict and isinstance(value, dict):
+        for key in value:
+            _converted(args[0], key, f"{path}, key {key!r}", root)
+        return _converted_items(args[1], value, path, root)
+    if origin is Literal and any(value == a and type(value) is type(a) for a in args):
+        return value
+    if kind in (bool, int, float, str) and type(value) is kind:
+        return value
+    if kind is int and type(value) is float and value.is_integer():
+        return int(value)
+    if kind is float and type(value) is int and abs(value) < 2**1023:  # beyond, float overflows
+        return float(value)
+    if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
+        fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
+        return read_scheduled(value, kind, path, fixed)
+    raise ConfigError(_expected(kind, value, path))
+
+
+def _converted_items(
+    kind: Any, items: Mapping[Any, Any], path: str, root: type[Any]
+) -> dict[Any, Any]:
+    converted: dict[Any, Any] = {}
+    problems: list[str] = []
+    for key, value in items.items():
+        with collected(problems):
+            converted[key] = _converted(kind, value, f"{path}[{key!r}]", root)
+    if problems:
+        raise ConfigError(*problems)
+    return converted
+
+
+def within_optional(kind: Any) -> Any:
+    """T for Optional[T], every other type as it is."""
+    args = get_args(kind)
+    if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
+        return args[0] if args[1] is NoneType else args[1]
+    return kind
+
+
+def _expected(kind: Any, value: object, path: str) -> str:
+    return f"{path}: expected {_type_name(kind)}, got {shown(value)}"
+
+
+def _type_name(kind: Any) -> str:
+    return str(schema.materialize_type(kind))

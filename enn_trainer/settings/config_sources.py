@@ -1,0 +1,136 @@
+"""Where the values of a configuration come from, environment variables among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hyperstate import Versioned
+
+from enn_trainer.schedules import Scheduled, as_written
+from enn_trainer.settings import ron
+from enn_trainer.settings.config_build import within_optional
+from enn_trainer.settings.config_help import joined
+
+PREFIX = "ENN_"
+
+_PATH = re.compile(r"[\w.]+")
+
+
+class Sources:
+    """Where values come from, by the dotted paths of their fields."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, str] = {}
+
+    def note(self, path: str, value: Any, source: str) -> None:
+        """Everything at and below a path comes from a source from now on."""
+        for old in [old for old in self._by_path if _is_within(old, path)]:
+            del self._by_path[old]
+        for leaf, _ in leaves(value, path):
+            self._by_path[leaf] = source
+
+    def of(self, path: str) -> str:
+        """The source of the value at a path, or of something in it."""
+        if path in self._by_path:
+            return self._by_path[path]
+        within = (source for leaf, source in self._by_path.items() if _is_within(leaf, path))
+        return next(within, "default")
+
+    def named_in(self, problem: str) -> str:
+        """A problem, with the environment variable that it comes from."""
+        path = _PATH.match(problem)
+        source = self.of(path[0]) if path else ""
+        return f"{problem} (from {source})" if source.startswith("environment") else problem
+
+
+def _is_within(path: str, section: str) -> bool:
+    return not section or path == section or path.startswith(f"{section}.")
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What is no section, or an empty one, by dotted paths."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, joined(path, str(key)))
+    else:
+        yield path, value
+
+
+def environment_overrides(cls: Any, environment: Mapping[str, str]) -> dict[str, str]:
+    """The overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
+
+    The names of fields are in upper case there; those of the items of a dict stay as they are.
+    """
+    return {
+        name: f"{_path_of(cls, name.removeprefix(PREFIX).split('__'))}={value}"
+        for name, value in sorted(environment.items())  # a section before its fields
+        if name.startswith(PREFIX)
+    }
+
+
+def _path_of(cls: Any, names: Sequence[str]) -> str:
+    kind, path = cls, []
+    for name in names:
+        section = within_optional(kind)
+        if get_origin(section) is dict:
+            kind = get_args(section)[1]
+        else:
+            name = name.lower()
+            kind = get_type_hints(section).get(name) if dataclasses.is_dataclass(section) else None
+        path.append(name)
+    return ".".join(path)
+
+
+def show_config(config: Any, sources: Sources) -> str:
+    """Every value of a configuration and where it comes from, by section, in aligned columns."""
+    rows = [_row(path, value, sources) for path, value in settings_of(config)]
+    widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
+    return "\n".join(
+        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
+        for row in rows
+    )
+
+
+def settings_of(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a tree of dataclasses by dotted paths, each section before what is in it."""
+    for field in dataclasses.fields(section):
+        value, where = getattr(section, field.name), joined(path, field.name)
+        yield where, value
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, where)
+
+
+def _row(path: str, value: Any, sources: Sources) -> tuple[str, str, str]:
+    label = "  " * path.count(".") + path.rpartition(".")[2]
+    if dataclasses.is_dataclass(value):
+        return label, "", ""
+    mark = " (schedule)" if isinstance(value, Scheduled) else ""
+    return label, in_one_line(as_data(value)), sources.of(path) + mark
+
+
+def in_one_line(value: Any) -> str:
+    """A value as RON; whatever is inside strings, a line break is not."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_one_line, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{ron.dumps(k)}: {in_one_line(v)}' for k, v in value.items())}}}"
+    if isinstance(value, ron.Struct):
+        return f"({', '.join(f'{k}: {in_one_line(v)}' for k, v in value.fields.items())})"
+    return ron.dumps(value)
+
+
+def as_data(value: Any) -> Any:
+    """A configuration, or a part of it, as what is written of it; schedules as their text."""
+    if isinstance(value, list):
+        return [as_data(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_data(item) for key, item in value.items()}
+    if not dataclasses.is_dataclass(value):
+        return as_written(value)
+    fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Versioned):
+        fields = {"version": value.version(), **fields}
+    return ron.Struct(type(value).__name__, fields)

@@ -1,0 +1,269 @@
+"""What changed in a configuration class since its schema was written, and what older files need.
+
+A change is of one of three kinds:
+
+| INFO | older files mean what they meant |
+| WARN | they would be refused or mean something else, and a rule repairs that |
+| ERROR | the same, and no rule can be proposed |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hyperstate import Versioned
+from hyperstate.schema.rewrite_rule import RenameField
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.settings.config_schema import (
+    COMPUTED,
+    NO_DEFAULT,
+    Schema,
+    SchemaField,
+    apply_rules,
+    schema_of,
+)
+
+# Names less alike than this are of two fields, not of one that was renamed.
+_ALIKE = 0.35
+
+Fields = dict[str, SchemaField]
+
+
+class Change(NamedTuple):
+    """A difference between a schema and the class of now.
+
+    Attributes:
+        severity: INFO, WARN or ERROR.
+        path: of the field.
+        what: in words.
+        rule: the rewrite rule that repairs it, as Python; None if none is needed or known.
+    """
+
+    severity: str
+    path: str
+    what: str
+    rule: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.severity:6} {self.path}: {self.what}"
+
+
+def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
+    """What changed since a schema was written and is not said by the upgrade rules of the class.
+
+    Raises:
+        ConfigError: the schema is of a later version than the class.
+    """
+    new = schema_of(cls)
+    if old.version > new.version:
+        raise ConfigError(
+            f"version: expected at most {new.version}, that of {new.name}, got {old.version}"
+        )
+    rules = cls.upgrade_rules()
+    declared = [rule for v in range(old.version, new.version) for rule in rules.get(v, [])]
+    before = apply_rules(old.fields, declared, new.fields)
+    found = []
+    while (names := _most_alike(before, new.fields)) is not None:
+        rule = RenameField(*(tuple(name.split(".")) for name in names))
+        before = apply_rules(before, [rule], new.fields)
+        rendered = _rule("RenameField", names[0], _path(names[1]))
+        found.append(_repaired(names[0], f"renamed to {names[1]}", rendered))
+    return [*found, *_removed(before, new.fields), *_others(before, new.fields)]
+
+
+def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
+    """What changed, and what to do about it."""
+    lines = [str(change) for change in changes]
+    rules = [change.rule for change in changes if change.rule is not None]
+    if all(change.severity == "INFO" for change in changes):
+        fits = "is" if not changes and old == schema_of(cls) else "fits"
+        return "\n".join([*lines, f"the schema {fits} that of {cls.__name__}"])
+    lines += ["", f"so that older files keep their meaning, in {cls.__name__}:"]
+    if old.version == cls.version():
+        lines.append(f"  let version() be {old.version + 1}")
+    if rules:
+        version = (
+            min(old.version, cls.version() - 1) if old.version < cls.version() else old.version
+        )
+        lines += ["  add to upgrade_rules():", f"    {version}: ["]
+        lines += [f"        {rule}," for rule in rules] + ["    ],"]
+    if any(change.severity == "ERROR" for change in changes):
+        lines.append("  for what is marked ERROR no rule can be proposed")
+    return "\n".join(lines)
+
+
+def _repaired(path: str, what: str, rule: str | None) -> Change:
+    if rule is None:
+        return Change("ERROR", path, what)
+    if "[]" in path:
+        return Change("ERROR", path, f"{what}; no rule reaches into lists and dicts")
+    return Change("WARN", path, what, rule)
+
+
+def _rule(name: str, path: str, *arguments: str) -> str:
+    return f"{name}({', '.join([_path(path), *arguments])})"
+
+
+def _path(path: str) -> str:
+    return repr(tuple(path.split(".")))
+
+
+# Fields that are there on one side only
+
+
+def _only_in(one: Fields, other: Fields) -> list[str]:
+    """The topmost fields and sections that the other one does not have."""
+    return [
+        name
+        for name in one
+        if name not in other and (_parent(name) is None or _parent(name) in other)
+    ]
+
+
+def _parent(name: str) -> str | None:
+    return name.rpartition(".")[0].removesuffix("[]") or None
+
+
+def _most_alike(old: Fields, new: Fields) -> tuple[str, str] | None:
+    """A field that is gone and one that came, equal but for their names, which are most alike."""
+    pairs = [
+        (_likeness(gone, came), gone, came)
+        for gone in _only_in(old, new)
+        for came in _only_in(new, old)
+        if old[gone] == new[came] and "[]" not in gone + came
+    ]
+    best = max(pairs, key=lambda pair: pair[0], default=(0.0, "", ""))
+    return best[1:] if best[0] > _ALIKE else None
+
+
+def _likeness(one: str, other: str) -> float:
+    (section, _, name), (other_section, _, other_name) = one.rpartition("."), other.rpartition(".")
+    if name == other_name:
+        return 1.1
+    if section != other_section:
+        return 0.0
+    if name.replace("_", "") == other_name.replace("_", "") or _initials(name, other_name):
+        return 1.0
+    return 1 - edit_distance(name, other_name) / max(len(name), len(other_name))
+
+
+def _initials(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return len(short) > 1 and short == "".join(word[:1] for word in long.split("_"))
+
+
+def edit_distance(one: str, other: str) -> int:
+    """How many characters to put in, take out or replace to make one text the other."""
+    row = list(range(len(other) + 1))
+    for i, char in enumerate(one, 1):
+        before, row = row, [i]
+        for j, other_char in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (char != other_char)))
+    return row[-1]
+
+
+def _removed(old: Fields, new: Fields) -> Iterator[Change]:
+    for name in _only_in(old, new):
+        yield _repaired(name, "removed", _rule("DeleteField", name))
+
+
+# Fields that are there on both sides, or new
+
+
+def _others(old: Fields, new: Fields) -> Iterator[Change]:
+    for name, field in new.items():
+        if name in old:
+            yield from _changed(name, old[name], field, _is_section(name, new))
+        elif not _within_new_default(name, old, new):
+            yield _added(name, field, _is_section(name, new))
+
+
+def _is_section(name: str, fields: Fields) -> bool:
+    """Whether it is made of its own defaults where a file leaves it out."""
+    return (
+        fields[name].default is NO_DEFAULT
+        and any(other.startswith(f"{name}.") for other in fields)
+        and not fields[name].type.startswith("Optional[")
+    )
+
+
+def _within_new_default(name: str, old: Fields, new: Fields) -> bool:
+    """Whether a new section that has a default stands around it, so that no file misses it."""
+    parent = _parent(name)
+    while parent is not None and parent not in old:
+        if not _is_section(parent, new):
+            return True
+        parent = _parent(parent)
+    return False
+
+
+def _added(name: str, field: SchemaField, is_section: bool) -> Change:
+    if is_section or field.default is not NO_DEFAULT:
+        return Change("INFO", name, "added")
+    empty = {"Optional[": "None", "List[": "[]", "Dict[": "{}"}
+    values = [value for start, value in empty.items() if field.type.startswith(start)]
+    rule = _rule("AddDefault", name, values[0]) if values else None
+    return _repaired(name, "added, and files must name it, as it has no default", rule)
+
+
+def _changed(name: str, old: SchemaField, new: SchemaField, is_section: bool) -> Iterator[Change]:
+    if old.type != new.type:
+        what = f"type changed from {old.type} to {new.type}"
+        if is_section or accepts(new.type, old.type):
+            yield Change("INFO", name, what)
+        else:
+            yield _repaired(name, what, _rule_for_type(name, old.type, new.type))
+    if new.default is NO_DEFAULT and old.default is not NO_DEFAULT and not is_section:
+        rule = None if old.default == COMPUTED else _rule("AddDefault", name, repr(old.default))
+        yield _repaired(name, f"default {_shown(old.default)} removed", rule)
+    elif not _same(old.default, new.default) and new.default is not NO_DEFAULT:
+        if old.default is NO_DEFAULT:
+            yield Change("INFO", name, f"default {_shown(new.default)} added")
+            return
+        what = f"default changed from {_shown(old.default)} to {_shown(new.default)}"
+        known = COMPUTED not in (old.default, new.default)
+        arguments = (repr(old.default), repr(new.default))
+        yield _repaired(name, what, _rule("ChangeDefault", name, *arguments) if known else None)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, and not only as true equals 1."""
+    return one is other or (one == other and isinstance(one, bool) == isinstance(other, bool))
+
+
+def _shown(default: Any) -> str:
+    return default if default is COMPUTED else repr(default)
+
+
+def accepts(new: str, old: str) -> bool:
+    """Whether a field of the new type takes every value of the old one."""
+    if new == old or (old, new) == ("int", "float"):
+        return True
+    if new.startswith("Optional["):
+        return accepts(new[9:-1], old[9:-1] if old.startswith("Optional[") else old)
+    if old.startswith("Optional[") and "None" in _literal(new):
+        return accepts(new, old[9:-1])
+    if new.startswith("List[") and old.startswith("List["):
+        return accepts(new[5:-1], old[5:-1])
+    values = _literal(old)
+    if values and new in ("str", "int"):
+        return all((value[0] in "'\"") == (new == "str") and value != "None" for value in values)
+    return bool(values) and values <= _literal(new)
+
+
+def _literal(kind: str) -> set[str]:
+    """The values of a Literal as Python; none for another type."""
+    is_literal = "[" not in kind and ("|" in kind or kind[:1] in "'\"")
+    return set(kind.split("|")) if is_literal else set()
+
+
+def _rule_for_type(name: str, old: str, new: str) -> str | None:
+    if new == f"List[{old}]":
+        return _rule("MapFieldValue", name, "lambda value: [value]")
+    if (old, new) == ("float", "int"):
+        return _rule("MapFieldValue", name, "round")
+    if _literal(new) and (_literal(old) or old in ("str", "int")):
+        return _rule("CheckValue", name, f"{{{', '.join(sorted(_literal(new)))}}}")
+    return None

@@ -1,0 +1,131 @@
+"""A save is complete or absent; what is damaged is found and named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from enn_trainer import CheckpointError
+from enn_trainer.checkpoints import checkpoint as saves
+
+FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
+
+
+def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+    saved = saves.save(tmp_path, 12800, FILES, "test")
+    assert saved.path.name == "step-000000012800"
+    found = saves.find(tmp_path)
+    assert {name: found.read(name) for name in FILES} == FILES
+    assert found.step == 12800
+    assert found.manifest["why"] == "test"
+
+
+def test_a_save_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    saves.save(tmp_path, 1, FILES, "test")
+    assert [p.name for p in tmp_path.iterdir()] == ["step-000000000001"]
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_every_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
+    path = saves.save(tmp_path, 1, FILES, "test").path / name
+    original = path.read_bytes()
+    for i in range(len(original)):
+        damaged = bytearray(original)
+        damaged[i] ^= 0x01
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=name):
+            saves.find(tmp_path)
+    path.write_bytes(original)
+    saves.find(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.ron", "manifest.json"])
+def test_truncation_is_found(tmp_path: Path, name: str) -> None:
+    path = saves.save(tmp_path, 1, FILES, "test").path / name
+    original = path.read_bytes()
+    for size in range(len(original)):
+        path.write_bytes(original[:size])
+        with pytest.raises(CheckpointError, match=name):
+            saves.find(tmp_path)
+
+
+def test_newest_valid_save_is_used_and_the_damaged_one_named(tmp_path: Path) -> None:
+    saves.save(tmp_path, 1, FILES, "test")
+    newer = saves.save(tmp_path, 2, FILES, "test")
+    (newer.path / "config.ron").unlink()
+    said: list[str] = []
+    found = saves.newest(tmp_path, said.append)
+    assert found is not None
+    assert found.step == 1
+    assert "step-000000000002" in said[0]
+    assert "config.ron" in said[0]
+
+
+def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
+    saves.save(tmp_path, 1, FILES, "test")
+    (tmp_path / "best-step000000000006").mkdir()
+    (tmp_path / "step-9").mkdir()
+    (tmp_path / ".writing-step-000000000009-1").mkdir()
+    assert saves.find(tmp_path).step == 1
+
+
+def test_saving_twice_at_one_step_keeps_the_first(tmp_path: Path) -> None:
+    first = saves.save(tmp_path, 1, FILES, "first")
+    second = saves.save(tmp_path, 1, FILES, "second")
+    saves.keep_newest(tmp_path, 1)
+    assert first.path == second.path
+    assert saves.find(tmp_path).manifest["why"] == "first"
+
+
+def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    path = saves.save(tmp_path, 1, FILES, "first").path
+    (path / "empty").unlink()
+    assert saves.save(tmp_path, 1, FILES, "second").manifest["why"] == "second"
+
+
+def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        saves.save(tmp_path, step, FILES, "test")
+    saves.keep_newest(tmp_path, 2)
+    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["3", "2"]
+    (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
+    (tmp_path / "step-000000999999").mkdir()
+    saves.keep_newest(tmp_path, 1)
+    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["9", "3", "2"]
+    assert saves.find(tmp_path).step == 2
+    saves.save(tmp_path, 4, FILES, "test")
+    saves.keep_newest(tmp_path, 1)
+    assert saves.find(tmp_path).step == 4
+
+
+def test_index_lists_the_saves(tmp_path: Path) -> None:
+    saves.save(tmp_path, 1, FILES, "test")
+    saves.keep_newest(tmp_path, 5)
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert [(entry["step"], entry["why"]) for entry in index] == [(1, "test")]
+
+
+def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saves, "FORMAT_VERSION", 2)
+    path = saves.save(tmp_path, 1, FILES, "test").path
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="newer version"):
+        saves.verify(path)
+
+
+def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
+    path = saves.save(tmp_path, 1, FILES, "test").path
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["../secret"] = {"size": 0, "sha256": ""}
+    del manifest["sha256"]
+    manifest["sha256"] = saves._own_hash(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="outside"):
+        saves.verify(path)
+
+
+@pytest.mark.parametrize("path", ["absent", "empty"])
+def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=path):
+        saves.find(tmp_path / path)

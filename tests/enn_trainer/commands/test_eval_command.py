@@ -1,0 +1,352 @@
+"""`enn eval`: what it measures, shows and writes."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from enn_trainer import ConfigError
+from enn_trainer.cli import run
+from enn_trainer.commands.eval_command import _as_typed, _config, _num_envs, _pairs, _parser
+from enn_trainer.commands.eval_report import EvalProgress, table
+from enn_trainer.evaluation.eval_metrics import Measured
+from enn_trainer.evaluation.evaluate import SuiteResult
+from entity_env.examples import MineSweeper
+from tests.enn_trainer import test_train
+from tests.enn_trainer.evaluation import test_evaluate
+from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
+from tests.enn_trainer.evaluation.test_eval_suites import config_of
+from tests.enn_trainer.one_line import refused
+
+QUICK = ["--episodes", "12", "--num-envs", "6"]
+
+
+@pytest.fixture(scope="module")
+def mines(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("mines")
+    overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
+    test_train.run(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def duel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("duel")
+    test_evaluate.run(folder, "env.id=Duel", checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
+    file = tmp_path / "out.json"
+    assert run(["eval", *arguments, "--json", str(file)]) == status
+    return json.loads(file.read_text())
+
+
+def test_suites_are_measured_over_the_trained_arguments(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(
+        tmp_path, mines, *QUICK, "--suite", "nmines=4", "--suite", "nrobots=2,nmines=3"
+    )
+    assert list(found["suites"]) == ["", "nmines=4", "nrobots=2,nmines=3"]
+    trained, four, both = found["suites"].values()
+    for suite in (trained, four, both):
+        assert (suite["episodes"], suite["missing"]) == (12, 0)
+        assert suite["metrics"]["episodic_reward"]["count"] == 12
+        assert suite["metrics"]["episodic_reward"]["ci95"] >= 0
+    assert trained["metrics"]["entity_count/Mine"]["max"] == 2
+    assert four["metrics"]["entity_count/Mine"]["max"] == 4
+    assert json.loads(both["config"]["env.kwargs"]) == {"nmines": 3, "nrobots": 2}
+    assert found["step"] > 0
+    assert Path(found["checkpoint"]).is_dir()
+    captured = capsys.readouterr()
+    assert re.search(r"nmines=4 +episodic_reward +[\d.e+-]+ ± [\d.e+-]+ ", captured.out)
+    assert "\x1b" not in captured.out
+    assert f"written to {tmp_path / 'out.json'}" in captured.out
+
+
+def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
+    mines: str, tmp_path: Path
+) -> None:
+    one = evaluated(tmp_path, mines, *QUICK)
+    again = evaluated(tmp_path, mines, *QUICK)
+    four = evaluated(tmp_path, mines, *QUICK, "--processes", "4")
+    assert one == again
+    assert four["suites"][""].pop("config") != one["suites"][""].pop("config")
+    assert four == one
+    other = evaluated(tmp_path, mines, *QUICK, "--seed", "5")
+    assert other["suites"][""]["metrics"] != one["suites"][""]["metrics"]
+
+
+def test_report_lies_beside_the_checkpoint_unless_told(mines: str) -> None:
+    assert run(["eval", mines, *QUICK]) == 0
+    [path] = Path(mines).glob("eval-step-*.json")
+    assert json.loads(path.read_text())["suites"][""]["episodes"] == 12
+
+
+def test_opponents_play_the_other_side(duel: str, tmp_path: Path) -> None:
+    for opponent in ("random", duel):
+        found = evaluated(tmp_path, duel, *QUICK, "--opponent", opponent, "--deterministic")
+        assert found["suites"][""]["metrics"]["win"]["count"] == 12
+
+
+def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
+    """It learnt to take the best cherries first, which is a return of 1."""
+    found = evaluated(tmp_path, str(GOLDEN), *QUICK, "--deterministic")
+    reward = found["suites"][""]["metrics"]["episodic_reward"]
+    assert reward["min"] == pytest.approx(1, abs=1e-5)
+
+
+def test_world_of_a_file_is_named_with_env(mines: str, tmp_path: Path) -> None:
+    world = tmp_path / "mine_world.py"
+    world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
+    there = ["--env", f"{world}:Mine", "--env-kwargs", "nmines=2,nrobots=1"]
+    found = evaluated(tmp_path, mines, *QUICK, *there, "--processes", "2")
+    assert found["suites"][""]["config"]["env.id"] == f"{world}:Mine"
+    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
+
+
+def test_episodes_that_do_not_end_are_an_error_with_what_was_measured(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(tmp_path, mines, *QUICK, "--max-steps", "1", status=1)
+    assert found["suites"][""]["missing"] > 0
+    assert "raise --max-steps" in capsys.readouterr().err
+
+
+def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
+    film = tmp_path / "film.gif"
+    evaluated(tmp_path, mines, *QUICK, "--video", str(film), "--suite", "nmines=1")
+    assert film.stat().st_size > 1000
+    assert (tmp_path / "film-nmines=1.gif").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["CHECKPOINT"]),
+        (["nowhere"], ["nowhere", "checkpoint"]),
+        (["DUEL", "--env", "Xor"], ["--env: Xor", "another world"]),
+        (["MINES", "--env", "Xor"], ["--env: Xor is another world"]),
+        (["MINES", "--env", "Xor", "--env-kwargs", "n=1"], ["--env-kwargs", "Xor takes"]),
+        (["MINES", "--suite", "nmines=3,nmines=4"], ["--suite", "nmines twice"]),
+        (["MINES", "--json", "/dev/full"], ["--json", "/dev/full"]),
+        (["MINES", "--video", ".gif"], ["--video", ".mp4 or .gif"]),
+        (["MINES", "--opponent", "random", "--num-envs", "1"], ["--num-envs", "at least 2"]),
+        (["MINES", "--env", "Xorr"], ["--env", "did you mean Xor?"]),
+        (["MINES", "--suite", "nmine=3"], ["--suite nmine=3", "nmine"]),
+        (["MINES", "--suite", "3"], ["--suite", "size=3"]),
+        (["MINES", "--suite", "nmines=3", "--suite", "nmines=3"], ["twice"]),
+        (["MINES", "--opponent", "nowhere"], ["--opponent: nowhere"]),
+        (["MINES", "--episodes", "0"], ["--episodes"]),
+        (["MINES", "--seed", "-1"], ["--seed"]),
+        (["MINES", "--json", "/no/such/folder/a.json"], ["--json"]),
+        (["MINES", "--video", "a.avi"], ["--video", ".mp4"]),
+        (["DUEL", "--num-envs", "3"], ["--num-envs", "multiples of 2"]),
+    ],
+)
+def test_wrong_argument_ends_with_one_line_and_status_2(
+    arguments: list[str],
+    expected: list[str],
+    mines: str,
+    duel: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [{"MINES": mines, "DUEL": duel}.get(a, a) for a in arguments]
+    said = refused(["eval", *given], capsys)
+    for word in expected:
+        assert word in said
+
+
+def test_run_of_an_unknown_world_asks_for_env(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was trained from a script has the default `env.id`."""
+    test_train.run(tmp_path, env=MineSweeper, checkpoint_dir=tmp_path / "run")
+    capsys.readouterr()
+    assert run(["eval", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert "env.id: MoveToOrigin, as the checkpoint says, is another world" in err
+    assert err.rstrip().endswith("name that with --env")
+
+
+def test_commas_in_brackets_and_quotes_separate_nothing() -> None:
+    assert _pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
+
+
+def test_terminal_gets_a_table_and_a_bar() -> None:
+    console = Console(force_terminal=True, width=120)
+    results = {
+        name: SuiteResult({"r": Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5) for name in ("", "[b]")
+    }
+    with console.capture() as shown:
+        table(results, console)
+        with EvalProgress(console) as progress:
+            progress.watch("", 0.5)
+            progress.watch("", 1.0)
+    assert "0.5 ± 0.1" in shown.get()
+    assert "[b]" in shown.get()
+    assert "━" in shown.get()
+
+
+ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables"),
+    [("| true", {}), ("> /dev/full", {}), ("| cat", {"PYTHONIOENCODING": "ascii"})],
+)
+def test_numbers_are_written_also_where_the_table_cannot_be_printed(
+    mines: str, tmp_path: Path, shell: str, variables: dict[str, str]
+) -> None:
+    file = tmp_path / "out.json"
+    command = shlex.join([*ENN, "eval", mines, *QUICK, "--json", str(file)])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {shell}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        check=False,
+    )
+    assert json.loads(file.read_text())["suites"][""]["episodes"] == 12
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert "as trained: 0%" in done.stderr
+    assert ("+-" in done.stdout) == bool(variables)
+    if "full" in shell:
+        assert done.returncode == 1
+        assert f"error: standard output: No space left on device; the numbers are in {file}" in (
+            done.stderr
+        )
+
+
+def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) -> None:
+    film, half = tmp_path / "film.mp4", tmp_path / ".writing-film.mp4"
+    command = [*ENN, "eval", duel, "--episodes", "100000", "--num-envs", "4"]
+    with subprocess.Popen(
+        [*command, "--video", str(film), "--json", str(tmp_path / "a.json")],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not half.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert err.endswith("error: interrupted, nothing was measured\n")
+    assert process.returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [save] = Path(mines).glob("step-*")
+    before = sorted(save.iterdir())
+    monkeypatch.chdir(save)
+    assert run(["eval", ".", *QUICK]) == 0
+    assert sorted(save.iterdir()) == before
+
+
+def test_report_is_written_through_a_link(mines: str, tmp_path: Path) -> None:
+    (tmp_path / "out.json").symlink_to("there.json")
+    evaluated(tmp_path, mines, *QUICK)
+    assert (tmp_path / "out.json").is_symlink()
+    assert json.loads((tmp_path / "there.json").read_text())["suites"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trained", "sides", "expected"),
+    [
+        ([], 256, 3, 255),
+        ([], 2, 3, 3),
+        ([], 1000, 2, 256),
+        (["--episodes", "5"], 64, 1, 5),
+        (["--episodes", "5", "--opponent", "random"], 64, 1, 10),
+        (["--opponent", "random"], 1, 1, 2),
+        (["--opponent", "random"], 1, 2, 2),
+    ],
+)
+def test_default_number_of_environments_fits_sides_and_episodes(
+    arguments: list[str], trained: int, sides: int, expected: int
+) -> None:
+    config = config_of(f"rollout.num_envs={trained}", "optim.bs=1")
+    assert _num_envs(config, _parser().parse_args(["run", *arguments]), sides) == expected
+
+
+def test_argument_with_a_slash_is_a_suite() -> None:
+    options = _parser().parse_args(["run", "--suite", "label=maps/a.json"])
+    config = _config(config_of(), options)
+    assert config.eval is not None
+    [(name, suite)] = config.eval.suites.items()
+    assert name == "label=maps_a.json"
+    assert suite.env is not None
+    assert json.loads(suite.env.kwargs) == {"label": "maps/a.json"}
+
+
+def test_another_world_has_its_own_arguments_and_says_so(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "other_mines.py"
+    world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
+    found = evaluated(tmp_path, mines, *QUICK, "--env", f"{world}:Mine")
+    assert found["suites"][""]["config"]["env.kwargs"] == "{}"
+    assert 'not those of the run, {"nmines": 2, "nrobots": 1}' in capsys.readouterr().err
+    found = evaluated(tmp_path, mines, *QUICK, "--env-kwargs", "nmines=4")
+    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
+    assert found["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
+
+
+def test_any_exception_of_a_world_is_one_line_with_the_place(
+    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "broken_mines.py"
+    world.write_text(
+        "from entity_env.examples import MineSweeper\n"
+        "class Mine(MineSweeper):\n"
+        "    def act(self, actions): return 1 / 0\n"
+    )
+    assert (
+        run(["eval", mines, *QUICK, "--env", f"{world}:Mine", "--json", str(tmp_path / "a")]) == 1
+    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "error: ZeroDivisionError: division by zero: in environment 0, episode 0"
+    )
+
+
+def test_names_can_be_read_on_a_narrow_terminal() -> None:
+    console = Console(force_terminal=True, width=50)
+    name = "episodic_reward_of_a_long_name"
+    with console.capture() as shown:
+        table({"": SuiteResult({name: Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5)}, console)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.get())
+    assert "…" not in plain
+    cells = "".join(line.split("│")[2].strip() for line in plain.splitlines() if "│" in line)
+    assert name in cells
+
+
+def test_nothing_finished_is_said() -> None:
+    console = Console(width=100)
+    with console.capture() as shown:
+        table({"": SuiteResult({}, 0, 12, 5)}, console)
+    assert shown.get() == "as trained: nothing to show, no episode counts, 12 are not over\n"
+
+
+def test_new_suite_is_shown_at_once() -> None:
+    console = Console(width=100)
+    with console.capture() as shown, EvalProgress(console) as progress:
+        progress.watch("", 0.0)
+        progress.watch("", 0.5)
+        progress.watch("n=3", 0.0)
+    assert shown.get() == "as trained: 0%\nn=3: 0%\n"
+
+
+def test_settings_are_renamed_but_not_in_paths() -> None:
+    error = ConfigError("eval.opponent: eval.opponent/a is no checkpoint", "eval.suites['a'].b: c")
+    assert _as_typed(error) == ("--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c")

@@ -1,0 +1,240 @@
+"""`enn play`: what it is told, what it shows, and what it leaves behind."""
+
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_trainer.cli import run
+from entity_env.examples import Duel, MineSweeper
+from entity_env.read_recording import Recording
+from tests.enn_trainer import test_train
+from tests.enn_trainer.evaluation import test_evaluate
+from tests.enn_trainer.one_line import refused
+from tests.entity_env.test_play_by_hand import check_probabilities
+
+SOURCE = """
+    from entity_env.examples import Xor
+
+    class Sized(Xor):
+        def __init__(self, size):
+            super().__init__()
+            if size > 3:
+                raise ValueError(f"size: expected at most 3, got {size!r}")
+
+    def number():
+        return 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "my_world.py"
+    path.write_text(textwrap.dedent(SOURCE))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def duellist(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a run of few updates in `Duel`."""
+    folder = tmp_path_factory.mktemp("duel")
+    test_evaluate.run(folder, checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def sweeper(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a run of few updates in `MineSweeper`."""
+    folder = tmp_path_factory.mktemp("mines")
+    test_train.run(folder, env=MineSweeper, checkpoint_dir=folder / "run")
+    return str(folder / "run")
+
+
+def play(monkeypatch: pytest.MonkeyPatch, arguments: list[str], *lines: str) -> int:
+    """Play with lines that are typed, then the input ends."""
+    rest: Iterator[str] = iter(lines)
+
+    def ask(prompt: str = "") -> str:
+        line = next(rest, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("builtins.input", ask)
+    return run(["play", *arguments])
+
+
+def test_world_of_a_file_is_played(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "1", "", "0", "q") == 0
+    out = capsys.readouterr().out
+    assert "episode 2 is over: 1 steps" in out
+    assert re.search(r"episodes: 2, mean return: (0|0\.5|1)\n--seed 4 shows the same", out)
+    assert "\x1b" not in out
+    assert play(monkeypatch, ["entity_env.examples:Xor", "--episodes", "1"], "1") == 0
+    assert re.search(r"episodes: 1, .*\n--seed \d+ shows", capsys.readouterr().out)
+
+
+def test_arguments_of_the_world_are_json_python_or_text() -> None:
+    from enn_trainer.commands.play_command import parse_kwargs
+
+    given = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
+    assert parse_kwargs(given, "KEY=VALUE") == {
+        "a": 3,
+        "b": True,
+        "c": True,
+        "d": [1, 2],
+        "e": (1, 2),
+        "f": "text",
+        "g": "x=y",
+        "h": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["ENV"]),
+        (["Xorr"], ["Xorr", "did you mean Xor?"]),
+        (["nowhere.py:World"], ["nowhere.py", "does not exist"]),
+        (["FILE:Sized"], ["KEY=VALUE", "size"]),
+        (["FILE:Sized", "sise=3"], ["KEY=VALUE", "size"]),
+        (["FILE:Sized", "size"], ["KEY=VALUE", "'size'", "size=3"]),
+        (["FILE:Sized", "size=4"], ["ENV", "expected at most 3, got 4"]),
+        (["FILE:Sized", "size=four"], ["ENV", "Sized"]),
+        (["FILE:number"], ["ENV", "makes int"]),
+        (["Xor", "--agent", "nowhere"], ["nowhere"]),
+        (["Xor", "--agent", "DUEL"], ["--agent", "another world", "Ally"]),
+        (["Xor", "--record", "/no/such/folder/file"], ["--record", "/no/such/folder/file"]),
+        (["Xor", "--record", "/"], ["--record"]),
+        (["Xor", "--episodes", "0"], ["--episodes", "positive"]),
+        (["Xor", "--verbos"], ["--verbos"]),
+    ],
+)
+def test_wrong_argument_ends_with_one_line_and_status_2(
+    arguments: list[str],
+    expected: list[str],
+    file: str,
+    duellist: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [a.replace("FILE", file).replace("DUEL", duellist) for a in arguments]
+    said = refused(["play", *given], capsys)
+    for word in expected:
+        assert word in said
+
+
+def test_side_without_an_agent_and_foreign_file_end_with_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["play", "Duel", "--side", "0"]) == 1
+    assert "side: expected one of [0, 1] and an agent" in capsys.readouterr().err
+    (tmp_path / "text").write_text("no recording, but some text")
+    assert run(["play", "Xor", "--record", str(tmp_path / "text")]) == 1
+    err = capsys.readouterr().err
+    assert "is not a recording" in err
+    assert err.count("\n") == 1
+
+
+def test_agent_advises_and_enter_takes_its_most_probable_choice(
+    sweeper: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "file"
+    arguments = ["MineSweeper", "--agent", sweeper, "--record", str(path), "--seed", "0"]
+    assert play(monkeypatch, arguments, "", "1", "*", "q") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"the agent expects -?\d", out)
+    assert re.search(r"5\) Defuse Mines  \d+\.\d%", out)
+    steps = list(Recording.open(path).steps())
+    assert len(steps) == 2
+    for step in steps:
+        check_probabilities(step.decisions)
+    [first, _], second = steps[0].decisions.probs["Move"].values, steps[1].decisions
+    suggested = max(map(float, re.findall(r"(\d+\.\d)% <- Enter", out.split("Robot 1 (x")[0])))
+    assert 100 * first == pytest.approx(suggested, abs=0.06)
+    logits = second.logits["Move"].values
+    assert second.actions["Move"].values.tolist() == logits.argmax(axis=1).tolist()
+
+
+def test_agent_plays_the_other_side(
+    duellist: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["Duel", "--agent", duellist, "--side", "1", "--episodes", "1"]
+    assert play(monkeypatch, arguments, *["*"] * 200) == 0
+    out = capsys.readouterr().out
+    assert "side 0, the agent: attack Enemy" in out
+    assert "side 1\nthe agent expects" in out
+    assert re.search(r"episodes: 1, mean return: (0, 0|1, -1|-1, 1)\n", out)
+
+
+def test_side_that_the_agent_plays_draws_its_actions(duellist: str) -> None:
+    """Else it would be the same opponent in every game."""
+    from enn_trainer import load_agent
+
+    game = Duel()
+    game.seed(0)
+    obs = game.reset()[0]
+    agent = load_agent(duellist, seed=1)
+    chosen = {tuple(agent.act(obs).actions["attack"].actees) for _ in range(20)}  # type: ignore
+    assert len(chosen) > 1
+
+
+def start(path: Path, *lines: str) -> "subprocess.Popen[str]":
+    """A person who has typed some lines and thinks about the next, until they are recorded."""
+    arguments = ["play", "TreasureHunt", "--record", str(path), "--seed", "0"]
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from enn_trainer.cli import main; main()", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    child.stdin.write("".join(f"{line}\n" for line in lines))
+    child.stdin.flush()
+    deadline = time.monotonic() + 120
+    while not path.exists() or count(path) < len(lines):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return child
+
+
+def count(path: Path) -> int:
+    try:
+        return len(list(Recording.open(path).steps()))
+    except ValueError:  # the header is being written
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 0), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
+)
+def test_recording_of_an_interrupted_game_is_readable(
+    number: int, status: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    child = start(path, "1", "1", "2")
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == status
+    recording = Recording.open(path)
+    assert recording.complete
+    [episode] = recording.episodes()
+    actions: Any = episode.decisions.actions["move"].values.tolist()
+    assert actions == [0, 0, 1]
+    assert episode.ending == "unfinished"
+    assert err == ""
+    if number == signal.SIGINT:
+        assert f"recorded in {path}" in out

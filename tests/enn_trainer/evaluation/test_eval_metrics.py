@@ -1,0 +1,126 @@
+"""Numbers of evaluations: means over episodes and how far they may be off."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enn_trainer.evaluation.eval_metrics import (
+    NO_END,
+    EpisodeStatistics,
+    mean_over_episodes,
+    quotas,
+    t_quantile_975,
+)
+from entity_env import EnvList, ParallelEnvList
+from tests.entity_env.test_vec_envs import play
+from tests.entity_env.worlds import Walk
+
+
+@pytest.mark.parametrize(
+    ("df", "expected"),  # printed tables
+    [
+        *[(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045)],
+        *[(30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980), (10**6, 1.960)],
+    ],
+)
+def test_quantiles_are_those_of_printed_tables(df: int, expected: float) -> None:
+    assert t_quantile_975(df) == pytest.approx(expected, abs=5e-4)
+
+
+def test_interval_of_one_value_an_episode_is_the_usual_one() -> None:
+    """Four values 1, 2, 3, 6: mean 3, variance 14/3, 3.182 * sqrt(14/3/4) = 3.437."""
+    mean, ci95 = mean_over_episodes(np.array([1.0, 2.0, 3.0, 6.0]), np.ones(4))
+    assert mean == 3
+    assert ci95 == pytest.approx(3.437, abs=1e-3)
+    assert mean_over_episodes(np.array([4.0]), np.ones(1)) == (4.0, None)
+
+
+def test_many_values_of_one_episode_count_as_one_observation() -> None:
+    """Ten times the same value in every episode says nothing more than once."""
+    sums = np.array([1.0, 2.0, 3.0, 6.0])
+    once = mean_over_episodes(sums, np.ones(4))
+    assert mean_over_episodes(10 * sums, np.full(4, 10.0)) == pytest.approx(once)
+
+
+def test_interval_covers_the_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(2000):
+        counts = rng.integers(1, 6, size=20).astype(float)
+        sums = counts * rng.normal(5, 1, size=20)
+        mean, ci95 = mean_over_episodes(sums, counts)
+        assert ci95 is not None
+        covered += abs(mean - 5) <= ci95
+    assert 0.92 < covered / 2000 < 0.97
+
+
+@given(st.integers(1, 500), st.lists(st.booleans(), min_size=1, max_size=40).filter(any))
+def test_quotas_are_equal_but_for_a_rest(episodes: int, counted: list[bool]) -> None:
+    quota = quotas(episodes, np.array(counted))
+    assert quota.sum() == episodes
+    assert not quota[~np.array(counted)].any()
+    assert np.ptp(quota[np.array(counted)]) <= 1
+
+
+def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeStatistics:
+    statistics = EpisodeStatistics(envs, np.array(quota))
+    play(statistics, steps)
+    envs.close()
+    return statistics
+
+
+def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
+    frames = play(EnvList(Walk, 3), 30)[1:]
+    returns, lengths, rewards = [], [], []
+    for i, quota in enumerate([2, 0, 1]):
+        reward = np.array([obs.reward[i] for obs in frames], dtype=np.float64)
+        ends = np.flatnonzero([obs.done[i] for obs in frames])[:quota]
+        parts = np.split(reward, ends + 1)[:quota]
+        returns += [part.sum() for part in parts]
+        lengths += [len(part) for part in parts]
+        rewards += [value for part in parts for value in part]
+    statistics = first_episodes(EnvList(Walk, 3), [2, 0, 1], 30)
+    assert statistics.is_done()
+    assert (statistics.num_episodes(), statistics.num_missing()) == (3, 0)
+    found = statistics.measured()
+    assert found["episodic_reward"].mean == pytest.approx(np.mean(returns))
+    assert found["episodic_reward"].count == 3
+    assert (found["episode_length"].min, found["episode_length"].max) == (
+        min(lengths),
+        max(lengths),
+    )
+    assert found["reward"].count == sum(lengths)
+    assert found["reward"].mean == pytest.approx(np.mean(rewards))
+
+
+def test_numbers_do_not_depend_on_the_number_of_processes() -> None:
+    one = first_episodes(EnvList(Walk, 5), [2] * 5, 30).measured()
+    three = first_episodes(ParallelEnvList(Walk, 5, 3), [2] * 5, 30).measured()
+    assert one == three
+
+
+def test_without_quotas_everything_counts_and_running_episodes_as_well() -> None:
+    found = first_episodes(EnvList(Walk, 3), [NO_END] * 3, 5)
+    assert found.measured()["reward"].count == 15
+    assert found.num_missing() == 0
+    assert not found.is_done()
+
+
+def test_metric_of_nothing_has_no_mean() -> None:
+    found = first_episodes(EnvList(Walk, 1), [0], 1).measured()["episodic_reward"]
+    assert found.count == 0
+    assert math.isnan(found.mean)
+    assert found.ci95 is None
+
+
+def test_what_is_global_is_no_entity() -> None:
+    """`Walk` shows global features, one goal and some things."""
+    found = first_episodes(EnvList(Walk, 3), [NO_END] * 3, 5).measured()
+    assert "entity_count/__global__" not in found
+    each = sum(found[f"entity_count/{name}"].mean for name in Walk().obs_space().entities)
+    assert Walk().obs_space().global_features
+    assert found["entity_count"].mean == pytest.approx(each)

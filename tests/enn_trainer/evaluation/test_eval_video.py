@@ -1,0 +1,204 @@
+"""Films of evaluations."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from enn_trainer import ConfigError
+from enn_trainer.evaluation.eval_film import film_of_suite, require_writer
+from enn_trainer.evaluation.video import FilmedEnvs, tiled
+from entity_env import Entity, Environment, EnvList, Observation, ObsSpace
+from entity_env.examples import Duel
+from entity_env.match import Match
+from tests.enn_trainer.evaluation.test_eval_suites import EPISODES
+from tests.enn_trainer.evaluation.test_evaluate import run
+from tests.entity_env.test_vec_envs import play
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="the extra video")
+
+
+class Numbered(Environment):
+    """Its pictures are all of one grey: how many steps the episode has; it ends after some."""
+
+    ends_after = 3
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Thing": Entity(["x"])})
+
+    def action_space(self) -> dict[str, Any]:
+        return {}
+
+    def reset(self) -> Observation:
+        self.t = 0
+        return self.observe()
+
+    def act(self, actions: Any) -> Observation:
+        self.t += 1
+        return self.observe()
+
+    def observe(self) -> Observation:
+        return Observation(entities={"Thing": [[0.0]]}, done=self.t == self.ends_after)
+
+    def render(self, **kwargs: Any) -> Any:
+        assert kwargs == {"mode": "rgb_array"}
+        return np.full((16, 16, 3), 20 * self.t, dtype=np.uint8)
+
+
+class Longer(Numbered):
+    ends_after = 5
+
+
+def test_every_picture_is_there_once_the_last_one_too(tmp_path: Path) -> None:
+    lists: list[Any] = [Numbered, Longer]
+    envs = EnvList(lambda: lists.pop(0)(), 2)
+    filmed = FilmedEnvs(envs, tmp_path / "film.gif")
+    play(filmed, 12)
+    filmed.finish()
+    with Image.open(tmp_path / "film.gif") as film:
+        pictures = [np.array(p.convert("RGB")) for p in ImageSequence.Iterator(film)]
+    assert {p.shape[:2] for p in pictures} == {(16, 32)}
+    assert [p[8, 8, 0] // 20 for p in pictures] == [0, 1, 2, 3, 3, 3]
+    assert [p[8, 24, 0] // 20 for p in pictures] == [0, 1, 2, 3, 4, 5]
+
+
+def test_mp4_has_as_many_pictures(tmp_path: Path) -> None:
+    filmed = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.mp4")
+    play(filmed, 12)
+    assert not (tmp_path / "film.mp4").exists()  # before it is complete
+    filmed.finish()
+    ffmpeg = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(tmp_path / "film.mp4")]
+    raw = subprocess.run(
+        [*ffmpeg, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], check=True, capture_output=True
+    )
+    pictures = np.frombuffer(raw.stdout, dtype=np.uint8).reshape(-1, 16, 16, 3)
+    np.testing.assert_allclose(pictures.mean(axis=(1, 2, 3)), [0, 20, 40, 60], atol=6)
+
+
+def test_sheet_has_pictures_of_any_sizes() -> None:
+    white = [np.full((h, w, 3), 255, dtype=np.uint8) for h, w in ((3, 4), (2, 5), (3, 5))]
+    sheet = tiled(white)
+    assert sheet.shape == (6, 10, 3)
+    assert (sheet > 0).sum() == 3 * (12 + 10 + 15)
+    assert tiled(white[:1]).shape == (4, 4, 3)
+
+
+def test_run_leaves_films_that_change_no_number(tmp_path: Path) -> None:
+    _, without = run(tmp_path / "a", *EPISODES, "total_timesteps=64")
+    films = ["eval.capture_videos=true", "eval.suites.greedy.deterministic=true"]
+    manager, result = run(tmp_path / "b", *EPISODES, *films, "total_timesteps=64")
+    assert {n: v for n, v in result.eval.items() if "greedy" not in n} == without.eval
+    folder = tmp_path / "b/runs" / manager.state.run_name / "videos"
+    names = [f"step-{step:012d}{suite}.mp4" for step in (0, 64) for suite in ("", "-greedy")]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    assert all(p.stat().st_size > 1000 for p in folder.iterdir())
+
+
+class Blind(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        return Match.render(self, **kwargs)
+
+
+class Telling(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        return "text"
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import util
+
+    find = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda n: None if n == "imageio_ffmpeg" else find(n))
+    with pytest.raises(ConfigError, match=r"imageio_ffmpeg is missing; pip install .*\[video\]"):
+        require_writer(Path("a.mp4"), "--video")
+    with pytest.raises(ConfigError, match=r"--video: expected a file named \.mp4 or \.gif, got a"):
+        require_writer(Path("a.avi"), "--video")
+    with pytest.raises(ConfigError, match=r"--video: expected a file named \.mp4 or \.gif, got"):
+        require_writer(Path(".gif"), "--video")
+
+
+class Shapeless(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        return np.zeros((0, 0, 3), dtype=np.uint8)
+
+
+class Modeless(Duel):
+    def render(self) -> Any:  # type: ignore[override]
+        return np.zeros((4, 4, 3), dtype=np.uint8)
+
+
+class Screenless(Duel):
+    def render(self, **kwargs: Any) -> Any:
+        raise RuntimeError("no\ndisplay")
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (Blind, "expected a world that renders, Blind does not"),
+        (Telling, "uint8 of shape"),
+        (Shapeless, "Shapeless.render.* at least 1 each"),
+        (Modeless, "Modeless.render.* raised TypeError: .*mode"),
+        (Screenless, "Screenless.render.* raised RuntimeError: no display; mend it"),
+    ],
+)
+def test_world_whose_pictures_cannot_be_taken_is_refused_before_the_run(
+    world: Any, message: str, tmp_path: Path
+) -> None:
+    long = ["total_timesteps=100000000", "eval.run_on_first_step=false"]
+    with pytest.raises(ConfigError, match=rf"^eval\.capture_videos: .*{message}"):
+        run(tmp_path, *EPISODES, *long, "eval.capture_videos=true", env=world)
+
+
+class Growing(Duel):
+    pictures = 0
+
+    def render(self, **kwargs: Any) -> Any:
+        self.pictures += 1
+        return np.zeros((8 * self.pictures, 8, 3), dtype=np.uint8)
+
+
+def test_pictures_that_change_size_cost_the_video_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    episodes = [*EPISODES, "total_timesteps=64", "eval.run_on_first_step=false"]
+    _, without = run(tmp_path / "a", *episodes)
+    capsys.readouterr()
+    manager, result = run(tmp_path / "b", *episodes, "eval.capture_videos=true", env=Growing)
+    assert result.eval == without.eval
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no video: eval.capture_videos: expected pictures of Growing of one size" in said
+    assert not list(Path(tmp_path / "b/runs", manager.state.run_name, "videos").iterdir())
+
+
+def test_only_what_counts_is_filmed(tmp_path: Path) -> None:
+    counted = np.array([False, True, False, False, True, False])
+    lists: list[Any] = [Numbered, Longer] * 3
+    with FilmedEnvs(EnvList(lambda: lists.pop(0)(), 6), tmp_path / "film.gif", counted) as filmed:
+        play(filmed, 12)
+    with Image.open(tmp_path / "film.gif") as film:
+        pictures = [np.array(p.convert("RGB")) for p in ImageSequence.Iterator(film)]
+    assert {p.shape[:2] for p in pictures} == {(16, 32)}  # two of six
+    assert [p[8, 8, 0] // 20 for p in pictures] == [0, 1, 2, 3, 4, 5]
+    assert [p[8, 24, 0] // 20 for p in pictures] == [0, 1, 2, 3, 3, 3]
+
+
+def test_film_that_fails_is_removed_and_the_suffix_may_be_large(tmp_path: Path) -> None:
+    interrupted = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4")
+    play(interrupted, 2)
+    interrupted.__exit__(KeyboardInterrupt)
+    assert not list(tmp_path.iterdir())
+    with FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4") as filmed:
+        play(filmed, 12)
+    assert filmed.problem is None
+    assert (tmp_path / "film.MP4").stat().st_size > 500
+
+
+def test_film_of_a_suite_has_a_name_that_a_system_takes() -> None:
+    assert film_of_suite(Path("a/f.gif"), "n=0.5") == Path("a/f-n=0.5.gif")
+    names = {film_of_suite(Path("f.gif"), "ü" * 300 + end).name for end in "ab"}
+    assert len(names) == 2
+    assert all(len(name.encode()) < 130 for name in names)

@@ -1,0 +1,299 @@
+"""Evaluation measures the agent's side alone and leaves no trace."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from enn_trainer import (
+    CheckpointError,
+    ConfigError,
+    EnvConfig,
+    StateManager,
+    load_checkpoint,
+    train,
+)
+from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
+from enn_trainer.evaluation.play_episodes import Seats, answer_of_all, play
+from entity_env import AddMetricsWrapper, EnvList
+from entity_env.examples import Duel, Xor
+from rogue_net import EntityBatch
+from tests.enn_trainer.test_train import weights
+from tests.enn_trainer.worlds import Meadow
+
+DUEL = [
+    "rollout.num_envs=8",
+    "rollout.steps=8",
+    "rollout.processes=1",
+    "optim.bs=32",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "total_timesteps=128",
+]
+EVAL = ["eval.steps=20", "eval.interval=64", "eval.num_envs=8"]
+
+
+def run(tmp_path: Path, *overrides: str, env: Any = Duel, **kwargs: Any) -> tuple[Any, Any]:
+    manager = StateManager(
+        overrides=[*DUEL, f"data_dir={tmp_path}", *overrides],
+        checkpoint_dir=kwargs.get("checkpoint_dir"),
+    )
+    return manager, train(manager, env)
+
+
+@pytest.mark.parametrize("opponent", [[], ["eval.opponent=random"]])
+def test_training_is_the_same_with_and_without_evaluation(
+    tmp_path: Path, opponent: list[str]
+) -> None:
+    without, _ = run(tmp_path)
+    with_it, result = run(tmp_path, *EVAL, *opponent)
+    assert torch.equal(weights(without), weights(with_it))
+    assert result.eval["eval/episodic_reward.count"] > 0
+
+
+def test_global_generators_are_left_alone(tmp_path: Path) -> None:
+    """In-process environments may draw from them while an evaluation seeds its own."""
+    from enn_trainer.envs import global_randomness_kept
+
+    random.seed(1)
+    expected = random.getstate()
+    with global_randomness_kept():
+        random.seed(2)
+    assert random.getstate() == expected
+
+
+def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path) -> None:
+    _, one = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
+    _, again = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
+    _, three = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=3")
+    assert one.eval == again.eval
+    assert one.eval.keys() == three.eval.keys()
+    for name, value in one.eval.items():
+        assert three.eval[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_only_the_agents_side_counts() -> None:
+    """Of every match one side wins what the other loses: both sides together have mean 0."""
+    agent = RandomAgent(Duel().action_space())
+    everyone = np.arange(16)
+    both = play(
+        AddMetricsWrapper(EnvList(Duel, 16)), [Seats(agent, everyone)], 60, 1, torch.device("cpu")
+    )
+    even = play(
+        AddMetricsWrapper(EnvList(Duel, 16), everyone % 2 == 0),
+        [Seats(agent, everyone[::2]), Seats(agent, everyone[1::2])],
+        60,
+        1,
+        torch.device("cpu"),
+    )
+    assert both["episodic_reward"].mean == 0
+    assert both["episodic_reward"].count == 2 * even["episodic_reward"].count > 0
+    assert both["win"].count == 2 * even["win"].count
+    lost = 1 - even["win"].mean - even["draw"].mean
+    assert even["win"].mean - lost == pytest.approx(even["episodic_reward"].mean)
+
+
+def test_every_agent_plays_its_own_environments() -> None:
+    class Always(RandomAgent):
+        def __init__(self, choice: int) -> None:
+            super().__init__(Meadow().action_space())  # type: ignore[arg-type]
+            self.choice = choice
+
+        def forward(
+            self, batch: EntityBatch, actions: Any = None, uniforms: Mapping[str, Any] | None = None
+        ) -> Any:
+            lengths = {name: len(a.actors.values) for name, a in batch.actions.items()}
+            return (
+                super()
+                .forward(batch, {name: torch.full((n,), 0) for name, n in lengths.items()})
+                ._replace(
+                    actions={name: torch.full((n,), self.choice) for name, n in lengths.items()}
+                )
+            )
+
+    envs = EnvList(Meadow, 7)
+    envs.seed(3)
+    obs = envs.reset(envs.obs_space())
+    seats = [Seats(Always(0), np.array([0, 2, 4, 6])), Seats(Always(1), np.array([1, 3, 5]))]
+    chosen = answer_of_all(seats, EntityBatch.of(obs), seed=0, t=0).actions
+    for name, rows in chosen.items():
+        frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)
+        assert np.array_equal(rows.numpy(), frame % 2), name
+
+
+def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
+    envs = EnvList(Meadow, 200)
+    envs.seed(0)
+    batch = EntityBatch.of(envs.reset(envs.obs_space()))
+    out = RandomAgent(envs.action_space())(batch)
+    walk = out.log_probs["walk"].exp()
+    mask = batch.actions["walk"].mask
+    assert mask is not None
+    torch.testing.assert_close(
+        walk, mask.values / mask.values.sum(1, keepdim=True), rtol=1e-5, atol=0
+    )
+    assert torch.isfinite(out.logprobs["watch"]).all()
+
+
+def test_checkpoint_is_an_opponent(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "earlier")
+    _, result = run(tmp_path, *EVAL, f"eval.opponent={tmp_path / 'earlier'}")
+    assert -1 <= result.eval["eval/episodic_reward.mean"] <= 1
+
+
+def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "earlier")
+    _, result = run(
+        tmp_path,
+        *EVAL,
+        "eval.num_envs=64",
+        "eval.steps=100",
+        f"eval.opponent={tmp_path / 'earlier'}",
+        "total_timesteps=64",
+        "optim.lr=0",
+    )
+    assert abs(result.eval["eval/episodic_reward.mean"]) < 0.3
+
+
+def test_opponent_without_an_environment_to_play_in_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.num_envs: expected at least 2 .* got 1"):
+        run(tmp_path, *EVAL, "eval.opponent=random", "eval.num_envs=1")
+
+
+def test_settings_of_the_environments_of_evaluations_are_named_when_they_do_not_fit(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.env\.kwargs"):
+        run(tmp_path, *EVAL, 'eval.env.kwargs={"no": 1}')
+
+
+def test_opponent_only_evaluates_the_opponent(tmp_path: Path) -> None:
+    _, result = run(tmp_path, *EVAL, "eval.opponent=random", "eval.opponent_only=true")
+    assert result.eval["eval/episodic_reward.mean"] == 0  # both sides count
+
+
+def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "duel")
+    env = Meadow()
+    with pytest.raises(CheckpointError, match=r"another world.*actions"):
+        create_opponent(
+            str(tmp_path / "duel"),
+            env.obs_space(),
+            env.action_space(),  # type: ignore[arg-type]
+            torch.device("cpu"),
+        )
+
+
+def test_opponent_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        run(tmp_path, *EVAL, "eval.opponent=nowhere")
+
+
+def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"eval.num_envs: expected multiples of 2"):
+        run(tmp_path, *EVAL, "eval.num_envs=7")
+
+
+def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
+    run(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
+    assert load_checkpoint(tmp_path / "run").state.next_eval_step == 128
+    manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
+    assert manager.state.next_eval_step == 256 + 64
+
+
+def test_first_evaluation_can_wait(tmp_path: Path) -> None:
+    manager, _ = run(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
+    assert evaluated_at(tmp_path) == [64]
+    assert manager.state.next_eval_step == 64 + 64
+
+
+def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
+    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
+    assert manager.state.next_eval_step == 128 + 3 * 64
+
+
+def test_run_is_saved_before_its_last_evaluation(tmp_path: Path) -> None:
+    def failing(*_: Any) -> RandomAgent:
+        class Fails(RandomAgent):
+            def forward(self, *_: Any, **__: Any) -> Any:
+                raise ZeroDivisionError
+
+        return Fails(Duel().action_space())
+
+    manager = StateManager(
+        overrides=[
+            *[*DUEL, f"data_dir={tmp_path}", *EVAL, "eval.opponent=x"],
+            *["eval.run_on_first_step=false", "eval.interval=1000"],
+        ],
+        checkpoint_dir=tmp_path / "run",
+    )
+    with pytest.raises(ZeroDivisionError):
+        train(manager, Duel, create_opponent=failing)
+    assert load_checkpoint(tmp_path / "run").state.step == 128
+
+
+def test_opponent_is_looked_up_before_training(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^eval.opponent: nowhere"):
+        run(tmp_path, *EVAL, "eval.opponent=nowhere", "total_timesteps=100000000")
+
+
+def test_request_to_stop_ends_an_evaluation() -> None:
+    agent = RandomAgent(Duel().action_space())
+    seats = [Seats(agent, np.arange(4))]
+    envs = AddMetricsWrapper(EnvList(Duel, 4))
+    asked: list[int] = []
+    metrics = play(
+        envs, seats, 10**9, 0, torch.device("cpu"), lambda: bool(asked.append(1)) or len(asked) > 3
+    )
+    assert metrics["step"].max == 3
+
+
+def evaluated_at(folder: Path) -> list[int]:
+    """The steps of a run at which evaluations were tracked."""
+    (run_dir,) = (folder / "runs").iterdir()
+    events = EventAccumulator(str(run_dir)).Reload()
+    return [event.step for event in events.Scalars("eval/step.count")]
+
+
+def test_an_agent_is_not_evaluated_twice_at_one_step(tmp_path: Path) -> None:
+    """With an interval shorter than a rollout the clock would otherwise fall behind."""
+    run(tmp_path, *EVAL, "eval.interval=10")
+    assert evaluated_at(tmp_path) == [0, 64, 128]
+
+
+def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) -> None:
+    """Else a run that was set to be measured rarely would wait for that time to come."""
+    folder = tmp_path / "run"
+    run(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
+    manager, _ = run(tmp_path, "eval.interval=64", "total_timesteps=256", checkpoint_dir=folder)
+    assert evaluated_at(tmp_path) == [0, 64, 128, 192, 256]
+    assert manager.state.next_eval_step == 256 + 64
+
+
+def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
+    run(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
+    later = ["eval.run_on_first_step=false", "total_timesteps=192"]
+    run(tmp_path, *EVAL, *later, checkpoint_dir=tmp_path / "run")
+    assert evaluated_at(tmp_path) == [128, 192]
+
+
+def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> None:
+    def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
+        return EnvList({"Duel": Duel, "Xor": Xor}[config.id], num_envs, first)
+
+    here, elsewhere = "env.id=Duel", "eval.env.id=Xor"
+    with pytest.raises(ConfigError, match=r"^eval.env: expected the world of env; .*entity types"):
+        run(tmp_path, *EVAL, here, elsewhere, env=worlds)
+    run(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
+
+
+def test_an_odd_number_of_environments_leaves_one_more_to_the_agent(tmp_path: Path) -> None:
+    """Worlds without sides may have any number; those with an odd index are the opponent's."""
+    _, three = run(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
+    assert three.eval["eval/step.count"] == 2 * 20

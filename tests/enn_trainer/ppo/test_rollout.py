@@ -1,0 +1,58 @@
+"""What a rollout keeps."""
+
+import numpy as np
+import torch
+
+from enn_trainer.ppo.rollout import collect
+from entity_env import CategoricalActionMask, EnvList, Observation
+from entity_env.batch import batch_obs
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.ragged import EntityBatch
+from tests.enn_trainer.worlds import Meadow
+
+
+class Day(Meadow):
+    """Three hours, of which the last is never acted in; cut off or over, as its start says."""
+
+    def reset(self) -> Observation:
+        self.hour, self.cut_off = 0, self.rng.random() < 0.5
+        return self.look()
+
+    def act(self, actions: object) -> Observation:
+        self.hour += 1
+        return self.look()
+
+    def look(self) -> Observation:
+        over = self.hour == 2
+        return Observation(
+            entities={"sheep": ([[self.hour, self.cut_off]], ["s0"])},
+            global_features=[self.hour],
+            actions={"walk": CategoricalActionMask(actor_ids=["s0"])},
+            terminated=over and not self.cut_off,
+            truncated=over and self.cut_off,
+        )
+
+
+def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
+    """And not of the frame that the environment shows next, the first of another episode."""
+    env = Day()
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=8), env.obs_space(), env.action_space(), {"value": 1})
+    torch.nn.init.normal_(net.regression_heads["/value"].weight)
+    envs = EnvList(Day, 6)
+    envs.seed(1)
+    space = envs.obs_space()
+    obs = envs.reset(space)
+    cut_off = obs.features["sheep"].values[:, 1].astype(bool)
+    assert 0 < cut_off.sum() < 6
+    rollout = collect(
+        envs, net, obs, space, steps=2, seed=0, first_frame=0, device=torch.device("cpu")
+    )
+    assert rollout.truncated.tolist() == [[False] * 6, cut_off.tolist()]
+    assert rollout.terminated.tolist() == [[False] * 6, (~cut_off).tolist()]
+    last = Day()
+    last.hour, last.cut_off = 2, True
+    frame = EntityBatch.of(batch_obs([last.look()], space, env.action_space()))
+    expected = net.values(frame)["value"].item()
+    np.testing.assert_allclose(rollout.final_values, [expected] * int(cut_off.sum()), rtol=1e-5)
+    assert not np.allclose(rollout.last_values, expected)
