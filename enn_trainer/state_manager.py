@@ -10,6 +10,7 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import (
@@ -20,7 +21,7 @@ from enn_trainer.schedules import (
 )
 from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
-from enn_trainer.state import WEIGHTS, State, init_train_state, restore, to_files
+from enn_trainer.state import State, init_train_state
 
 KEEP_SAVES = 3
 

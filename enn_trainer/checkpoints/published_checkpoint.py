@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints.state_files import ACTION_SPACES
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import load_config
-from enn_trainer.state import ACTION_SPACES, make_network
+from enn_trainer.state import make_network
 from entity_env.spaces import ActionSpace, Entity, ObsSpace
 from rogue_net.published import from_published
 

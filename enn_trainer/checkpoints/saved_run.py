@@ -7,10 +7,10 @@ from torch import nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.checkpoints.state_files import restore_network
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.settings.config_io import load_config
-from enn_trainer.state import restore_network
 from entity_env.spaces import ActionSpace, ObsSpace
 
 

@@ -12,6 +12,7 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore
@@ -21,7 +22,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.interrupt import Interrupts
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.settings.config_io import load_config
-from enn_trainer.state import State, init_train_state, to_files
+from enn_trainer.state import State, init_train_state
 from enn_trainer.threads import torch_threads
 from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed

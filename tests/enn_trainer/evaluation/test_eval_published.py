@@ -13,8 +13,8 @@ import torch
 from enn_trainer import CheckpointError, load_agent
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.evaluation.opponents import create_opponent
-from enn_trainer.state import to_files
 from entity_env import Observation, SelectEntityActionMask
 from entity_env.batch import batch_obs
 from entity_env.examples import CherryPick
