@@ -98,7 +98,7 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
 def test_no_service_is_imported_with_the_modules() -> None:
     """It takes seconds, which every command would pay."""
     code = (
-        "import sys, enn_trainer.open_track; "
+        "import sys, enn_trainer.tracking.open_track; "
         "sys.exit(bool({'tensorboard', 'wandb', 'mlflow', 'matplotlib'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
