@@ -43,7 +43,7 @@ def published_weights(path: Path) -> dict[str, Tensor]:
     """
     try:
         return from_published(_agent(path))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # of torch: parts that do not fit together
         raise _unreadable(path / AGENT, error) from None
 
 
@@ -65,7 +65,7 @@ def published_moments(path: Path) -> dict[str, Tensor]:
     content = _unpacked(path / OPTIMIZER, longest_list=max(16, len(names)))
     try:
         return _by_our_names({name: agent[name].shape for name in names}, content)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
         raise _unreadable(path / OPTIMIZER, error) from None
 
 

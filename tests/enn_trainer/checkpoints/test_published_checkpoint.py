@@ -317,6 +317,13 @@ def test_damaged_moments_are_refused(data: bytes | None, copy: Path) -> None:
     refused(copy, r"state\.optimizer\.msgpack: cannot be read")
 
 
+def test_projections_that_do_not_fit_together_are_refused(copy: Path) -> None:
+    content = file_of(copy, "state.agent.msgpack")
+    content["backbone.blocks.0.attn.key.weight"] = packed(np.zeros((16, 3), np.float32))
+    (copy / "state.agent.msgpack").write_bytes(msgpack.packb(content))
+    refused(copy, r"state\.agent\.msgpack: cannot be read: Sizes of tensors must match")
+
+
 def test_every_cut_of_the_moments_is_found(copy: Path) -> None:
     file = copy / "state.optimizer.msgpack"
     whole = file.read_bytes()
