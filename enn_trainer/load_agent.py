@@ -1,11 +1,14 @@
 """From a checkpoint to something that plays."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.weights_file import load_weights
+from enn_trainer.errors import CheckpointError
 
 
 def load_agent(
@@ -21,15 +24,33 @@ def load_agent(
 
     Args:
         path: a checkpoint, or the folder of a run, of which the newest valid one is taken; also one
-            of enn_trainer 0.1.16.
+            of enn_trainer 0.1.16. Or a file of weights for `agent`, `.safetensors` or what
+            `torch.save` writes of a state dict.
         device: where the network runs.
         deterministic: take the most probable choice instead of sampling.
         seed: of the sampled choices.
         agent: a network of your own of the shape of the saved one, which takes its weights.
 
     Raises:
-        CheckpointError: there is no valid checkpoint.
+        CheckpointError: there is no valid checkpoint, or the file holds something else.
     """
-    saved = read_saved_run(Path(path), agent)
+    path = Path(path)
+    if path.is_file():
+        network = _with_weights(path, agent)
+        return RogueNetAgent(network.to(device), deterministic, seed)
+    saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)
+
+
+def _with_weights(path: Path, agent: PPOAgent | None) -> Any:
+    network: Any = agent
+    lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
+    if network is None or lacking:
+        got = "none" if network is None else f"one without {' and '.join(lacking)}"
+        raise CheckpointError(
+            f"{path}: expected agent=, a network that knows its obs_space and action_space, beside "
+            f"a file of weights, which says neither; got {got}"
+        )
+    load_weights(path, network)
+    return network

@@ -10,6 +10,7 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.saved_run import find_save, newest_save
 from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -31,7 +32,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
     project's own. The state is restored from the newest valid save in `checkpoint_dir`; else
-    from `init_path` if that is a checkpoint; else it begins.
+    from `init_path` if that is a checkpoint; else it begins. Either may hold checkpoints of
+    enn_trainer 0.1.16.
 
     Args:
         config_cls: `TrainConfig`.
@@ -173,13 +175,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
-            saved = saves.newest(self.checkpoint_dir, self.say)
+            saved = newest_save(self.checkpoint_dir, self.say, to_continue=True)
             if saved is not None:
                 if self.init_path is not None and self.init_path.is_dir():
                     self.say(f"continuing {saved.path}; {self.init_path} is not used")
                 return saved
         if self.init_path is not None and self.init_path.is_dir():
-            return saves.find(self.init_path, self.say)
+            return find_save(self.init_path, self.say, to_continue=True)
         return None
 
     def _configured(self) -> tuple[TrainConfig, Sources]:
@@ -255,7 +257,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def load_checkpoint(path: str | Path) -> StateManager:
-    """Open a checkpoint, or the newest valid one of a run.
+    """Open a checkpoint, or the newest valid one of a run; also of enn_trainer 0.1.16.
 
     The result's `config` and `state` are read when they are first used.
 

@@ -1,5 +1,6 @@
 """What of a checkpoint can be played and measured, ours or one of enn_trainer 0.1.16."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,32 +41,54 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
     """The run that a path means, without its optimizer.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken; one of
-            enn_trainer 0.1.16 only where there is none of ours.
+        path: as for `find_save`.
         agent: the user's own network, which the weights go into; None for a `RogueNet`.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
     """
-    published = None if _has_ours(path) else published_checkpoint.find(path)
-    if published is not None:
-        read = published_checkpoint.read(published, agent)
-        _refuse_not_finite(published, read.network)
-        return SavedRun(
-            published, read.config, read.step, read.network, read.obs_space, read.action_space
-        )
-    saved = checkpoint.find(path)
+    saved = find_save(path)
     network, obs_space, action_space = restore_network(saved, agent)
-    _refuse_not_finite(saved.path, network)
+    refuse_not_finite(saved.path, network)
     config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
     return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
 
 
-def _has_ours(path: Path) -> bool:
-    return (path / checkpoint.MANIFEST).exists() or bool(checkpoint.saved_paths(path))
+def find_save(
+    path: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> checkpoint.Checkpoint:
+    """The save that a path means: its own, or the newest valid one of a run.
+
+    One of enn_trainer 0.1.16 is taken only where there is none of ours: a run that was continued
+    with this program is newer than what it began with.
+
+    Args:
+        path: a checkpoint, or the folder of a run.
+        say: told what was wrong with newer ones.
+        to_continue: whether the run goes on, which needs all of a save.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    if (path / checkpoint.MANIFEST).exists():
+        return checkpoint.verify(path)
+    saved = newest_save(path, say, to_continue)
+    return checkpoint.find(path, say) if saved is None else saved
 
 
-def _refuse_not_finite(path: Path, network: nn.Module) -> None:
+def newest_save(
+    run_dir: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> checkpoint.Checkpoint | None:
+    """As `find_save`, of the folder of a run; None without a save.
+
+    Raises:
+        CheckpointError: there are saves, but none is valid.
+    """
+    saved = checkpoint.newest(run_dir, say)
+    return published_checkpoint.find(run_dir, say, to_continue) if saved is None else saved
+
+
+def refuse_not_finite(path: Path, network: nn.Module) -> None:
     """Refuse weights that are no numbers: what they choose would look like a policy."""
     bad = [name for name, p in network.named_parameters() if not p.isfinite().all()]
     # A buffer may be infinite on purpose, as in a mask.

@@ -1,0 +1,112 @@
+"""A save of every released version is readable forever: it plays as it did, and goes on.
+
+`tests/golden/make_checkpoint.py` makes them, one before each release.
+"""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import CheckpointError, StateManager, load_agent, train
+from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import state_files
+from enn_trainer.checkpoints.saved_run import find_save
+from enn_trainer.settings import ron
+from tests.golden.make_checkpoint import CHECKPOINTS, Farm, said
+
+VERSIONS = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir())
+NEWEST = CHECKPOINTS / version("enn-trainer")
+
+every_version = pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.name)
+
+
+def test_this_version_has_a_save() -> None:
+    assert NEWEST in VERSIONS, "type: python tests/golden/make_checkpoint.py"
+
+
+@every_version
+def test_it_is_whole_and_small(path: Path) -> None:
+    (save,) = saves.saved_paths(path)
+    assert saves.verify(save).step == 64
+    assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 300_000
+
+
+@every_version
+def test_its_agent_says_what_it_said(path: Path) -> None:
+    cases = json.loads((path / "expected.json").read_text())
+    for case, answer in zip(cases, said(path, [case["frame"] for case in cases]), strict=True):
+        assert answer["value"] == pytest.approx(case["value"], abs=1e-6)
+        assert answer["probs"].keys() == case["probs"].keys() == {"move", "watch", "call"}
+        for name, probs in case["probs"].items():
+            np.testing.assert_allclose(answer["probs"][name], probs, atol=1e-6)
+    assert load_agent(path).act(Farm().reset()).actions
+
+
+def resumed(tmp_path: Path, path: Path) -> StateManager:
+    """The run of a save after one more update."""
+    manager = StateManager(
+        init_path=path,
+        checkpoint_dir=tmp_path / "run",
+        overrides=["total_timesteps=96", f"data_dir={tmp_path}"],
+    )
+    before = {name: t.clone() for name, t in manager.state.agent.state_dict().items()}
+    count, restart = steps_of(manager), manager.state.restart
+    train(manager, Farm)
+    assert (manager.state.step, manager.state.restart) == (96, restart + 1)
+    assert steps_of(manager) > count
+    after = manager.state.agent.state_dict()
+    assert any(not torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert find_save(tmp_path / "run").step == 96
+    return manager
+
+
+def steps_of(manager: StateManager) -> float:
+    """How many steps the optimizer took for the parameter that it moved most often."""
+    entries = manager.state.optimizer.state.values()
+    return max((float(entry["step"]) for entry in entries), default=0.0)
+
+
+@every_version
+def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
+    manager = resumed(tmp_path, path)
+    assert steps_of(manager) == 18  # three epochs of two minibatches in each of three updates
+    assert manager.state.reward_scaling is not None
+    assert manager.state.ent_tunings.keys() == {"move"}
+
+
+# The first version of states
+
+FIRST_FILES = ("config.ron", "state.ron", "state.agent.safetensors", "state.optimizer.safetensors")
+FIRST_FIELDS = ("version", "step", "restart", "next_eval_step", "obs_space", "action_space")
+
+
+def resaved(tmp_path: Path, **changes: Any) -> Path:
+    """The save of this version with what the first version had, and changes of `state.ron`."""
+    saved = find_save(NEWEST)
+    files = {name: saved.read(name) for name in FIRST_FILES}
+    state = ron.loads(files["state.ron"].decode())
+    first = {name: state[name] for name in FIRST_FIELDS} | {"version": 1} | changes
+    files["state.ron"] = ron.dumps(ron.Struct("State", first)).encode()
+    (tmp_path / "old").mkdir()
+    return saves.save(tmp_path / "old", saved.step, files, "test").path
+
+
+def test_save_without_what_came_later_goes_on_with_defaults(tmp_path: Path) -> None:
+    path = resaved(tmp_path)
+    assert load_agent(path).act(Farm().reset()).actions
+    manager = resumed(tmp_path, path)
+    assert steps_of(manager) == 18
+
+
+@pytest.mark.parametrize("future", [state_files.STATE_VERSION + 1, 10**9])
+def test_state_from_the_future_is_refused(future: int, tmp_path: Path) -> None:
+    """The published program took what it did not know for its own."""
+    path = resaved(tmp_path, version=future)
+    for use in (load_agent, lambda path: StateManager(init_path=path).state):
+        with pytest.raises(CheckpointError, match="newer version"):
+            use(path)

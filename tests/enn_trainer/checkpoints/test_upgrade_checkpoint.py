@@ -1,0 +1,106 @@
+"""Old checkpoints are written anew, and are then as good as if they had been saved today."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from enn_trainer import CheckpointError, StateManager, load_agent, train
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.saved_run import find_save
+from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
+from entity_env.examples import CherryPick
+from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST, VERSIONS, resaved
+from tests.enn_trainer.checkpoints.test_published_checkpoint import (
+    GOLDEN,
+    NAMES,
+    moments_of,
+    published,
+)
+from tests.enn_trainer.test_train import SMALL
+from tests.golden.make_checkpoint import Farm, said
+
+
+def same(one: StateManager, other: StateManager) -> None:
+    """Weights, statistics, moments, clocks, spaces and settings, to the last bit."""
+    files = to_files(one.config, one.state)
+    assert files.keys() == (others := to_files(other.config, other.state)).keys()
+    for name, data in files.items():
+        assert data == others[name], name
+
+
+@pytest.mark.parametrize("path", [GOLDEN, *VERSIONS], ids=lambda path: path.name)
+def test_nothing_is_lost(path: Path, tmp_path: Path) -> None:
+    saved = upgrade_checkpoint(path, tmp_path / "new")
+    assert checkpoint.verify(saved.path).step == find_save(path).step
+    assert saved.manifest["why"] == f"upgraded from {find_save(path).path.name}"
+    same(StateManager(init_path=path), StateManager(init_path=tmp_path / "new"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_network_is_upgraded(name: str, tmp_path: Path) -> None:
+    path = published(tmp_path / "latest-step000000000512", name)
+    saved = upgrade_checkpoint(tmp_path, tmp_path / "new")
+    one, other = StateManager(init_path=path), StateManager(init_path=saved.path)
+    for key, tensor in moments_of(one).items():
+        assert torch.equal(moments_of(other)[key], tensor)
+    same(one, other)
+
+
+def test_upgraded_run_goes_on_as_the_old_one_would(tmp_path: Path) -> None:
+    upgrade_checkpoint(GOLDEN, tmp_path / "new")
+    runs = []
+    for path in (GOLDEN, tmp_path / "new"):
+        settings = ["total_timesteps=4608", f"data_dir={tmp_path}"]
+        manager = StateManager(init_path=path, overrides=settings)
+        train(manager, CherryPick)
+        manager.state.time_used, manager.state.run_name = 0.0, ""
+        runs.append(manager)
+    same(*runs)
+
+
+def test_save_of_the_first_version_is_upgraded(tmp_path: Path) -> None:
+    old = resaved(tmp_path)
+    saved = upgrade_checkpoint(old, tmp_path / "new")
+    assert set(saved.manifest["files"]) >= set(find_save(NEWEST).manifest["files"])
+    frame = {"hour": 0, "Sheep": [[0.5, 1.0, 2.0]], "Wolf": [[1.0, 1.0]], "Stone": 1}
+    frame["allowed"] = None
+    assert said(saved.path, [frame]) == said(old, [frame])
+    assert load_agent(saved.path).act(Farm().reset()).actions
+
+
+def test_old_checkpoint_stays_and_no_save_is_replaced(tmp_path: Path) -> None:
+    old = Path(shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096"))
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "run")
+    assert saved.path == tmp_path / "run/step-000000004096"
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+    for path in (old, saved.path, tmp_path / "run"):
+        with pytest.raises(CheckpointError, match="there is one; name another folder"):
+            upgrade_checkpoint(path, tmp_path / "run")
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is none"):
+        upgrade_checkpoint(tmp_path / "nothing", tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="found neither"):
+        upgrade_checkpoint(tmp_path / "empty", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_network_of_the_users_own_is_upgraded(tmp_path: Path) -> None:
+    def network() -> RogueNet:
+        world = CherryPick()
+        config = RogueNetConfig(d_model=12, n_layer=1)
+        return RogueNet(config, world.obs_space(), world.action_space(), {"value": 1})
+
+    manager = StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}"], checkpoint_dir=tmp_path / "run"
+    )
+    train(manager, CherryPick, agent=network())
+    saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "new", agent=network())
+    assert load_agent(saved.path, agent=network()).act(CherryPick().reset()).actions

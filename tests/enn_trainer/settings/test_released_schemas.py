@@ -1,0 +1,316 @@
+"""No release is forgotten: what its configurations say means today what it meant then.
+
+`tests/golden/schemas` has the schema of every release. It is never changed: a change of the
+settings needs a new version with an upgrade rule, or a default that does what was done before.
+"""
+
+# hyperstate's type reader knows only these forms.
+# ruff: noqa: UP006, UP035, UP045
+
+import dataclasses
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, List, Literal, Optional, get_type_hints
+
+import pytest
+from hyperstate import Versioned
+from hyperstate.schema.rewrite_rule import (
+    AddDefault,
+    ChangeDefault,
+    CheckValue,
+    DeleteField,
+    MapFieldValue,
+    RejectValues,
+    RenameField,
+    RewriteRule,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.settings import ron
+from enn_trainer.settings.config_io import load_config
+from enn_trainer.settings.config_schema import (
+    COMPUTED,
+    NO_DEFAULT,
+    Schema,
+    load_schema,
+    schema_of,
+)
+from enn_trainer.settings.schema_changes import schema_changes
+
+SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))
+BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}
+
+# Fields that came after a release, each with the default at which a run does what it did without
+# the field. A field that is not here may give older configurations another meaning.
+NEUTRAL: dict[str, Any] = {
+    "optim.groups": [],
+    "optim.name": "AdamW",
+    "optim.kwargs": "{}",
+    "optim.shuffle": True,
+    "optim.max_entities": None,
+    "ppo.ratio": "actor",
+    "ppo.weight_by": "actor",
+    "ppo.dual_clip": None,
+    "ppo.value_loss": "mse",
+    "ppo.vf_clip_coef": None,
+    "ppo.huber_delta": 1.0,  # of a loss that is not the default one
+    "ppo.value_bins": None,
+    "ppo.reward_scaling": False,
+    "ppo.ent_targets": {},
+    "ppo.ent_target_lr": 0.1,  # without targets none is learnt
+    "eval.episodes": None,
+    "eval.max_steps": 10000,  # of whole episodes
+    "eval.deterministic": False,
+    "eval.seed": None,
+    "eval.suites": {},
+    "stop": [],
+    "bc": None,
+    "mlflow_tracking_uri": None,
+}
+
+
+def unexplained(old: Schema, cls: type[Versioned]) -> list[str]:
+    """What gives configurations of a release another meaning, or takes them their meaning."""
+    fields = schema_of(cls).fields
+    return [
+        str(change)
+        for change in schema_changes(old, cls)
+        if change.severity != "INFO"
+        or (
+            change.what == "added"
+            and fields[change.path].default is not NO_DEFAULT
+            and (change.path, fields[change.path].default) not in NEUTRAL.items()
+        )
+    ]
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+def test_every_change_since_a_release_is_explained(path: Path) -> None:
+    assert unexplained(load_schema(path), TrainConfig) == [], (
+        "add a version with upgrade rules to TrainConfig, or a field that by default changes "
+        "nothing to NEUTRAL"
+    )
+
+
+def test_every_release_has_its_schema() -> None:
+    names = [re.fullmatch(r"(.+)-config(\d+)", path.stem) for path in SCHEMAS]
+    assert all(names)
+    assert [int(match[2]) for match in names if match] == [load_schema(p).version for p in SCHEMAS]
+    assert set(BY_VERSION) == set(range(TrainConfig.version() + 1))
+    release = version("enn-trainer")
+    assert any(match and match[1] == release for match in names), (
+        f"type: enn config dump-schema tests/golden/schemas/{release}-config"
+        f"{TrainConfig.version()}.ron"
+    )
+
+
+def test_every_neutral_field_is_one() -> None:
+    """What is listed has that default now: else the list would excuse what it does not name."""
+    fields = schema_of(TrainConfig).fields
+    assert {path: fields[path].default for path in NEUTRAL} == NEUTRAL
+    oldest = BY_VERSION[min(BY_VERSION)]
+    assert not NEUTRAL.keys() & oldest.fields.keys()
+
+
+# A class that changed
+
+
+def doctored(
+    section: str,
+    name: str,
+    *new: tuple[str, Any, Any],
+    config_version: int = 6,
+    rule: RewriteRule | None = None,
+) -> type[Versioned]:
+    """`TrainConfig` without a field of a section, and with other fields in its place."""
+    hints = get_type_hints(TrainConfig)
+    kinds = {f.name: hints[f.name] for f in dataclasses.fields(TrainConfig)}
+    own = {f.name: f for f in dataclasses.fields(TrainConfig)}
+    if section:
+        kinds[section] = _other(kinds[section], name, new)
+        return _class(kinds, own, config_version, rule)
+    del kinds[name], own[name]
+    for field_name, kind, default in new:
+        kinds[field_name] = kind
+        own[field_name] = _field(default)
+    return _class(kinds, own, config_version, rule)
+
+
+def _field(default: Any) -> Any:
+    if default is NO_DEFAULT:
+        return dataclasses.field()
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default))
+    return dataclasses.field(default=default)
+
+
+def _other(cls: Any, name: str, new: tuple[tuple[str, Any, Any], ...]) -> type:
+    hints = get_type_hints(cls)
+    fields = [(f.name, hints[f.name], f) for f in dataclasses.fields(cls) if f.name != name]
+    fields += [(field_name, kind, _field(default)) for field_name, kind, default in new]
+    return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True)
+
+
+def _class(
+    kinds: dict[str, Any], own: dict[str, Any], config_version: int, rule: RewriteRule | None
+) -> type[Versioned]:
+    rules = {**TrainConfig.upgrade_rules(), 5: [rule] if rule is not None else []}
+    return dataclasses.make_dataclass(
+        "TrainConfig",
+        [(name, kind, own[name]) for name, kind in kinds.items()],
+        bases=(Versioned,),
+        kw_only=True,
+        namespace={
+            "version": classmethod(lambda cls: config_version),
+            "upgrade_rules": classmethod(lambda cls: rules),
+        },
+    )
+
+
+CHANGES: dict[str, tuple[Callable[..., type[Versioned]], RewriteRule]] = {
+    "another default": (
+        lambda **more: doctored("ppo", "gamma", ("gamma", float, 0.9), **more),
+        ChangeDefault(("ppo", "gamma"), 0.99, 0.9),
+    ),
+    "a field that is gone": (
+        lambda **more: doctored("optim", "shuffle", **more),
+        DeleteField(("optim", "shuffle")),
+    ),
+    "another name": (
+        lambda **more: doctored("rollout", "steps", ("num_steps", int, 16), **more),
+        RenameField(("rollout", "steps"), ("rollout", "num_steps")),
+    ),
+    "another name of a section": (
+        lambda **more: doctored(
+            "", "rollout", ("rollouts", get_type_hints(TrainConfig)["rollout"], NO_DEFAULT), **more
+        ),
+        RenameField(("rollout",), ("rollouts",)),
+    ),
+    "fewer values": (
+        lambda **more: doctored("ppo", "ratio", ("ratio", Literal["actor"], "actor"), **more),
+        CheckValue(("ppo", "ratio"), {"actor"}),
+    ),
+    "fewer values, by those that went": (
+        lambda **more: doctored("ppo", "ratio", ("ratio", Literal["actor"], "actor"), **more),
+        RejectValues(("ppo", "ratio"), {"frame"}),
+    ),
+    "another type": (
+        lambda **more: doctored("", "trial", ("trial", Optional[List[int]], None), **more),
+        MapFieldValue(("trial",), lambda trial: trial if trial is None else [trial]),
+    ),
+    "a default that is gone": (
+        lambda **more: doctored("env", "id", ("id", str, NO_DEFAULT), **more),
+        AddDefault(("env", "id"), "MoveToOrigin"),
+    ),
+    "a new field without a default": (
+        lambda **more: doctored("env", "", ("size", Optional[int], NO_DEFAULT), **more),
+        AddDefault(("env", "size"), None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "rule"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_without_a_rule_fails_and_passes_with_one(
+    changed: Callable[..., type[Versioned]], rule: RewriteRule
+) -> None:
+    assert unexplained(BY_VERSION[5], changed(config_version=5))
+    assert unexplained(BY_VERSION[5], changed(config_version=6)), "a version alone is no rule"
+    for release in BY_VERSION.values():
+        assert unexplained(release, changed(config_version=6, rule=rule)) == []
+
+
+def test_a_rule_of_a_version_that_was_released_is_too_late() -> None:
+    """Files of that version were written with the default of then, and say so by its number."""
+    late = doctored("ppo", "gamma", ("gamma", float, 0.9), config_version=5)
+    rules = TrainConfig.upgrade_rules()
+    rules[4] = [*rules[4], ChangeDefault(("ppo", "gamma"), 0.99, 0.9)]
+    late.upgrade_rules = classmethod(lambda cls: rules)  # type: ignore[assignment, method-assign]
+    assert unexplained(BY_VERSION[4], late) == []
+    assert unexplained(BY_VERSION[5], late)
+
+
+def test_a_rule_from_another_default_than_the_released_one_does_not_count() -> None:
+    rule = ChangeDefault(("ppo", "gamma"), 0.95, 0.9)
+    changed = doctored("ppo", "gamma", ("gamma", float, 0.9), rule=rule)
+    assert unexplained(BY_VERSION[5], changed)
+
+
+def test_a_new_field_that_changes_what_runs_do_has_to_be_thought_of() -> None:
+    """Its default is no proof that older configurations mean what they meant."""
+    assert unexplained(BY_VERSION[5], doctored("ppo", "", ("bonus", float, 1.0)))
+
+
+def test_a_file_of_a_release_means_with_the_rule_what_it_meant() -> None:
+    change, rule = CHANGES["another default"]
+    cls: Any = change(config_version=6, rule=rule)
+    for text in ("(version: 5)", "(version: 5, ppo: (gae: true))", "(version: 0)"):
+        assert load_config(cls, None, text=text).ppo.gamma == 0.99
+    assert load_config(cls, None, text="(version: 5, ppo: (gamma: 0.5))").ppo.gamma == 0.5
+    assert load_config(cls, None, text="(version: 6)").ppo.gamma == 0.9
+    change, rule = CHANGES["another name of a section"]
+    cls = change(config_version=6, rule=rule)
+    assert load_config(cls, None, text="(version: 5, rollout: (steps: 3))").rollouts.steps == 3
+    change, rule = CHANGES["fewer values, by those that went"]
+    cls = change(config_version=6, rule=rule)
+    assert load_config(cls, None, text="(version: 5, ppo: (ratio: actor))").ppo.ratio == "actor"
+    with pytest.raises(ConfigError, match="upgrade from version 5: Value 'frame'"):
+        load_config(cls, None, text="(version: 5, ppo: (ratio: frame))")
+
+
+# Whole files
+
+
+def leaves(schema: Schema) -> dict[str, Any]:
+    """The defaults of a release that are there in every configuration: outside optional sections.
+
+    Those of items of lists are none of the configuration.
+    """
+    optional = [path for path, f in schema.fields.items() if f.type.startswith("Optional[")]
+    return {
+        path: f.default
+        for path, f in schema.fields.items()
+        if f.default is not NO_DEFAULT
+        and f.default != COMPUTED
+        and "[]" not in path
+        and not any(path.startswith(f"{section}.") for section in optional)
+    }
+
+
+def at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+OTHER: dict[str, Any] = {
+    "env.validate": False,
+    "net.d_qk": 8,
+    "optim.max_grad_norm": 1.0,
+    "optim.update_epochs": 5,
+    "ppo.gamma": 0.5,
+    "ppo.vf_coef": 0.25,
+    "rollout.steps": 256,
+    "seed": 7,
+    "trial": 3,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(BY_VERSION)), st.sets(st.sampled_from(sorted(OTHER))), st.data())
+def test_what_a_file_leaves_out_has_the_default_of_its_version(
+    config_version: int, named: set[str], data: st.DataObject
+) -> None:
+    """Whether fields or whole sections are absent; and sections may be there and empty."""
+    empty = data.draw(st.sets(st.sampled_from(["env", "net", "optim", "ppo", "rollout"])))
+    content: dict[str, Any] = {"version": config_version, **{name: {} for name in empty}}
+    for path in named:
+        section, _, name = path.rpartition(".")
+        (content.setdefault(section, {}) if section else content)[name] = OTHER[path]
+    config = load_config(TrainConfig, None, text=ron.dumps(ron.Struct("TrainConfig", content)))
+    for path, default in leaves(BY_VERSION[config_version]).items():
+        assert at(config, path) == (OTHER[path] if path in named else default), path
