@@ -98,12 +98,12 @@ def _next_steps(result: TrainResult, manager: StateManager) -> str:
     run_dir, config = manager.checkpoint_dir, manager.config
     enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
     if result.interrupted:
-        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir}"
+        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume"
     return f"""
 next:
   {tensorboard} --logdir {config.data_dir}/runs
   {python} docs/act.py {run_dir}
-  {enn} train --checkpoint-dir {run_dir} total_timesteps={2 * config.total_timesteps}"""
+  {enn} train --checkpoint-dir {run_dir} --resume total_timesteps={2 * config.total_timesteps}"""
 
 
 def _as_typed(program: str) -> str:

@@ -7,6 +7,7 @@ from torch import nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.checkpoints.state_files import restore_network
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
@@ -41,12 +42,13 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
 
     Args:
         path: a checkpoint, or the folder of a run, of which the newest valid one is taken; one of
-            enn_trainer 0.1.16 only where there is none of ours.
+            enn_trainer 0.1.16 only where there is none of ours. Or as `find_save.resolve` says.
         agent: the user's own network, which the weights go into; None for a `RogueNet`.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
     """
+    path = resolve(path)
     published = None if _has_ours(path) else published_checkpoint.find(path)
     if published is not None:
         read = published_checkpoint.read(published, agent)
