@@ -12,7 +12,7 @@ import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, TrainConfig, train
 from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.existing_run import saves_of
+from enn_trainer.checkpoints.existing_run import saves_of, set_aside
 from enn_trainer.checkpoints.resume_changes import FIXED, FREE, changes, fixed, worth_a_line
 from enn_trainer.cli import run as enn
 from enn_trainer.config import BCConfig, EvalConfig
@@ -129,6 +129,33 @@ def test_force_where_nothing_is_just_begins(
     assert enn(command(tmp_path, "--force")) == 0
     assert "the run that was here" not in capsys.readouterr().out
     assert not list((tmp_path / "run").glob(".replaced-*"))
+
+
+@pytest.mark.parametrize("moved", range(5))
+def test_a_run_that_cannot_be_set_aside_loses_nothing(
+    moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is moved before a move fails, the newest saves are those that stay."""
+    for step in (1, 2, 3):
+        saves.save(tmp_path, step, {"a": b"b"}, "test")
+    saves.keep_newest(tmp_path, 3)
+    rename, count = Path.rename, iter(range(5))
+
+    def failing(path: Path, target: Path) -> Path:
+        if next(count) == moved:
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    if moved == 4:  # one more than there is
+        assert set_aside(tmp_path) is not None
+        return
+    with pytest.raises(CheckpointError, match=r"--force: .* Input/output error"):
+        set_aside(tmp_path)
+    assert steps(tmp_path) == [1, 2, 3][moved:]
+    assert sorted(path.parent.name for path in tmp_path.rglob("manifest.json")) == [
+        f"step-{step:012d}" for step in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize("more", [["--print-config"], ["--dry-run"], ["env.id=Xorr"]])
