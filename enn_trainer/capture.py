@@ -191,4 +191,6 @@ def continues(manager: StateManager) -> bool:
     saved, run_dir = manager.resumed_from, manager.checkpoint_dir
     if saved is None:
         return bool(manager.state.run_name)  # this program has trained it before
+    if manager.existing == "replace":
+        return False
     return run_dir is not None and saved.path.parent.resolve() == run_dir.resolve()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from enn_trainer.command import run_command
 from enn_trainer.commands.check_command import check_command
+from enn_trainer.commands.checkpoints_command import checkpoints_command
 from enn_trainer.commands.clone_command import clone_command
 from enn_trainer.commands.config_command import config_command
 from enn_trainer.commands.eval_command import eval_command
@@ -23,14 +24,15 @@ from entity_env.examples import ENV_REGISTRY
 USAGE = """usage: enn COMMAND ...
 
 commands:
-  train    train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
-  clone    train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine
-  check    say what is wrong with an environment: enn check my_file.py:MyEnv
-  eval     measure an agent: enn eval runs/xor --episodes 1000
-  play     play an environment by hand: enn play Minefield --record mine.rec
-  config   upgrade configuration files, check their schema: enn config upgrade-config mine.ron
-  plot     draw return, entropy, KL and speed of runs: enn plot runs/Xor__*
-  envs     list the worlds that ship with this program
+  train        train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor
+  clone        train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine
+  check        say what is wrong with an environment: enn check my_file.py:MyEnv
+  eval         measure an agent: enn eval runs/xor --episodes 1000
+  checkpoints  list, verify, delete, pin, show and compare saves: enn checkpoints list runs/xor
+  play         play an environment by hand: enn play Minefield --record mine.rec
+  config       upgrade configuration files, check their schema: enn config upgrade-config mine.ron
+  plot         draw return, entropy, KL and speed of runs: enn plot runs/Xor__*
+  envs         list the worlds that ship with this program
 
 enn COMMAND --help tells more."""
 
@@ -76,6 +78,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "clone": clone_command,
     "check": check_command,
     "eval": eval_command,
+    "checkpoints": checkpoints_command,
     "play": play_command,
     "config": config_command,
     "plot": plot_command,
@@ -98,12 +101,12 @@ def _next_steps(result: TrainResult, manager: StateManager) -> str:
     run_dir, config = manager.checkpoint_dir, manager.config
     enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
     if result.interrupted:
-        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir}"
+        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume"
     return f"""
 next:
   {tensorboard} --logdir {config.data_dir}/runs
   {python} docs/act.py {run_dir}
-  {enn} train --checkpoint-dir {run_dir} total_timesteps={2 * config.total_timesteps}"""
+  {enn} train --checkpoint-dir {run_dir} --resume total_timesteps={2 * config.total_timesteps}"""
 
 
 def _as_typed(program: str) -> str:

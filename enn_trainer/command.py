@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from enn_trainer.checkpoints.existing_run import Existing
+from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.config import TrainConfig
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
@@ -23,6 +25,12 @@ T = TypeVar("T")
 FAILURE = 1
 USAGE_ERROR = 2
 STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
+
+_EXISTING: dict[str, Existing] = {
+    "--resume": "resume",
+    "--resume-or-start": "continue",
+    "--force": "replace",
+}
 
 
 def command(
@@ -80,18 +88,25 @@ def run_command(
         print(hps_info(config_cls, options.hps_info or None))
         return 0
     try:
+        given = [flag for flag in _EXISTING if flag in options.existing]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
+        if given and not options.checkpoint_dir:
+            raise ConfigError(f"{given[0]}: expected the folder as --checkpoint-dir, got none")
         if options.config and options.resume_from:
             raise ConfigError("--config and --resume-from: expected one of them, got both")
         if options.config and not options.config.is_file():
             raise ConfigError(f"--config: expected a configuration file, got {options.config}")
-        if options.resume_from and not options.resume_from.is_dir():
+        resume_from = resolve(options.resume_from) if options.resume_from else None
+        if resume_from and not resume_from.is_dir():
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
         manager = StateManager(
             config_cls,
-            init_path=options.config or options.resume_from,
+            init_path=options.config or resume_from,
             checkpoint_dir=options.checkpoint_dir,
             overrides=options.overrides,
             environment=os.environ,
+            existing=_EXISTING[given[0]] if given else "refuse",
         )
         if options.print_config:
             print(show_config(manager.config, manager.sources))
@@ -143,10 +158,22 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--checkpoint-dir",
         type=Path,
         metavar="DIR",
-        help="save the run here; continue it if it was saved here before",
+        help="save the run here; if there is one already, say with one of the next three what "
+        "to do with it",
     )
+    for flag, text in (
+        ("--resume", "continue the run that was saved there"),
+        ("--resume-or-start", "continue it, or begin: for jobs that are started again and again"),
+        ("--force", "start over; what is there is set aside"),
+    ):
+        parser.add_argument(
+            flag, dest="existing", action="append_const", const=flag, default=[], help=text
+        )
     parser.add_argument(
-        "--resume-from", type=Path, metavar="DIR", help="start from a checkpoint or run elsewhere"
+        "--resume-from",
+        type=Path,
+        metavar="SAVE",
+        help="start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best",
     )
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"

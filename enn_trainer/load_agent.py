@@ -23,9 +23,9 @@ def load_agent(
     Only the configuration, the spaces and the weights are read.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken; also one
-            of enn_trainer 0.1.16. Or a file of weights for `agent`, `.safetensors` or what
-            `torch.save` writes of a state dict.
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken, or
+            RUN@STEP, RUN@best; also one of enn_trainer 0.1.16. Or a file of weights for `agent`,
+            `.safetensors` or what `torch.save` writes of a state dict.
         device: where the network runs.
         deterministic: take the most probable choice instead of sampling.
         seed: of the sampled choices.

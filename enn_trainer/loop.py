@@ -134,6 +134,7 @@ class Trainer:
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
+            self.manager.begin()
             self._begin(is_recorded)
             self._stack = stack.pop_all()
 

@@ -1,8 +1,8 @@
 """Where a run's configuration and state come from, and when they are saved."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,16 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.saved_run import find_save, newest_save
+from enn_trainer.checkpoints import existing_run, find_save
+from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
 from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.schedules import (
-    as_written,
-    follow_schedules,
-    read_scheduled,
-    scheduled_fields,
-)
-from enn_trainer.settings.config_io import load_with_sources
+from enn_trainer.schedules import follow_schedules, read_scheduled, scheduled_fields
+from enn_trainer.settings.config_io import load_config, load_with_sources
 from enn_trainer.settings.config_sources import Sources
 from enn_trainer.state import State, init_train_state
+from enn_trainer.tables import aligned
 
 KEEP_SAVES = 3
 
@@ -31,21 +28,28 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     """Loads the configuration, makes or restores the state, and saves both.
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
-    project's own. The state is restored from the newest valid save in `checkpoint_dir`; else
-    from `init_path` if that is a checkpoint; else it begins. Either may hold checkpoints of
-    enn_trainer 0.1.16.
+    project's own. The state is restored from the newest valid save in `checkpoint_dir`, if
+    `existing` says so; else from `init_path` if that is a checkpoint; else it begins. Either may
+    hold checkpoints of enn_trainer 0.1.16.
 
     Args:
         config_cls: `TrainConfig`.
         state_cls: `State`.
         initial_state: makes the state of a run that begins.
-        init_path: a configuration file, or a checkpoint to start from.
+        init_path: a configuration file, or a checkpoint to start from, see `find_save.resolve`.
         checkpoint_dir: the folder of the run, for its saves.
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
         checkpoint_key: `step`.
         environment: environment variables; those that begin with ENN_ are settings, which
             `overrides` overrule.
+        existing: what to do with a run that is in `checkpoint_dir` already: "continue" it if there
+            is one, "resume" it and fail if there is none, "refuse" it, or "replace" it: it is set
+            aside when the new run begins.
+
+    Raises:
+        ConfigError: `existing` is none of these; and when the configuration or the state is first
+            read, as do mistakes in either.
     """
 
     save_interval_s: float = 60.0
@@ -64,11 +68,17 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         ignore_extra_fields: bool = False,
         checkpoint_key: str = "step",
         environment: Mapping[str, str] | None = None,
+        existing: existing_run.Existing = "continue",
     ) -> None:
+        if existing not in existing_run.EXISTING:
+            known = ", ".join(existing_run.EXISTING)
+            raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
         self._last_save_s = time.monotonic()
         self.environment = environment
+        self.existing = existing
+        init_path = None if init_path is None else find_save.resolve(Path(init_path))
         self._sources: Sources | None = None
         super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
 
@@ -91,7 +101,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
             _schedule_as_ours(manager._config, manager._schedules, fixed)
-            if differences(manager._config, ours._configured()[0]):
+            if changes(manager._config, ours._configured()[0]):
                 ours._config = manager._config  # changed after loading
         ours._state = manager._state
         return ours
@@ -141,6 +151,19 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self._searched = True
         return self._resumed
 
+    def begin(self) -> None:
+        """The run begins, as nothing can be refused any more: what it replaces is set aside."""
+        if self.existing != "replace" or self.checkpoint_dir is None:
+            return
+        aside = existing_run.set_aside(self.checkpoint_dir)
+        self.existing = "continue"
+        if aside is None:
+            return
+        self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
+        saved = self._resumed
+        if saved is not None and not saved.path.exists():  # the run starts from one of these
+            self._resumed = replace(saved, path=aside / saved.path.name)
+
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
@@ -171,17 +194,20 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
-        return {"version": self.config_cls.version(), **dataclasses.asdict(self.config)}
+        return {"version": self.config_cls.version(), **asdict(self.config)}
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
-            saved = newest_save(self.checkpoint_dir, self.say, to_continue=True)
+            saved = existing_run.save_to_continue(self.checkpoint_dir, self.existing, self.say)
             if saved is not None:
                 if self.init_path is not None and self.init_path.is_dir():
                     self.say(f"continuing {saved.path}; {self.init_path} is not used")
                 return saved
+        elif self.existing in ("resume", "replace"):
+            flag = "--resume" if self.existing == "resume" else "--force"
+            raise ConfigError(f"{flag}: expected the folder of a run as --checkpoint-dir, got none")
         if self.init_path is not None and self.init_path.is_dir():
-            return find_save(self.init_path, self.say, to_continue=True)
+            return find_save.find(self.init_path, self.say, to_continue=True)
         return None
 
     def _configured(self) -> tuple[TrainConfig, Sources]:
@@ -208,14 +234,28 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             environment=self.environment,
             text_source=f"checkpoint {saved.path}",
         )
+        overridden = worth_a_line(changes(load_config(self.config_cls, None, text=text), config))
+        if overridden:
+            self.say(f"changed from the save: {', '.join(map(str, overridden))}")
         if self.init_path is not None and self.init_path.is_file():
-            different = differences(self._configured()[0], config)
+            different = changes(config, self._configured()[0])
             if different:
-                self.say(
-                    f"resuming {saved.path} with its own configuration; {self.init_path} differs "
-                    f"in {', '.join(different)} (override these on the command line to change them)"
-                )
+                self.say(_not_used(saved.path, self.init_path, different))
         return config, sources
+
+
+def _not_used(saved: Path, file: Path, different: list[Change]) -> str:
+    """What a configuration file says otherwise than the save that is resumed."""
+    rows = [(c.path, shown(c.before), shown(c.after)) for c in different]
+    lines = aligned([("field", "saved", "file"), *rows])
+    return "\n  ".join(
+        [
+            f"resuming {saved} with its own configuration; {file} differs in "
+            f"{', '.join(c.path for c in different)}",
+            *lines,
+            "give these on the command line to change them",
+        ]
+    )
 
 
 def _schedule_as_ours(
@@ -241,19 +281,6 @@ def _schedules_as_theirs(config: TrainConfig) -> dict[str, Any]:
             within = within.setdefault(section, {})
         within[name] = hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
     return nested
-
-
-def differences(one: object, other: object, path: str = "") -> list[str]:
-    """The paths of the fields in which two configurations differ."""
-    if dataclasses.is_dataclass(one) and type(one) is type(other):
-        return [
-            difference
-            for f in dataclasses.fields(one)
-            for difference in differences(
-                getattr(one, f.name), getattr(other, f.name), f"{path}.{f.name}".lstrip(".")
-            )
-        ]
-    return [] if as_written(one) == as_written(other) else [path]
 
 
 def load_checkpoint(path: str | Path) -> StateManager:

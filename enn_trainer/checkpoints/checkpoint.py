@@ -130,7 +130,7 @@ def verify(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: something is missing, damaged, or from a newer version.
     """
-    checkpoint = Checkpoint(path, _read_manifest(path / MANIFEST))
+    checkpoint = Checkpoint(path, read_manifest(path / MANIFEST))
     for name in checkpoint.manifest["files"]:
         checkpoint.read(name)
     return checkpoint
@@ -205,7 +205,7 @@ def keep_newest(run_dir: Path, count: int) -> None:
 def _write_index(run_dir: Path, paths: list[Path]) -> None:
     index = []
     for path in paths:
-        manifest = _read_manifest(path / MANIFEST)
+        manifest = read_manifest(path / MANIFEST)
         size = sum(file["size"] for file in manifest["files"].values())
         index.append(
             {
@@ -244,7 +244,12 @@ def _own_hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
-def _read_manifest(path: Path) -> Mapping[str, Any]:
+def read_manifest(path: Path) -> Mapping[str, Any]:
+    """What a manifest says, if it is what was written.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or from a newer version.
+    """
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise CheckpointError(f"{path}: larger than a manifest can be")

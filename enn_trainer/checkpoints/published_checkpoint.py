@@ -81,7 +81,7 @@ def find(
     """
     if not path.is_dir():
         return None
-    if (path / AGENT).is_file() or _is_pickled(path):
+    if is_published(path):
         return _converted(path)
     steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
     found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
@@ -100,6 +100,11 @@ def find(
     if problems:
         raise CheckpointError(f"{path}: no valid checkpoint: {'; '.join(problems)}")
     return None
+
+
+def is_published(path: Path) -> bool:
+    """Whether a directory is a published checkpoint, which may be damaged."""
+    return (path / AGENT).is_file() or _is_pickled(path)
 
 
 def _is_pickled(path: Path) -> bool:

@@ -1,8 +1,6 @@
 """How a state becomes the files of a save, and comes back."""
 
-import json
 from collections.abc import Callable
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.resume_changes import changes, fixed
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.ppo import loss_state
@@ -29,7 +28,6 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.rogue_net import RogueNetConfig
 
 STATE_VERSION = 1
 WEIGHTS = "state.agent.safetensors"
@@ -68,7 +66,7 @@ def restore(
     Raises:
         CheckpointError: something in it is damaged or does not fit.
     """
-    plain = _read_state(saved)
+    plain = read_state(saved)
     follow_schedules(config, SimpleNamespace(**plain))  # so that what begins now has what holds now
     network: Any = agent
     _refuse_other_learner(saved, config, own_network=agent is not None)
@@ -76,7 +74,7 @@ def restore(
         network = make_network(config, plain["obs_space"], plain["action_space"])
     _load_weights(network, saved)
     optimizer, vf_optimizer = make_optimizers(network, config.optim)
-    learnt = _tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
+    learnt = read_tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
     state = State(
         agent=network,
         value_function=value_network(network),
@@ -86,7 +84,7 @@ def restore(
         reward_scaling=loss_state.reward_scaling(learnt, config),
         **plain,
     )
-    _load_moments(state, _tensors(saved, "state.optimizer.safetensors"))
+    _load_moments(state, read_tensors(saved, "state.optimizer.safetensors"))
     return state
 
 
@@ -105,7 +103,7 @@ def restore_network(saved: checkpoint.Checkpoint, agent: PPOAgent | None = None)
         saved: the save.
         agent: the user's own network, which the weights go into; None for a `RogueNet`.
     """
-    plain = _read_state(saved)
+    plain = read_state(saved)
     obs_space, action_space = plain["obs_space"], plain["action_space"]
     network: Any = agent
     if network is None:
@@ -141,7 +139,7 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", fields))
 
 
-def _read_state(saved: checkpoint.Checkpoint) -> dict[str, Any]:
+def read_state(saved: checkpoint.Checkpoint) -> dict[str, Any]:
     """The readable part of a state: what `state.ron` says."""
     try:
         plain = ron.loads(saved.read("state.ron").decode())
@@ -172,18 +170,10 @@ def _refuse_other_learner(
 ) -> None:
     """The networks of a run that continues keep their shapes, and the moments their meaning."""
     before = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-    settings: list[tuple[str, object, object]] = [
-        ("optim.name", before.optim.name, config.optim.name),
-        ("optim.kwargs", json.loads(before.optim.kwargs), json.loads(config.optim.kwargs)),
-        ("ppo.value_bins", before.ppo.value_bins, config.ppo.value_bins),
-    ]
-    if not own_network:
-        settings += _side_by_side("net", before.net, config.net)
-        settings += _side_by_side("vf_net", before.vf_net, config.vf_net)
     changed = [
-        f"{name}: expected {old!r} as in {saved.path}, got {new!r}"
-        for name, old, new in settings
-        if old != new
+        f"{path}: expected {old!r} as in {saved.path}, got {new!r}"
+        for path, old, new in fixed(changes(before, config))
+        if not (own_network and path.startswith(("net", "vf_net")))
     ]
     if changed:
         raise CheckpointError(
@@ -191,20 +181,9 @@ def _refuse_other_learner(
         )
 
 
-def _side_by_side(
-    section: str, old: RogueNetConfig | None, new: RogueNetConfig | None
-) -> list[tuple[str, object, object]]:
-    """The settings of two networks by name, or the networks where there is only one."""
-    if old is None or new is None:
-        return [(section, old, new)]
-    return [
-        (f"{section}.{f.name}", getattr(old, f.name), getattr(new, f.name)) for f in fields(old)
-    ]
-
-
 def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
     try:
-        network.load_state_dict(_tensors(saved, WEIGHTS))
+        network.load_state_dict(read_tensors(saved, WEIGHTS))
     except RuntimeError as error:
         raise CheckpointError(
             f"{saved.path}: the weights do not fit the network: {error}"
@@ -230,7 +209,8 @@ def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
-def _tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
+def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
+    """The tensors of a file of a save, by their names."""
     try:
         return load_tensors(saved.read(name))
     except SafetensorError as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.saved_run import find_save
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.state_files import restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
@@ -30,7 +30,7 @@ def upgrade_checkpoint(
         CheckpointError: there is no valid checkpoint, or the folder has a save of its step.
     """
     run_dir = Path(run_dir)
-    saved = find_save(Path(path), to_continue=True)
+    saved = find(Path(path), to_continue=True)
     config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
     taken = [save for save in checkpoint.saved_paths(run_dir) if _step(save) == saved.step]
     if taken:

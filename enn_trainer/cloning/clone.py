@@ -12,6 +12,7 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.existing_run import saves_of
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
@@ -118,7 +119,7 @@ def clone(
 
 
 def _refuse_used(run_dir: Path) -> None:
-    if checkpoint.saved_paths(run_dir):
+    if saves_of(run_dir):
         raise ConfigError(
             f"--checkpoint-dir: expected a folder without a run, {run_dir} has saves; give another"
         )

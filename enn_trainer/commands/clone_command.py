@@ -26,7 +26,7 @@ those that begin with clone. such as clone.epochs=5; --hps-info lists them.
 
 examples:
   enn clone mine.rec env.id=Minefield --checkpoint-dir runs/mine
-  enn train --checkpoint-dir runs/mine"""
+  enn train --checkpoint-dir runs/mine --resume"""
 
 
 def clone_command(arguments: Sequence[str]) -> int:
@@ -67,9 +67,9 @@ def _summary(result: CloneResult, run_dir: Path, env: EnvConfig) -> str:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
     lines += ["", "next:"]
     if _is_known_to_fit(env, result.state):
-        lines.append(f"  enn train --checkpoint-dir {run_dir} env.id={env.id}")
+        lines.append(f"  enn train --checkpoint-dir {run_dir} --resume env.id={env.id}")
     else:
-        lines.append(f"  enn train --checkpoint-dir {run_dir}")
+        lines.append(f"  enn train --checkpoint-dir {run_dir} --resume")
         lines.append(
             "env.id=... must name the world of the recordings there; it is not known whether "
             f"{env.id} is that"

@@ -11,13 +11,13 @@ from typing import Any, Self, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
 from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
 
@@ -34,36 +34,19 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         console: where; standard output by default.
     """
     console = Console() if console is None else console
-
-    def shown_as(text: str) -> str:
-        return printable(text, console.encoding)
-
-    columns = tuple(map(shown_as, _COLUMNS))
     for suite, result in results.items():
         if not any(m.count for m in result.metrics.values()):
             missing = f", {result.missing} are not over" if result.missing else ""
             said = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
-            console.out(shown_as(said), highlight=False)
+            console.out(printable(said, console.encoding), highlight=False)
     rows = [
-        tuple(map(shown_as, (suite or UNNAMED, name, *_numbers(m), str(result.episodes))))
+        (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
         for suite, result in results.items()
         for name, m in result.metrics.items()
         if m.count
     ]
-    if not rows:
-        return
-    if not console.is_terminal:
-        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-        for row in (columns, *rows):
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            console.out("  ".join(cells).rstrip(), highlight=False)
-        return
-    shown = Table()
-    for i, column in enumerate(columns):  # what does not fit goes on in the next line
-        shown.add_column(column, justify="left" if i < 2 else "right", overflow="fold")
-    for i, row in enumerate(rows):
-        shown.add_row(*row, end_section=i + 1 < len(rows) and rows[i + 1][0] != row[0])
-    console.print(shown, markup=False)
+    if rows:
+        show_table(_COLUMNS, rows, console, num_left=2, by_section=True)
 
 
 def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
@@ -132,15 +115,6 @@ def report(
             for name, result in results.items()
         },
     }
-
-
-def printable(text: str, encoding: str) -> str:
-    """A text in an encoding that may know less: "+-" for "±", and escapes for the rest."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
-    return text
 
 
 def writable(path: Path, field: str) -> Path:

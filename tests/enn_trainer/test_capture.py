@@ -230,6 +230,7 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     command = [
         *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
         *[*CAPTURE, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")],
+        "--resume-or-start",
     ]
     process = subprocess.Popen(
         [*command, "total_timesteps=100000000"], stdout=subprocess.PIPE, text=True

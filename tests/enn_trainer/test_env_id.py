@@ -118,7 +118,7 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(f'version = 5\n[env]\nid = "{FILE}:Mine"\nkwargs = {{size = 4}}\n')
     where = ["--checkpoint-dir", "run"]
     assert run(["train", "--config", str(config), *RUN, *where]) == 0
-    assert run(["train", *where, "total_timesteps=96"]) == 0
+    assert run(["train", *where, "--resume", "total_timesteps=96"]) == 0
     assert "step 96/96 (100%)" in capsys.readouterr().out
     saved = load_checkpoint("run").config.env
     assert (saved.id, saved.kwargs) == (f"{FILE}:Mine", '{"size": 4}')
@@ -184,7 +184,7 @@ def test_loading_an_agent_imports_no_world() -> None:
     code = "import enn_trainer; enn_trainer.load_agent('run'); enn_trainer.load_checkpoint('run')"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     print_config = [sys.executable, "-m", "enn_trainer.train", "--print-config"]
-    subprocess.run([*print_config, "--checkpoint-dir", "run"], check=True, timeout=120)
+    subprocess.run([*print_config, "--checkpoint-dir", "run", "--resume"], check=True, timeout=120)
     assert not mark.exists()
     Path("worlds/my_world.py").unlink()
     assert load_agent("run").obs_space.entities.keys() == {"Input"}

@@ -503,7 +503,7 @@ def test_dry_run_does_one_of_everything_and_keeps_nothing(
     assert enn(["train", "env.id=Xor", *small, *folder]) == 0
     before = sorted(p.name for p in tmp_path.rglob("*"))
     capsys.readouterr()
-    assert enn(["train", *folder, "--dry-run"]) == 0
+    assert enn(["train", *folder, "--resume", "--dry-run"]) == 0
     assert "at step 24" in capsys.readouterr().out, "it begins with what was saved"
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
 

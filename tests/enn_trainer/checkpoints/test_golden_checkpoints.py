@@ -15,7 +15,7 @@ import torch
 from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import state_files
-from enn_trainer.checkpoints.saved_run import find_save
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.settings import ron
 from tests.golden.make_checkpoint import CHECKPOINTS, Farm, said
 
@@ -61,7 +61,7 @@ def resumed(tmp_path: Path, path: Path) -> StateManager:
     assert steps_of(manager) > count
     after = manager.state.agent.state_dict()
     assert any(not torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert find_save(tmp_path / "run").step == 96
+    assert find(tmp_path / "run").step == 96
     return manager
 
 
@@ -87,7 +87,7 @@ FIRST_FIELDS = ("version", "step", "restart", "next_eval_step", "obs_space", "ac
 
 def resaved(tmp_path: Path, **changes: Any) -> Path:
     """The save of this version with what the first version had, and changes of `state.ron`."""
-    saved = find_save(NEWEST)
+    saved = find(NEWEST)
     files = {name: saved.read(name) for name in FIRST_FILES}
     state = ron.loads(files["state.ron"].decode())
     first = {name: state[name] for name in FIRST_FIELDS} | {"version": 1} | changes

@@ -8,7 +8,7 @@ import torch
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.saved_run import find_save
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from entity_env.examples import CherryPick
@@ -35,8 +35,8 @@ def same(one: StateManager, other: StateManager) -> None:
 @pytest.mark.parametrize("path", [GOLDEN, *VERSIONS], ids=lambda path: path.name)
 def test_nothing_is_lost(path: Path, tmp_path: Path) -> None:
     saved = upgrade_checkpoint(path, tmp_path / "new")
-    assert checkpoint.verify(saved.path).step == find_save(path).step
-    assert saved.manifest["why"] == f"upgraded from {find_save(path).path.name}"
+    assert checkpoint.verify(saved.path).step == find(path).step
+    assert saved.manifest["why"] == f"upgraded from {find(path).path.name}"
     same(StateManager(init_path=path), StateManager(init_path=tmp_path / "new"))
 
 
@@ -65,7 +65,7 @@ def test_upgraded_run_goes_on_as_the_old_one_would(tmp_path: Path) -> None:
 def test_save_of_the_first_version_is_upgraded(tmp_path: Path) -> None:
     old = resaved(tmp_path)
     saved = upgrade_checkpoint(old, tmp_path / "new")
-    assert set(saved.manifest["files"]) >= set(find_save(NEWEST).manifest["files"])
+    assert set(saved.manifest["files"]) >= set(find(NEWEST).manifest["files"])
     frame = {"hour": 0, "Sheep": [[0.5, 1.0, 2.0]], "Wolf": [[1.0, 1.0]], "Stone": 1}
     frame["allowed"] = None
     assert said(saved.path, [frame]) == said(old, [frame])

@@ -385,7 +385,7 @@ def test_the_command_clones_and_says_what_is_next(
     assert enn(["clone", str(expert), *SMALL, "clone.epochs=2", "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
     assert "epoch 2/2  left 0s  loss" in out
-    assert f"enn train --checkpoint-dir {run_dir}\n" in out
+    assert f"enn train --checkpoint-dir {run_dir} --resume\n" in out
     assert "env.id=... must name the world of the recordings" in out
     assert "env.id=MoveToOrigin" not in out  # the default, which is another world
 
@@ -398,7 +398,7 @@ def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
     short = ["clone", str(path), *SMALL, "clone.epochs=1", "env.id=Xor"]
     assert enn([*short, "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
-    assert f"enn train --checkpoint-dir {run_dir} env.id=Xor\n" in out
+    assert f"enn train --checkpoint-dir {run_dir} --resume env.id=Xor\n" in out
     assert "must name" not in out
 
 

@@ -90,13 +90,13 @@ def test_a_checkpoint_stands_in_place_of_the_file(
     assert run(["train", "env.id=Xor", *SMALL, f"data_dir={tmp_path}", *folder]) == 0
     capsys.readouterr()
     monkeypatch.setenv("ENN_SEED", "3")
-    found = shown(capsys, *folder, "total_timesteps=99")
+    found = shown(capsys, *folder, "--resume", "total_timesteps=99")
     save = max((tmp_path / "run").glob("step-*"))
     assert found["env.id"] == ('"Xor"', f"checkpoint {save}")
     assert found["seed"] == ("3", "environment variable ENN_SEED")
     assert found["total_timesteps"] == ("99", "command line")
     file = write(tmp_path / "other.toml", 'version = 5\nenv.id = "Count"\n')
-    assert run(["train", "--print-config", "--config", str(file), *folder]) == 0
+    assert run(["train", "--print-config", "--config", str(file), *folder, "--resume"]) == 0
     out = capsys.readouterr().out
     assert out.count(f"{file} differs in env.id") == 1
     assert f"checkpoint {save}" in out

@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
     assert cli(tmp_path / "data", *checkpoint, "total_timesteps=24").returncode == 0
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data").write_text("a file")
-    ended = cli(tmp_path / "data", *checkpoint, "total_timesteps=48")
+    ended = cli(tmp_path / "data", *checkpoint, "--resume", "total_timesteps=48")
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: data_dir: expected to write ")
     assert ended.stderr.count("\n") == 1

@@ -1,0 +1,110 @@
+"""A folder that has a run in it already: continued, refused, or set aside for a new one."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.checkpoints.find_save import newest
+from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.errors import CheckpointError
+
+Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
+"""What to do with the run in a folder: continue it if there is one, continue it, have none, or
+begin another one in its place."""
+EXISTING: tuple[Existing, ...] = ("continue", "resume", "refuse", "replace")
+
+SET_ASIDE = ".replaced-"
+"""How the folder of a run that was replaced begins."""
+_FILES = ("index.json", PINS, "eval-step-*.json")
+"""What lies beside the saves of a run and belongs to them."""
+
+
+def saves_of(run_dir: Path) -> list[Path]:
+    """What makes a folder that of a run, oldest first.
+
+    Its saves, valid or damaged, and those of enn_trainer 0.1.16.
+    """
+    if not run_dir.is_dir():
+        return []
+    published = [
+        path for path in sorted(run_dir.iterdir()) if published_checkpoint.is_published(path)
+    ]
+    return [*published, *reversed(checkpoint.saved_paths(run_dir))]
+
+
+def save_to_continue(
+    run_dir: Path, existing: Existing, say: Callable[[str], None]
+) -> checkpoint.Checkpoint | None:
+    """The newest valid save of the run in a folder; None for a run that begins there.
+
+    Args:
+        run_dir: the folder.
+        existing: what to do with a run that is there.
+        say: is told what was wrong with newer saves.
+
+    Raises:
+        CheckpointError: there is a run and should be none, or the other way round; or it cannot be
+            continued.
+    """
+    if (run_dir / checkpoint.MANIFEST).exists() or published_checkpoint.is_published(run_dir):
+        raise CheckpointError(
+            f"--checkpoint-dir: expected the folder of a run, {run_dir} is one of its saves; "
+            "--resume-from starts from it"
+        )
+    if existing == "replace":
+        return None
+    saves = saves_of(run_dir)
+    if not saves:
+        if existing == "resume":
+            raise CheckpointError(
+                f"--resume: expected a run to continue in {run_dir}, there is none; "
+                "--resume-or-start begins one then"
+            )
+        return None
+    if existing == "refuse":
+        raise CheckpointError(
+            f"--checkpoint-dir: expected a folder without a run, {run_dir} has one, up to "
+            f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
+            "--resume-or-start is for jobs that are started again and again"
+        )
+    return newest(run_dir, say, to_continue=True)
+
+
+def set_aside(run_dir: Path) -> Path | None:
+    """Move the run in a folder into a hidden one beside, for another run in its place.
+
+    If this is interrupted the newest saves are still where they were.
+
+    Returns:
+        Where it is now; None if there is none.
+
+    Raises:
+        CheckpointError: it cannot be moved.
+    """
+    saves = saves_of(run_dir)
+    if not saves:
+        return None
+    beside = [path for pattern in _FILES for path in sorted(run_dir.glob(pattern))]
+    try:
+        aside = _new_folder(run_dir)
+        for path in [*saves, *beside]:
+            path.rename(aside / path.name)
+    except OSError as error:
+        raise CheckpointError(
+            f"--force: {run_dir} cannot be set aside: {error.strerror}; what was not moved is there"
+        ) from None
+    return aside
+
+
+def _new_folder(run_dir: Path) -> Path:
+    base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
+    for i in range(1, 1000):
+        folder = run_dir / (base if i == 1 else f"{base}-{i}")
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:  # another one within the same second
+            continue
+    raise CheckpointError(f"{run_dir}: too many folders named {base}")

@@ -1,0 +1,147 @@
+"""Saves by what a person calls them: their folders, RUN@STEP, RUN@latest, RUN@best."""
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
+from enn_trainer.settings.config_io import load_config
+
+_BOUND = re.compile(r"\s*(\S+)\s+(min|max)\s*")
+
+
+class Best(NamedTuple):
+    """What makes one save better than another."""
+
+    metric: str
+    is_max: bool
+
+    def of(self, saves: Sequence[checkpoint.Checkpoint]) -> list[checkpoint.Checkpoint]:
+        """The saves that have been measured, the best first; of equals the earlier."""
+        measured = [(self._value(saved), saved) for saved in saves]
+        sign = -1.0 if self.is_max else 1.0
+        found = [(sign * value, saved.step, saved) for value, saved in measured if value == value]
+        return [saved for *_, saved in sorted(found, key=lambda entry: entry[:2])]
+
+    def _value(self, saved: checkpoint.Checkpoint) -> float:
+        value = saved.manifest.get("metrics", {}).get(self.metric, math.nan)
+        return float(value) if isinstance(value, int | float) else math.nan
+
+
+def read_best(text: str) -> Best:
+    """What a text such as "eval/episodic_reward.mean max" says.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    match = _BOUND.fullmatch(text)
+    if match is None:
+        raise CheckpointError(
+            f'best: expected a metric and min or max, such as "eval/episodic_reward.mean max", '
+            f"got {text!r}"
+        )
+    return Best(match[1], match[2] == "max")
+
+
+def find(
+    path: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> checkpoint.Checkpoint:
+    """The save that a path means: its own, or the newest valid one of a run.
+
+    One of enn_trainer 0.1.16 is taken only where there is none of ours: a run that was continued
+    with this program is newer than what it began with.
+
+    Args:
+        path: a checkpoint, or the folder of a run; or as `resolve` says.
+        say: told what was wrong with newer ones.
+        to_continue: whether the run goes on, which needs all of a save.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    path = resolve(path)
+    if (path / checkpoint.MANIFEST).exists():
+        return checkpoint.verify(path)
+    saved = newest(path, say, to_continue)
+    return checkpoint.find(path, say) if saved is None else saved
+
+
+def newest(
+    run_dir: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> checkpoint.Checkpoint | None:
+    """As `find`, of the folder of a run; None without a save.
+
+    Raises:
+        CheckpointError: there are saves, but none is valid.
+    """
+    saved = checkpoint.newest(run_dir, say)
+    return published_checkpoint.find(run_dir, say, to_continue) if saved is None else saved
+
+
+def resolve(path: Path) -> Path:
+    """The folder or file that a path means; what is there is meant by its own name.
+
+    `RUN@STEP` is the save of a run at that step, `RUN@latest` its newest valid one, and `RUN@best`
+    the best one by the first entry of `checkpoint.best` of its configuration.
+
+    Raises:
+        CheckpointError: the run has no such save.
+    """
+    name, at, which = path.name.rpartition("@")
+    run_dir = path.with_name(name) if name else path
+    if not at or path.exists() or not run_dir.is_dir():
+        return path
+    if which.isdecimal():
+        return _at_step(run_dir, int(which))
+    if which == "latest":
+        return checkpoint.find(run_dir).path
+    if which == "best":
+        return _best(run_dir).path
+    raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
+
+
+def valid_saves(run_dir: Path) -> list[checkpoint.Checkpoint]:
+    """The valid saves of a run, oldest first."""
+    valid = []
+    for path in reversed(checkpoint.saved_paths(run_dir)):
+        with contextlib.suppress(CheckpointError):
+            valid.append(checkpoint.verify(path))
+    return valid
+
+
+def config_of(saved: checkpoint.Checkpoint) -> TrainConfig:
+    """The configuration of a save."""
+    return load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+
+
+def _at_step(run_dir: Path, step: int) -> Path:
+    path = run_dir / f"step-{step:012d}"
+    if not path.is_dir():
+        steps = [str(int(p.name.removeprefix("step-"))) for p in checkpoint.saved_paths(run_dir)]
+        raise CheckpointError(
+            f"{run_dir}@{step}: expected a save of that step, there are those of "
+            f"{', '.join(reversed(steps)) or 'none'}"
+        )
+    return path
+
+
+def _best(run_dir: Path) -> checkpoint.Checkpoint:
+    saves = valid_saves(run_dir)
+    if not saves:
+        raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
+    settings: Any = getattr(config_of(saves[-1]), "checkpoint", None)
+    if not getattr(settings, "best", None):
+        raise CheckpointError(
+            f"{run_dir}@best: expected a run that keeps its best saves, as with "
+            "'checkpoint.best=[\"eval/episodic_reward.mean max\"]'; this one does not"
+        )
+    by = read_best(settings.best[0])
+    best = by.of(saves)
+    if not best:
+        raise CheckpointError(f"{run_dir}@best: no save has a {by.metric}, by which it is judged")
+    return best[0]

@@ -1,0 +1,109 @@
+"""Which settings may change in a run that continues, and which of these change what is learnt."""
+
+import dataclasses
+import json
+from typing import Any, NamedTuple
+
+from enn_trainer.schedules import as_written
+from enn_trainer.settings.config_help import joined
+from enn_trainer.settings.config_sources import as_data, in_one_line
+
+FIXED = {
+    "net": "the weights are those of this network",
+    "vf_net": "the weights are those of this network",
+    "ppo.value_bins": "the values are probabilities of these bins",
+    "optim.name": "the moments are those of this optimizer",
+    "optim.kwargs": "the moments are those of this optimizer",
+}
+"""What a run keeps: why, by fields or sections."""
+
+FREE = {
+    **dict.fromkeys(
+        ["rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"],
+        "how work is split does not change what is learnt",
+    ),
+    **dict.fromkeys(
+        ["cuda", "cuda_empty_cache", "torch_deterministic"],
+        "where something is computed changes no more than its rounding",
+    ),
+    **dict.fromkeys(
+        ["total_timesteps", "max_train_time", "stop"], "who continues a run says how far it goes"
+    ),
+    **dict.fromkeys(
+        [
+            *["name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"],
+            *["mlflow_tracking_uri"],
+        ],
+        "it says where numbers go",
+    ),
+    **dict.fromkeys(
+        [
+            *["capture_samples", "capture_logits", "capture_samples_subsample"],
+            *["eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"],
+            "eval.capture_videos",
+        ],
+        "it says what is recorded",
+    ),
+    **dict.fromkeys(
+        ["eval.interval", "eval.run_on_first_step"], "it says when the agent is measured, not how"
+    ),
+    **dict.fromkeys(["env.validate"], "it finds mistakes and changes nothing"),
+    "checkpoint": "it says what is saved and kept",
+}
+"""What a run may change without a word: why, by fields or sections."""
+
+
+class Change(NamedTuple):
+    """A field in which two configurations differ."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} {shown(self.before)} -> {shown(self.after)}"
+
+
+def changes(before: object, after: object, path: str = "") -> list[Change]:
+    """The fields in which two configurations differ; a section that only one has is one of them."""
+    if not dataclasses.is_dataclass(before) or type(before) is not type(after):
+        return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
+    found = []
+    for field in dataclasses.fields(before):
+        pair = getattr(before, field.name), getattr(after, field.name)
+        if "json_text" in field.metadata and json.loads(pair[0]) == json.loads(pair[1]):
+            continue
+        found += changes(*pair, joined(path, field.name))
+    return found
+
+
+def fixed(found: list[Change]) -> list[Change]:
+    """The changes that a run which continues cannot make."""
+    return [change for change in found if _is_among(change.path, FIXED)]
+
+
+def worth_a_line(found: list[Change]) -> list[Change]:
+    """The changes that a run which continues makes, and learns or measures otherwise by."""
+    settled = {**FIXED, **FREE}
+    return [change for change in found if not _is_among(change.path, settled)]
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in a file, in one line; of a section what is not as by default."""
+    if not dataclasses.is_dataclass(value):
+        return in_one_line(as_data(value))
+    fields = (
+        f"{field.name}: {shown(getattr(value, field.name))}"
+        for field in dataclasses.fields(value)
+        if getattr(value, field.name) != _default(field)
+    )
+    return f"({', '.join(fields)})"
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def _is_among(path: str, settings: dict[str, str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in settings)

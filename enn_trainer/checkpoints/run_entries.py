@@ -1,0 +1,107 @@
+"""What lies in the folder of a run: saves that are valid or damaged, and what is none."""
+
+import fnmatch
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.checkpoints.existing_run import SET_ASIDE
+from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.errors import CheckpointError
+
+PUBLISHED = "of enn_trainer 0.1.16"
+_KINDS = {
+    ".writing-": "not complete",
+    ".deleting-": "being deleted",
+    ".damaged-": "damaged, set aside",
+    SET_ASIDE: "a run that was replaced",
+}
+_BESIDE = ("index.json", PINS, ".lock", ".index-*", f".writing-{PINS}", "eval-step-*.json")
+"""What is no save and belongs to a run."""
+
+
+class Entry(NamedTuple):
+    """Something in the folder of a run.
+
+    Attributes:
+        path: where.
+        kind: "valid", "damaged", or what it is instead of a save of ours.
+        problems: what is wrong with it, in words.
+        notes: what is strange but harmless.
+        step: of a save, None if that is not known.
+        size: bytes of all files.
+        manifest: what the manifest says, if it can be read.
+    """
+
+    path: Path
+    kind: str
+    problems: list[str]
+    notes: list[str]
+    step: int | None
+    size: int
+    manifest: Mapping[str, Any]
+
+
+def entries(run_dir: Path) -> list[Entry]:
+    """What lies in the folder of a run, the newest save first, what is none last."""
+    saves = checkpoint.saved_paths(run_dir)
+    others = [
+        path
+        for path in sorted(run_dir.iterdir())
+        if path not in saves and not any(fnmatch.fnmatch(path.name, known) for known in _BESIDE)
+    ]
+    found = [examined(path) for path in saves] + [_other(path) for path in others]
+    return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
+
+
+def examined(path: Path) -> Entry:
+    """A save after comparing every file with the manifest, or one of enn_trainer 0.1.16."""
+    if published_checkpoint.is_published(path):
+        return _published(path)
+    try:
+        saved = checkpoint.Checkpoint(path, checkpoint.read_manifest(path / checkpoint.MANIFEST))
+    except CheckpointError as error:
+        step = path.name.removeprefix("step-")
+        number = int(step) if step.isdecimal() else None
+        return Entry(path, "damaged", [str(error)], [], number, _size(path), {})
+    problems = []
+    for name in saved.manifest["files"]:
+        try:
+            saved.read(name)
+        except CheckpointError as error:
+            problems.append(str(error))
+    known = {checkpoint.MANIFEST, *saved.manifest["files"]}
+    notes = [
+        f"{file}: not in the manifest" for file in sorted(path.iterdir()) if file.name not in known
+    ]
+    kind = "damaged" if problems else "valid"
+    return Entry(path, kind, problems, notes, saved.step, _size(path), saved.manifest)
+
+
+def _published(path: Path) -> Entry:
+    try:
+        saved = published_checkpoint.find(path)
+        assert saved is not None
+    except CheckpointError as error:
+        return Entry(path, "damaged", [str(error)], [], None, _size(path), {})
+    notes = [f"{path}: {PUBLISHED}, which kept no sums to compare with"]
+    return Entry(path, PUBLISHED, [], notes, saved.step, _size(path), {})
+
+
+def _other(path: Path) -> Entry:
+    if published_checkpoint.is_published(path):
+        return _published(path)
+    kinds = (kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix))
+    return Entry(path, next(kinds, "not of this program"), [], [], None, _size(path), {})
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    total = 0
+    for file in files:
+        try:
+            total += file.lstat().st_size if file.is_file() else 0
+        except OSError:  # deleted meanwhile
+            continue
+    return total

@@ -1,0 +1,241 @@
+"""The command `enn checkpoints`."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
+from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints.run_entries import Entry, entries, examined
+from enn_trainer.command import OneLineParser, failed
+from enn_trainer.commands.check_command import positive
+from enn_trainer.commands.diff_saves import diff_saves
+from enn_trainer.commands.prune_saves import policy_of, prune
+from enn_trainer.commands.show_save import in_bytes, show_save
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.tables import printable, show_table
+
+_EPILOG = """\
+A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
+or a RUN, of which the newest valid one is taken."""
+_SHOWN_METRICS = ("eval/episodic_reward.mean", "episodic_reward.mean", "losses/entropy")
+
+
+def checkpoints_command(arguments: Sequence[str]) -> int:
+    """`enn checkpoints`: list, verify, delete, pin, show and compare saves.
+
+    Returns:
+        0 if all is well, 1 if a save is damaged or two are different, 2 for a mistake in the
+        arguments.
+    """
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except (ConfigError, CheckpointError) as error:
+        return failed(error)
+
+
+def _list(options: argparse.Namespace) -> int:
+    run_dir = _run_dir(options.path)
+    found, pinned = entries(run_dir), pins.read_pins(run_dir)
+    if options.json:
+        print(json.dumps([_as_json(entry, pinned) for entry in found], indent=1))
+        return 0
+    if not found:
+        print(f"{run_dir}: nothing is saved here")
+        return 0
+    metrics = [
+        key for key in _SHOWN_METRICS if any(key in e.manifest.get("metrics", {}) for e in found)
+    ]
+    columns = ["name", "is", "saved", "because", "pinned", "step", "size", *metrics]
+    rows = [
+        [
+            *[entry.path.name, entry.kind, _text(entry, "created"), _text(entry, "why")],
+            "" if entry.path.name not in pinned else pinned[entry.path.name] or "yes",
+            "" if entry.step is None else str(entry.step),
+            in_bytes(entry.size),
+            *(_number(entry, key) for key in metrics),
+        ]
+        for entry in found
+    ]
+    show_table(columns, rows, Console(), num_left=5)
+    damaged = [entry for entry in found if entry.kind == "damaged"]
+    if damaged:
+        print(f"\nwhat is damaged says: enn checkpoints verify {run_dir}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    bad: list[Entry] = []
+    console = Console()
+    for path in map(resolve, options.paths):
+        is_run = path.is_dir() and not _is_save(path)
+        found = (
+            [e for e in entries(path) if _is_save(e.path) or e.kind == "damaged"] if is_run else []
+        )
+        if is_run and not found:
+            raise CheckpointError(
+                f"{path}: expected a save, or a run with some in it, found neither"
+            )
+        if not is_run and not path.is_dir():
+            raise CheckpointError(f"{path}: expected a save or a run, there is none")
+        for entry in found if is_run else [examined(path)]:
+            for line in [*entry.problems, *entry.notes]:
+                print(printable(line, console.encoding))
+            num_files = len(entry.manifest.get("files", {}))
+            what = f", {num_files} files, {in_bytes(entry.size)}" if num_files else ""
+            print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
+            bad += [entry] if entry.problems else []
+    if bad:
+        print(
+            f"\n{len(bad)} damaged; a run that is resumed, evaluated or played takes the newest "
+            "valid one by itself"
+        )
+    return 1 if bad else 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    run_dir = _run_dir(options.path)
+    policy = policy_of(run_dir)
+    given = {
+        "keep": options.keep,
+        "keep_every_steps": options.keep_every_steps,
+        "best": options.best,
+    }
+    if any(value is not None for value in given.values()):
+        policy.keep, policy.keep_every_steps, policy.best = 1, None, []
+    for name, value in given.items():
+        if value is not None:
+            setattr(policy, name, value)
+    pruned = prune(run_dir, policy, options.dry_run)
+    sizes = {
+        p.saved.path: sum(f["size"] for f in p.saved.manifest["files"].values()) for p in pruned
+    }
+    word = "would go" if options.dry_run else "deleted"
+    rows = [
+        (p.saved.path.name, "; ".join(p.reasons) or word, in_bytes(sizes[p.saved.path]))
+        for p in pruned
+    ]
+    if rows:
+        show_table(("name", "stays because", "size"), rows, Console(), num_left=2)
+    gone = [p.saved.path for p in pruned if not p.reasons]
+    print(f"{len(gone)} of {len(pruned)} {word}, {in_bytes(sum(sizes[path] for path in gone))}")
+    if options.dry_run and gone:
+        print(
+            "the same without --dry-run deletes them; enn checkpoints pin SAVE keeps one for good"
+        )
+    return 0
+
+
+def _pin(options: argparse.Namespace) -> int:
+    path = resolve(options.path)
+    saved = checkpoint.find(path)
+    pins.pin(saved, options.note)
+    print(
+        f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
+    )
+    return 0
+
+
+def _unpin(options: argparse.Namespace) -> int:
+    path = resolve(options.path)
+    pins.unpin(path)
+    print(f"{path}: not pinned any more")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    show_save(options.path, Console(), options.config, options.tensors)
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    return 0 if diff_saves(options.one, options.other, Console()) else 1
+
+
+def _run_dir(path: Path) -> Path:
+    if not path.is_dir() or _is_save(path):
+        raise ConfigError(f"RUN: expected the folder of a run, got {path}")
+    return path
+
+
+def _is_save(path: Path) -> bool:
+    """Whether a folder is a save, which may be damaged."""
+    is_ours = (path / checkpoint.MANIFEST).exists() or path in checkpoint.saved_paths(path.parent)
+    return is_ours or published_checkpoint.is_published(path)
+
+
+def _text(entry: Entry, key: str) -> str:
+    return str(entry.manifest.get(key, ""))
+
+
+def _number(entry: Entry, key: str) -> str:
+    value = entry.manifest.get("metrics", {}).get(key)
+    return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def _as_json(entry: Entry, pinned: dict[str, str]) -> dict[str, object]:
+    about = {key: entry.manifest.get(key) for key in ("created", "why", "metrics")}
+    return {
+        "name": entry.path.name,
+        "is": entry.kind,
+        "step": entry.step,
+        "size": entry.size,
+        **about,
+        "pinned": pinned.get(entry.path.name),
+        "problems": entry.problems,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="enn checkpoints",
+        description="List, verify, delete, pin, show and compare saves.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> OneLineParser:
+        command: OneLineParser = commands.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(run=run)
+        return command
+
+    listing = add("list", _list, "say what is in the folder of a run")
+    listing.add_argument("path", type=Path, metavar="RUN")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    verify = add("verify", _verify, "compare every file with the manifest")
+    verify.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="saves or runs")
+    pruning = add("prune", _prune, "delete saves that need not be kept")
+    pruning.add_argument("path", type=Path, metavar="RUN")
+    pruning.add_argument("--keep", type=positive, metavar="N", help="the newest")
+    pruning.add_argument(
+        "--keep-every-steps", type=positive, metavar="N", help="the first of so many steps"
+    )
+    pruning.add_argument(
+        "--best", action="append", metavar='"METRIC max"', help="the best; may be repeated"
+    )
+    pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
+    pinning = add("pin", _pin, "never delete a save")
+    pinning.add_argument("path", type=Path, metavar="SAVE")
+    pinning.add_argument("--note", default="", metavar="TEXT", help="why")
+    unpinning = add("unpin", _unpin, "let a pinned save be deleted again")
+    unpinning.add_argument("path", type=Path, metavar="SAVE")
+    showing = add("show", _show, "say what is in a save")
+    showing.add_argument("path", type=Path, metavar="SAVE")
+    showing.add_argument("--config", action="store_true", help="the whole configuration")
+    showing.add_argument("--tensors", action="store_true", help="every tensor")
+    diffing = add("diff", _diff, "say how two saves differ; status 1 if they do")
+    diffing.add_argument("one", type=Path, metavar="A")
+    diffing.add_argument("other", type=Path, metavar="B")
+    return parser

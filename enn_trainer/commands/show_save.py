@@ -1,0 +1,127 @@
+"""What is in a save, for people."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import Tensor
+
+from enn_trainer.checkpoints.contents import Contents, read_contents
+from enn_trainer.checkpoints.pins import read_pins
+from enn_trainer.settings.config_sources import in_one_line
+from enn_trainer.tables import aligned, printable, show_table
+from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
+
+_NOT_MADE_BY = ("step", "why", "created", "files", "metrics", "sha256", "packages", "format")
+
+
+def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None:
+    """Say what is in a save.
+
+    Args:
+        path: of the save, as `find_save.resolve` takes it.
+        console: where.
+        config: also the configuration.
+        tensors: also every tensor.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    contents = read_contents(path)
+    for line in [str(contents.path), *aligned(_facts(contents))]:
+        console.out(printable(line, console.encoding), highlight=False)
+    if config:
+        console.out(f"\n{contents.config.rstrip()}", highlight=False)
+    if tensors:
+        rows = [
+            (file, name, _shape(tensor), str(tensor.dtype).removeprefix("torch."), norm_of(tensor))
+            for file, found in contents.tensors.items()
+            for name, tensor in sorted(found.items())
+        ]
+        console.out("")
+        show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
+    console.out(
+        f"\nto measure it:     enn eval {contents.path}"
+        f"\nto train from it:  enn train --checkpoint-dir NEW --resume-from {contents.path}",
+        highlight=False,
+    )
+
+
+def in_bytes(size: int) -> str:
+    """A number of bytes for people."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def norm_of(tensor: Tensor) -> str:
+    """The length of a tensor as a vector."""
+    return f"{tensor.double().norm().item():.4g}"
+
+
+def spaces_in_words(
+    obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> list[tuple[str, str]]:
+    """The features of each entity type, and the choices of each action."""
+    rows = [("global", ", ".join(obs_space.global_features) or "no features")]
+    rows += [
+        (f"entity {name}", ", ".join(entity.features) or "no features")
+        for name, entity in obs_space.entities.items()
+    ]
+    for name, space in action_space.items():
+        kind = type(space).__name__.removesuffix("ActionSpace")
+        labels = (
+            "" if isinstance(space, SelectEntityActionSpace) else ", ".join(space.index_to_label)
+        )
+        rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
+    return rows
+
+
+def _facts(contents: Contents) -> list[tuple[str, str]]:
+    manifest, state = contents.manifest, contents.state
+    facts = [("step", str(state["step"]))]
+    if "packages" in manifest:  # not of one that enn_trainer 0.1.16 wrote
+        size = sum(file["size"] for file in manifest["files"].values())
+        packages = {**manifest["packages"], "python": manifest["python"]}
+        facts += [
+            ("saved", f"{manifest['created']}, because: {manifest['why']}"),
+            ("size", f"{in_bytes(size)} in {len(manifest['files'])} files"),
+            ("packages", ", ".join(f"{name} {version}" for name, version in packages.items())),
+        ]
+        facts += [
+            (name, _text(value))
+            for name, value in manifest.items()
+            if name not in (*_NOT_MADE_BY, "python") and value is not None
+        ]
+        metrics = manifest.get("metrics", {})
+        facts += [(f"metric {name}", f"{value:.6g}") for name, value in sorted(metrics.items())]
+    else:
+        facts.append(("saved", "by enn_trainer 0.1.16"))
+    note = read_pins(contents.path.resolve().parent).get(contents.path.resolve().name)
+    if note is not None:
+        facts.append(("pinned", note or "yes"))
+    facts += [
+        (name.replace("_", " "), _text(value))
+        for name, value in state.items()
+        if name not in ("step", "memory", *manifest) and value not in (None, "", {})
+    ]
+    numbers = sum(
+        tensor.numel() for found in contents.tensors.values() for tensor in found.values()
+    )
+    count = sum(map(len, contents.tensors.values()))
+    facts.append(("tensors", f"{count} with {numbers:,} numbers"))
+    return facts + spaces_in_words(contents.obs_space, contents.action_space)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else in_one_line(value)
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"

@@ -1,0 +1,442 @@
+"""`enn checkpoints`: what is saved is listed, verified, deleted, pinned, shown and compared."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from enn_trainer import CheckpointError, StateManager, load_agent, train
+from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.find_save import read_best, resolve, valid_saves
+from enn_trainer.checkpoints.pins import pin, read_pins
+from enn_trainer.cli import run
+from enn_trainer.tables import show_table
+from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
+from tests.enn_trainer.one_line import refused
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Meadow
+
+STEPS = (24, 48, 72)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with three saves."""
+    folder = tmp_path_factory.mktemp("trained")
+    settings = [*SMALL, f"data_dir={folder}"]
+    manager = StateManager(checkpoint_dir=folder / "run", overrides=settings)
+    manager.save_interval_s = 0.0
+    train(manager, Meadow)
+    return folder / "run"
+
+
+@pytest.fixture
+def run_dir(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it, with just these saves."""
+    shutil.copytree(trained, tmp_path / "run")
+    for path in saves.saved_paths(tmp_path / "run"):
+        if int(path.name.removeprefix("step-")) not in STEPS:
+            shutil.rmtree(path)
+    return tmp_path / "run"
+
+
+def at(run_dir: Path, step: int) -> Path:
+    return run_dir / f"step-{step:012d}"
+
+
+def with_metrics(run_dir: Path, **returns: float) -> None:
+    """Let saves have a measured return, as if they had been written with it."""
+    for step, value in returns.items():
+        path = at(run_dir, int(step.removeprefix("at_"))) / "manifest.json"
+        content = json.loads(path.read_text())
+        content["metrics"] = {"eval/episodic_reward.mean": value}
+        content["sha256"] = saves._own_hash(content)
+        path.write_text(json.dumps(content))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
+    capsys.readouterr()
+    assert run(["checkpoints", *map(str, arguments)]) == status
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "\x1b" not in captured.out
+    return captured.out
+
+
+def steps(run_dir: Path) -> set[int]:
+    return {int(path.name.removeprefix("step-")) for path in saves.saved_paths(run_dir)}
+
+
+@contextlib.contextmanager
+def going_on(run_dir: Path) -> Iterator[None]:
+    """A run holds the lock of its folder."""
+    lock = os.open(run_dir / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+# List and verify
+
+
+def test_list_says_what_is_in_the_folder(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_metrics(run_dir, at_48=0.5)
+    run(["checkpoints", "pin", str(at(run_dir, 24)), "--note", "for the paper"])
+    flip(at(run_dir, 72) / "config.ron")
+    shutil.copytree(GOLDEN, run_dir / "latest-step000000004096")
+    (run_dir / "best-step000000000096").mkdir()
+    (run_dir / ".writing-step-000000000096-7").mkdir()
+    (run_dir / "eval-step-000000000048.json").write_text("{}")
+    lines = said(capsys, "list", run_dir).splitlines()
+    rows = {line.split("  ")[0]: line for line in lines}
+    assert " damaged " in rows["step-000000000072"]
+    assert " valid " in rows["step-000000000048"]
+    assert rows["step-000000000048"].endswith(" 0.5")
+    assert "for the paper" in rows["step-000000000024"]
+    assert "interval" in rows["step-000000000024"]
+    assert "0.1.16" in rows["latest-step000000004096"]
+    assert "4096" in rows["latest-step000000004096"].split()
+    assert "not of this program" in rows["best-step000000000096"]
+    assert "not complete" in rows[".writing-step-000000000096-7"]
+    assert not {"index.json", "pins.json", "eval-step-000000000048.json"} & rows.keys()
+    assert f"enn checkpoints verify {run_dir}" in lines[-1]
+
+
+def test_list_for_programs(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_metrics(run_dir, at_24=1.0)
+    (at(run_dir, 48) / "manifest.json").unlink()
+    newest, damaged, oldest = json.loads(said(capsys, "list", run_dir, "--json"))
+    assert (newest["step"], newest["is"], newest["pinned"]) == (72, "valid", None)
+    assert (damaged["step"], damaged["is"]) == (48, "damaged")
+    assert "manifest.json" in damaged["problems"][0]
+    assert oldest["metrics"] == {"eval/episodic_reward.mean": 1.0}
+    assert oldest["size"] == sum(path.stat().st_size for path in at(run_dir, 24).iterdir())
+
+
+def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing is saved here" in said(capsys, "list", tmp_path)
+
+
+def test_what_comes_from_a_file_does_not_move_the_cursor(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_table(("a",), [("\x1b[31mred\nline",)], Console())
+    assert "\\x1b[31mred\\nline" in capsys.readouterr().out
+
+
+def test_verify_finds_nothing_where_nothing_is_wrong(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said(capsys, "verify", run_dir, f"{run_dir}@24", at(run_dir, 48), GOLDEN)
+    assert told.count(": valid, ") == 5
+    assert "0.1.16" in told
+
+
+def test_verify_names_every_damaged_file(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(at(run_dir, 48) / "state.agent.safetensors")
+    (at(run_dir, 48) / "config.ron").unlink()
+    (at(run_dir, 24) / "note.txt").write_text("mine")
+    told = said(capsys, "verify", run_dir, status=1)
+    assert "state.agent.safetensors: damaged, its sha256" in told
+    assert "config.ron: cannot be read" in told
+    assert "note.txt: not in the manifest" in told
+    assert told.count(": valid, ") == 2
+    assert "1 damaged" in told
+    assert "1 damaged" in said(capsys, "verify", at(run_dir, 48), status=1)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": {}}', '"\x00"'])
+def test_verify_finds_a_damaged_manifest(
+    content: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (at(run_dir, 24) / "manifest.json").write_text(content)
+    assert "manifest.json" in said(capsys, "verify", run_dir, status=1)
+    (at(run_dir, 24) / "manifest.json").unlink()
+    assert "manifest.json" in said(capsys, "verify", f"{run_dir}@24", status=1)
+
+
+def test_verify_finds_a_damaged_save_of_the_published_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = tmp_path / "run/latest-step000000004096"
+    shutil.copytree(GOLDEN, save)
+    (save / "state.agent.msgpack").write_bytes(b"\x80")
+    assert "damaged" in said(capsys, "verify", tmp_path / "run", status=1)
+
+
+# Prune and pin
+
+
+def test_prune_keeps_the_newest(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "0 of 3 deleted" in said(capsys, "prune", run_dir), "as the run itself does"
+    told = said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
+    assert "2 of 3 would go" in told
+    assert steps(run_dir) == {24, 48, 72}
+    told = said(capsys, "prune", run_dir, "--keep", 1)
+    assert "2 of 3 deleted" in told
+    assert "the newest" in told
+    assert steps(run_dir) == {72}
+    (listed,) = json.loads((run_dir / "index.json").read_text())
+    assert listed["step"] == 72
+    assert not list(run_dir.glob(".deleting-*"))
+
+
+def test_prune_keeps_what_is_pinned_and_leaves_alone_what_is_no_valid_save(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "pin", f"{run_dir}@24")
+    flip(at(run_dir, 72) / "config.ron")
+    (run_dir / "best-step000000000007").mkdir()
+    told = said(capsys, "prune", run_dir, "--keep", 1)
+    assert "pinned" in told
+    assert steps(run_dir) == {24, 48, 72}, "the newest valid one and the pinned one"
+    assert (run_dir / "best-step000000000007").is_dir()
+
+
+def test_prune_keeps_one_of_each_window(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "prune", run_dir, "--keep-every-steps", 30)
+    assert "first from 30 on" in told
+    assert steps(run_dir) == {48, 72}
+
+
+@pytest.mark.parametrize(("which", "kept"), [("max", {48, 72}), ("min", {24, 72})])
+def test_prune_keeps_the_best(
+    which: str, kept: set[int], run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_metrics(run_dir, at_24=-1.0, at_48=2.0)
+    told = said(capsys, "prune", run_dir, "--best", f"eval/episodic_reward.mean {which}")
+    assert "best by eval/episodic_reward.mean" in told
+    assert steps(run_dir) == kept
+
+
+def test_prune_waits_for_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with going_on(run_dir):
+        line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
+    assert "a run goes on here" in line
+    assert steps(run_dir) == {24, 48, 72}
+    said(capsys, "prune", run_dir, "--keep", "1")
+
+
+def test_prune_deletes_nothing_if_it_is_not_known_what_is_pinned(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content in ("{", "[1]", '{"step-000000000024": 3}', "[" * 100_000):
+        (run_dir / "pins.json").write_text(content)
+        line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
+        assert "pins.json" in line
+    assert steps(run_dir) == {24, 48, 72}
+
+
+def test_pins_are_set_and_taken_away_also_while_a_run_goes_on(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with going_on(run_dir):
+        said(capsys, "pin", f"{run_dir}@24", "--note", "first")
+        said(capsys, "pin", run_dir)
+        assert read_pins(run_dir) == {at(run_dir, 24).name: "first", at(run_dir, 72).name: ""}
+        said(capsys, "unpin", f"{run_dir}@24")
+    assert read_pins(run_dir) == {at(run_dir, 72).name: ""}
+    shutil.rmtree(at(run_dir, 72))
+    said(capsys, "unpin", at(run_dir, 72))
+    assert read_pins(run_dir) == {}
+    line = refused(["checkpoints", "unpin", str(at(run_dir, 48))], capsys)
+    assert "expected a pinned save" in line
+
+
+def test_pins_are_as_they_were_if_they_cannot_be_written(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin(saves.verify(at(run_dir, 24)), "first")
+    before = (run_dir / "pins.json").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"pins.json: cannot be written: No space"):
+        pin(saves.verify(at(run_dir, 48)))
+    assert (run_dir / "pins.json").read_bytes() == before
+    assert not list(run_dir.glob(".writing-*"))
+
+
+def test_a_save_that_is_deleted_in_this_moment_is_not_pinned(run_dir: Path) -> None:
+    saved = saves.verify(at(run_dir, 24))
+    shutil.rmtree(saved.path)
+    with pytest.raises(CheckpointError, match="was deleted"):
+        pin(saved)
+    assert read_pins(run_dir) == {}
+
+
+def test_a_damaged_save_is_not_pinned(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(at(run_dir, 24) / "config.ron")
+    assert "config.ron" in refused(["checkpoints", "pin", str(at(run_dir, 24))], capsys)
+
+
+# Show and diff
+
+
+def test_show_says_what_is_in_a_save(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "pin", run_dir, "--note", "for the paper")
+    told = said(capsys, "show", run_dir)
+    for words in ("because: interval", "torch 2.", "for the paper", "entity sheep", "action walk"):
+        assert words in told, told
+    assert "d_model: 8" not in told
+    assert f"--resume-from {at(run_dir, 72)}" in told
+    assert "d_model: 8," in said(capsys, "show", f"{run_dir}@24", "--config")
+    told = said(capsys, "show", run_dir, "--tensors")
+    for name, tensor in StateManager(init_path=run_dir).state.agent.state_dict().items():
+        (row,) = (line.split() for line in told.splitlines() if f"  {name} " in line)
+        assert row[-1] == f"{tensor.double().norm().item():.4g}"
+
+
+def test_a_configuration_of_another_class_is_shown_and_compared_as_it_is_written(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = saves.verify(at(run_dir, 72))
+    files = {name: saved.read(name) for name in saved.manifest["files"]}
+    saves.save(run_dir, 96, {**files, "config.ron": b"Mine(version: 5, hats: 3)"}, "test")
+    assert "hats: 3" in said(capsys, "show", run_dir, "--config")
+    told = said(capsys, "diff", f"{run_dir}@72", run_dir, status=1)
+    assert ["hats", "-", "3"] in [line.split() for line in told.splitlines()]
+
+
+def test_show_knows_saves_of_the_published_program(capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "show", GOLDEN, "--config", "--tensors")
+    for words in ("0.1.16", "entity Cherry", "quality", "action Pick Cherry", "d_model"):
+        assert words in told
+
+
+def test_a_save_is_the_same_as_itself(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "diff", run_dir, f"{run_dir}@72")
+    assert told.startswith("the same settings, world, state and ")
+    assert told.count("\n") == 1
+
+
+def test_diff_says_how_saves_of_a_run_differ(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said(capsys, "diff", f"{run_dir}@24", f"{run_dir}@72", status=1)
+    rows = [line.split() for line in told.splitlines()]
+    assert ["step", "24", "72"] in rows
+    assert "configuration" not in told
+    assert "world" not in told
+    one, other = (StateManager(init_path=at(run_dir, s)).state.agent.state_dict() for s in (24, 72))
+    for name in one:
+        (row,) = [row for row in rows if name in row] or [[]]
+        if torch.equal(one[name], other[name]):
+            assert row == []
+            continue
+        a, b = one[name].double(), other[name].double()
+        apart = (a - b).norm() / max(a.norm(), b.norm())
+        assert float(row[2]) == pytest.approx(apart.item(), rel=1e-2), name
+
+
+def test_diff_says_how_runs_of_other_worlds_and_networks_differ(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "xor")]
+    small = [*SMALL, "net.d_model=12", "net.n_layer=2", "optim.name=SGD", "optim.kwargs={}"]
+    assert run(["train", "env.id=Xor", *small, *where]) == 0
+    told = said(capsys, "diff", run_dir, tmp_path / "xor", status=1)
+    rows = [line.split() for line in told.splitlines()]
+    assert ["net.d_model", "8", "12"] in rows
+    assert ["optim.name", '"AdamW"', '"SGD"'] in rows
+    assert "entity types" in told
+    assert "only in A" in told
+    assert "only in B" in told
+    assert " became float32 " in told
+
+
+def test_diff_with_a_save_of_the_published_program(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said(capsys, "diff", GOLDEN, run_dir, status=1)
+    assert "Cherry" in told
+
+
+# What a path means
+
+
+def test_a_save_is_meant_by_its_step_or_by_what_it_is(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resolve(Path(f"{run_dir}@48")) == at(run_dir, 48)
+    assert resolve(Path(f"{run_dir}@latest")) == at(run_dir, 72)
+    flip(at(run_dir, 72) / "config.ron")
+    assert resolve(Path(f"{run_dir}@latest")) == at(run_dir, 48)
+    assert StateManager(init_path=f"{run_dir}@24").state.step == 24
+    load_agent(f"{run_dir}@24")
+    line = refused(["checkpoints", "show", f"{run_dir}@30"], capsys)
+    assert "there are those of 24, 48, 72" in line
+    assert "@latest or @best" in refused(["checkpoints", "show", f"{run_dir}@old"], capsys)
+    assert "checkpoint.best" in refused(["checkpoints", "show", f"{run_dir}@best"], capsys)
+
+
+def test_a_name_that_is_there_is_meant_by_itself(run_dir: Path) -> None:
+    folder = run_dir.with_name("run@24")
+    run_dir.rename(folder)
+    folder.with_name("run").mkdir()
+    assert resolve(folder) == folder
+    assert load_agent(folder)
+
+
+def test_the_best_save_is_the_earlier_of_equals(run_dir: Path) -> None:
+    with_metrics(run_dir, at_24=1.0, at_48=2.0, at_72=2.0)
+    best = read_best("eval/episodic_reward.mean max").of(valid_saves(run_dir))
+    assert [saved.step for saved in best] == [48, 72, 24]
+    assert read_best("other min").of(valid_saves(run_dir)) == []
+    for text in ("", "loss", "loss most", "loss max max"):
+        with pytest.raises(CheckpointError, match="expected a metric and min or max"):
+            read_best(text)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "nowhere"], "RUN: expected the folder of a run, got nowhere"),
+        (["list", str(GOLDEN)], "RUN: expected the folder of a run"),
+        (["verify", "nowhere"], "nowhere: expected a save or a run"),
+        (["prune", "nowhere"], "RUN: expected"),
+        (["pin", "nowhere"], "nowhere"),
+        (["unpin", "nowhere/step-1"], "nowhere"),
+        (["show", "nowhere"], "nowhere"),
+        (["diff", "nowhere", "elsewhere"], "nowhere"),
+        (["prune", "x", "--keep", "0"], "--keep"),
+        (["forget"], "forget"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(["checkpoints", *arguments], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_of_a_folder_without_saves_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "found neither" in refused(["checkpoints", "verify", str(tmp_path)], capsys)
