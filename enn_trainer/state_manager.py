@@ -10,6 +10,7 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -197,15 +198,18 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         saved = self.resumed_from
         if saved is None:
             return self._configured()
-        text = saved.read("config.ron").decode()
-        config, sources = load_with_sources(
-            self.config_cls,
-            None,
-            self.overrides or [],
-            text=text,
-            environment=self.environment,
-            text_source=f"checkpoint {saved.path}",
-        )
+        try:
+            config, sources = load_with_sources(
+                self.config_cls,
+                None,
+                self.overrides or [],
+                text=saved.text("config.ron"),
+                environment=self.environment,
+                text_source=f"checkpoint {saved.path}",
+            )
+        except ConfigError:
+            read_config(saved)  # raises if it is not what was asked for besides that is wrong
+            raise
         if self.init_path is not None and self.init_path.is_file():
             different = differences(self._configured()[0], config)
             if different:

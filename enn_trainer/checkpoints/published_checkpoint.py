@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.state_files import ACTION_SPACES
+from enn_trainer.checkpoints.fitting_network import fitting_network, load_weights
+from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, read_plain_file, refuse_pickles
+from enn_trainer.checkpoints.saved_state import ACTION_KINDS, action_space_of, obs_space_of
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import load_config
-from enn_trainer.state import make_network
-from entity_env.spaces import ActionSpace, Entity, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.published import from_published
 
 AGENT = "state.agent.msgpack"
 MAX_BYTES = 1 << 32
 """Of a file; networks of this size do not exist."""
-MAX_TEXT_BYTES = 1 << 22
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
 _SAVE_NAME = re.compile(r"latest-step(\d+)")
 
@@ -69,22 +69,18 @@ def read(path: Path, agent: PPOAgent | None = None) -> PublishedRun:
     Raises:
         CheckpointError: something is missing or damaged, or is no such checkpoint.
     """
+    refuse_pickles(path)
     try:
-        config = load_config(TrainConfig, None, text=_bytes(path / "config.ron").decode())
-        state = _plain(ron.loads(_bytes(path / "state.ron").decode(), named=True))
-        space = state["obs_space"]
-        obs_space = ObsSpace(
-            space["global_features"],
-            {name: Entity(e["features"]) for name, e in space["entities"].items()},
-        )
-        action_space = {
-            name: ACTION_SPACES[kind](**fields)
-            for name, (kind, fields) in state["action_space"].items()
-        }
+        config = load_config(TrainConfig, None, text=_text(path / "config.ron"))
+        state = _plain(ron.loads(_text(path / "state.ron"), named=True))
+        if not isinstance(state, dict) or not {"obs_space", "action_space", "step"} <= state.keys():
+            raise ValueError("expected State(step: ..., obs_space: ..., action_space: ...)")
+        obs_space = obs_space_of(state["obs_space"])
+        action_space = action_space_of(state["action_space"])
         step = state["step"]
         if type(step) is not int or step < 0:
             raise ValueError(f"step: expected a number of at least 0, got {step!r}")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except ValueError as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: config.ron or state.ron cannot be read: {error}") from None
@@ -96,50 +92,14 @@ def read(path: Path, agent: PPOAgent | None = None) -> PublishedRun:
     weights = _weights(path / AGENT)
     network: Any = agent
     if network is None:
-        try:
-            network = _network(path, config, obs_space, action_space, weights)
-        except CheckpointError:
-            raise
-        except ValueError as error:  # such as relative positions of what there is none of
-            raise CheckpointError(f"{path}: config.ron does not fit state.ron: {error}") from None
-    for name, wanted in network.state_dict().items():
-        got = weights.get(name, wanted)
-        if wanted.is_floating_point() and not got.is_floating_point():
-            raise CheckpointError(
-                f"{path / AGENT}: {name}: expected floating-point numbers, got {got.dtype}"
-            )
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path}: the weights do not fit the network: {error}") from None
+        network = fitting_network(str(path), config, obs_space, action_space, weights)
+    load_weights(str(path), network, weights)
     return PublishedRun(config, step, network.eval(), obs_space, action_space)
-
-
-def _network(
-    path: Path,
-    config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: dict[str, ActionSpace],
-    weights: dict[str, Tensor],
-) -> Any:
-    """A network of the configuration, if it is no larger than the weights that were read."""
-    has = sum(t.numel() for t in weights.values())
-    needs = math.inf
-    if config.net.n_layer <= len(weights):
-        with torch.device("meta"):  # takes no memory, whatever the configuration says
-            outline = make_network(config, obs_space, action_space)
-        needs = sum(t.numel() for t in outline.state_dict().values())
-    if needs > has:
-        raise CheckpointError(
-            f"{path}: the weights do not fit the network: config.ron asks for more than the {has} "
-            f"numbers of {AGENT}"
-        )
-    return make_network(config, obs_space, action_space)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, under our names."""
-    data = _bytes(path, MAX_BYTES)
+    data = read_plain_file(path, MAX_BYTES)
     try:
         content = msgpack.unpackb(
             data,
@@ -150,7 +110,14 @@ def _weights(path: Path) -> dict[str, Tensor]:
             max_ext_len=0,
         )
         return from_published({_name(key): _tensor(key, value) for key, value in content.items()})
-    except (ValueError, TypeError, AttributeError, KeyError, msgpack.UnpackException) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RuntimeError,  # of projections that do not fit together
+        msgpack.UnpackException,
+    ) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
 
 
@@ -178,19 +145,14 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """What the names of structs do not matter for; action spaces as pairs of name and fields."""
+    """What the names of structs do not matter for; action spaces with their names as `kind`."""
     if isinstance(value, ron.Struct):
         fields = _plain(dict(value.fields))
-        return (value.name, fields) if value.name in ACTION_SPACES else fields
+        return {**fields, "kind": value.name} if value.name in ACTION_KINDS else fields
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
 
 
-def _bytes(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
-    try:
-        if path.stat().st_size > limit:
-            raise CheckpointError(f"{path}: larger than it can be, {limit} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+def _text(path: Path) -> str:
+    return read_plain_file(path, MAX_TEXT_BYTES).decode()
