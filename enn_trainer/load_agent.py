@@ -7,7 +7,7 @@ import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
 from enn_trainer.checkpoints.saved_run import read_saved_run
-from enn_trainer.checkpoints.weights_file import load_weights
+from enn_trainer.checkpoints.weights_file import load_weights_file
 from enn_trainer.errors import CheckpointError
 
 
@@ -52,5 +52,5 @@ def _with_weights(path: Path, agent: PPOAgent | None) -> Any:
             f"{path}: expected agent=, a network that knows its obs_space and action_space, beside "
             f"a file of weights, which says neither; got {got}"
         )
-    load_weights(path, network)
+    load_weights_file(path, network)
     return network

@@ -12,11 +12,12 @@ import hyperstate.schedule
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import existing_run, find_save
 from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import follow_schedules, read_scheduled, scheduled_fields
-from enn_trainer.settings.config_io import load_config, load_with_sources
+from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
@@ -225,16 +226,20 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         saved = self.resumed_from
         if saved is None:
             return self._configured()
-        text = saved.read("config.ron").decode()
-        config, sources = load_with_sources(
-            self.config_cls,
-            None,
-            self.overrides or [],
-            text=text,
-            environment=self.environment,
-            text_source=f"checkpoint {saved.path}",
-        )
-        overridden = worth_a_line(changes(load_config(self.config_cls, None, text=text), config))
+        try:
+            config, sources = load_with_sources(
+                self.config_cls,
+                None,
+                self.overrides or [],
+                text=saved.text("config.ron"),
+                environment=self.environment,
+                text_source=f"checkpoint {saved.path}",
+            )
+        except ConfigError:
+            read_config(saved)  # raises if it is not what was asked for besides that is wrong
+            raise
+        before = read_config(saved)
+        overridden = worth_a_line(changes(before, config))
         if overridden:
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
         if self.init_path is not None and self.init_path.is_file():

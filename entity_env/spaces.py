@@ -1,5 +1,6 @@
 """What can be observed and done in a world: names, never positions, carry the meaning."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,8 +16,7 @@ GLOBAL = "__global__"
 
 
 def _refuse_duplicates(what: str, names: Iterable[str]) -> None:
-    names = list(names)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InvalidSpace(f"{what}: every name must be given once, got {twice} more than once")
 

@@ -21,18 +21,27 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from enn_trainer.errors import CheckpointError
+from enn_trainer.checkpoints.plain_file import (
+    MAX_TEXT_BYTES,
+    plain_file,
+    read_plain_file,
+    refuse_pickles,
+    size_of,
+)
+from enn_trainer.config_checks import once
+from enn_trainer.errors import CheckpointError, ConfigError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
+_FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _PACKAGES = ("enn-trainer", "torch", "numpy", "safetensors", "msgpack")
 
 
@@ -59,21 +68,54 @@ class Checkpoint:
         Raises:
             CheckpointError: the file is not in the manifest, or is not what was written.
         """
+        with self._opened(name) as file:
+            data = file.read()
+        self._compare(name, hashlib.sha256(data).hexdigest())
+        return data
+
+    def text(self, name: str) -> str:
+        """The text of a file, verified.
+
+        Raises:
+            CheckpointError: as of `read`; or it is no text, or too long for one.
+        """
+        size = self.manifest["files"].get(name, {"size": 0})["size"]
+        if size > MAX_TEXT_BYTES:
+            raise CheckpointError(
+                f"{self.path / name}: expected at most {MAX_TEXT_BYTES} bytes, got {size}"
+            )
+        try:
+            return self.read(name).decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self.path / name}: damaged, no text: {error}") from None
+
+    def check(self, name: str) -> None:
+        """Compare a file with the manifest, without keeping its bytes.
+
+        Raises:
+            CheckpointError: as of `read`.
+        """
+        with self._opened(name) as file:
+            self._compare(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
+
+    def _compare(self, name: str, sha256: str) -> None:
+        if sha256 != self.manifest["files"][name]["sha256"]:
+            raise CheckpointError(
+                f"{self.path / name}: damaged, its sha256 is not that of the manifest"
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        """A file of the size that the manifest says."""
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
-        file = self.path / name
-        try:
-            if file.stat().st_size != expected["size"]:
+        with plain_file(self.path / name) as file:
+            if size_of(file) != expected["size"]:
                 raise CheckpointError(
-                    f"{file}: expected {expected['size']} bytes, got {file.stat().st_size}"
+                    f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
                 )
-            data = file.read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
-        if hashlib.sha256(data).hexdigest() != expected["sha256"]:
-            raise CheckpointError(f"{file}: damaged, its sha256 is not that of the manifest")
-        return data
+            yield file
 
 
 def save(run_dir: Path, step: int, files: Mapping[str, bytes], why: str) -> Checkpoint:
@@ -128,11 +170,13 @@ def verify(path: Path) -> Checkpoint:
     """The save in a directory, after comparing every file with the manifest.
 
     Raises:
-        CheckpointError: something is missing, damaged, or from a newer version.
+        CheckpointError: something is missing, damaged, or from a newer version; or there is a
+            pickle beside it.
     """
     checkpoint = Checkpoint(path, read_manifest(path / MANIFEST))
     for name in checkpoint.manifest["files"]:
-        checkpoint.read(name)
+        checkpoint.check(name)
+    refuse_pickles(path)
     return checkpoint
 
 
@@ -174,7 +218,7 @@ def find(path: Path, say: Callable[[str], None] = print) -> Checkpoint:
     """
     if not path.is_dir():
         raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
-    if (path / MANIFEST).exists():
+    if (path / MANIFEST).exists() or _SAVE_NAME.fullmatch(path.name):
         return verify(path)
     checkpoint = newest(path, say)
     if checkpoint is None:
@@ -250,25 +294,52 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     Raises:
         CheckpointError: it is missing, damaged, or from a newer version.
     """
+    data = read_plain_file(path, MAX_MANIFEST_BYTES)
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise CheckpointError(f"{path}: larger than a manifest can be")
-        content = json.loads(path.read_bytes())
+        content = json.loads(data, object_pairs_hook=once)
         if not isinstance(content, dict) or content.get("sha256") != _own_hash(content):
             raise CheckpointError(f"{path}: damaged, its sha256 does not fit")
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: damaged: {error}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"{path}: damaged, not JSON") from None
+    if not _is_count(content.get("format")):
+        raise CheckpointError(f"{path}: format: expected a number, got {content.get('format')!r}")
     if content["format"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: written by a newer version (format {content['format']}, this one reads up "
             f"to {FORMAT_VERSION}); upgrade enn-trainer"
         )
-    for name in content["files"]:
-        if Path(name).name != name or name in ("", ".", ".."):
-            raise CheckpointError(f"{path}: names a file outside the checkpoint: {name!r}")
+    _refuse_other_manifest(path, content)
     return content
+
+
+def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse what a writer of this format does not write, whatever its sha256 says."""
+    wrong = [name for name in ("why", "created") if not isinstance(content.get(name), str)]
+    if not _is_count(content.get("step")):
+        wrong.append("step")
+    files = content.get("files")
+    if not isinstance(files, dict):
+        files, wrong = {}, [*wrong, "files"]
+    for name, entry in files.items():
+        if not _FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{path}: names a file outside the checkpoint: {name!r}")
+        if not isinstance(entry, dict) or not (
+            _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
+        ):
+            wrong.append(f"files[{name!r}]")
+    if wrong:
+        raise CheckpointError(
+            f"{path}: expected a step, a reason, a time, and files with size and sha256, got "
+            f"others in {', '.join(wrong[:5])}"
+        )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _write(path: Path, data: bytes) -> None:

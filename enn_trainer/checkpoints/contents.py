@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.state_files import read_state, read_tensors
+from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.state_files import read_tensors
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings import ron

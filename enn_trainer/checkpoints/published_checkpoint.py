@@ -9,33 +9,25 @@ run/
 Nothing on the disk is changed, and nothing that is read runs: pickles are refused.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
 from enn_trainer.checkpoints.checkpoint import FORMAT_VERSION, Checkpoint
-from enn_trainer.checkpoints.published_tensors import (
-    AGENT,
-    published_moments,
-    published_weights,
-    read_bytes,
-)
-from enn_trainer.checkpoints.state_files import ACTION_SPACES, WEIGHTS
+from enn_trainer.checkpoints.fitting_network import refuse_larger
+from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, read_plain_file, refuse_pickles
+from enn_trainer.checkpoints.published_tensors import AGENT, published_moments, published_weights
+from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
+from enn_trainer.checkpoints.state_files import OPTIMIZER, WEIGHTS
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.state import make_network
-from entity_env.spaces import ActionSpace, Entity, ObsSpace
 
-_MOMENTS = "state.optimizer.safetensors"
 _SAVE_NAME = re.compile(r"latest-step(\d+)")
 _PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # what hyperstate writes for something pickled
 
@@ -56,7 +48,7 @@ class PublishedCheckpoint(Checkpoint):
         Raises:
             CheckpointError: there is no such file, or what it is made of is damaged.
         """
-        if name == _MOMENTS:
+        if name == OPTIMIZER:
             return save_tensors(published_moments(self.path))
         if name not in self.files:
             raise CheckpointError(f"{self.path}: has no {name}")
@@ -90,7 +82,7 @@ def find(
         try:
             checkpoint = _converted(child)
             if to_continue:
-                checkpoint.read(_MOMENTS)
+                checkpoint.read(OPTIMIZER)
         except CheckpointError as error:
             problems.append(str(error))
             continue
@@ -114,7 +106,7 @@ def _is_pickled(path: Path) -> bool:
     state = path / "state.ron"
     if not state.is_file():
         return False
-    text = read_bytes(state).decode(errors="replace")
+    text = read_plain_file(state, MAX_TEXT_BYTES).decode(errors="replace")
     return any(mark in text for mark in _PICKLED)
 
 
@@ -130,11 +122,14 @@ def _converted(path: Path) -> PublishedCheckpoint:
             "it, so none is read; save the weights alone, as safetensors, where the checkpoint is "
             "from"
         )
+    refuse_pickles(path)
     try:
-        config = load_config(TrainConfig, None, text=read_bytes(path / "config.ron").decode())
-        state = _state(ron.loads(read_bytes(path / "state.ron").decode(), named=True).fields)
+        config = load_config(TrainConfig, None, text=_text(path / "config.ron"))
+        state = _state(ron.loads(_text(path / "state.ron"), named=True).fields)
         state_text = ron.dumps(ron.Struct("State", state))
-        spaces = _spaces(ron.loads(state_text))
+        plain = ron.loads(state_text)
+        obs_space = obs_space_of(plain["obs_space"])
+        action_space = action_space_of(plain["action_space"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -145,7 +140,7 @@ def _converted(path: Path) -> PublishedCheckpoint:
             "its configuration says"
         )
     weights = published_weights(path)
-    _refuse_others(path, config, spaces, weights)
+    refuse_larger(str(path), config, obs_space, action_space, weights)
     files = {
         "config.ron": dump_config(config).encode(),
         "state.ron": state_text.encode(),
@@ -155,7 +150,10 @@ def _converted(path: Path) -> PublishedCheckpoint:
         "format": FORMAT_VERSION,
         "step": state["step"],
         "why": "written by enn_trainer 0.1.16",
-        "files": dict.fromkeys([*files, _MOMENTS]),
+        "files": {
+            **{name: {"size": len(data)} for name, data in files.items()},
+            OPTIMIZER: {"size": 0},  # not known before it is asked for
+        },
     }
     return PublishedCheckpoint(path, manifest, files)
 
@@ -173,48 +171,5 @@ def _state(published: Mapping[str, Any]) -> dict[str, Any]:
     return {"version": 1, **clocks, "obs_space": published["obs_space"], "action_space": actions}
 
 
-class _Spaces(NamedTuple):
-    obs_space: ObsSpace
-    action_space: dict[str, ActionSpace]
-
-
-def _spaces(state: Mapping[str, Any]) -> _Spaces:
-    obs_space, action_space = state["obs_space"], state["action_space"]
-    entities = {name: Entity(e["features"]) for name, e in obs_space["entities"].items()}
-    return _Spaces(
-        ObsSpace(obs_space["global_features"], entities),
-        {
-            name: ACTION_SPACES[fields["kind"]](**{k: v for k, v in fields.items() if k != "kind"})
-            for name, fields in action_space.items()
-        },
-    )
-
-
-def _refuse_others(
-    path: Path, config: TrainConfig, spaces: _Spaces, weights: Mapping[str, Tensor]
-) -> None:
-    """Refuse a configuration and spaces that are not of the weights, before a network is made.
-
-    A network would be as large as the configuration says, whatever is in the file.
-    """
-    has = sum(t.numel() for t in weights.values())
-    needs = math.inf
-    outline: dict[str, Tensor] = {}
-    try:
-        if config.net.n_layer <= len(weights):
-            with torch.device("meta"):  # takes no memory, whatever the configuration says
-                outline = make_network(config, *spaces).state_dict()
-            needs = sum(t.numel() for t in outline.values())
-    except ValueError as error:  # such as relative positions of what there is none of
-        raise CheckpointError(f"{path}: config.ron does not fit state.ron: {error}") from None
-    if needs > has:
-        raise CheckpointError(
-            f"{path}: the weights do not fit the network: config.ron asks for more than the {has} "
-            f"numbers of {AGENT}"
-        )
-    for name, wanted in outline.items():
-        got = weights.get(name, wanted)
-        if wanted.is_floating_point() and not got.is_floating_point():
-            raise CheckpointError(
-                f"{path / AGENT}: {name}: expected floating-point numbers, got {got.dtype}"
-            )
+def _text(path: Path) -> str:
+    return read_plain_file(path, MAX_TEXT_BYTES).decode()

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
 from rogue_net.published import from_published
 
@@ -25,7 +26,6 @@ AGENT = "state.agent.msgpack"
 OPTIMIZER = "state.optimizer.msgpack"
 MAX_BYTES = 1 << 32
 """Of a file; networks of this size do not exist."""
-MAX_TEXT_BYTES = 1 << 22
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
 _PARAMETERS = ("weight", "bias", "embedding")  # the other last parts of names are of buffers
 _SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
@@ -114,7 +114,7 @@ def _agent(path: Path) -> dict[str, Tensor]:
 
 def _unpacked(path: Path, longest_list: int) -> Any:
     """A file's data; a list is allocated as long as its header says, so that says no more."""
-    data = read_bytes(path, MAX_BYTES)
+    data = read_plain_file(path, MAX_BYTES)
     try:
         return msgpack.unpackb(
             data,
@@ -156,17 +156,3 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
     if isinstance(error, CheckpointError):
         return error
     return CheckpointError(f"{path}: cannot be read: {error}")
-
-
-def read_bytes(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """What is in a file, if it is not larger than it can be.
-
-    Raises:
-        CheckpointError: it is, or cannot be read.
-    """
-    try:
-        if path.stat().st_size > limit:
-            raise CheckpointError(f"{path}: larger than it can be, {limit} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None

@@ -3,14 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
-
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.state_files import restore_network
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import CheckpointError
-from enn_trainer.settings.config_io import load_config
 from entity_env.spaces import ActionSpace, ObsSpace
 
 
@@ -47,20 +43,5 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
     """
     saved = find(path)
-    network, obs_space, action_space = restore_network(saved, agent)
-    refuse_not_finite(saved.path, network)
-    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+    network, obs_space, action_space, config = restore_network(saved, agent)
     return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
-
-
-def refuse_not_finite(path: Path, network: nn.Module) -> None:
-    """Refuse weights that are no numbers: what they choose would look like a policy."""
-    bad = [name for name, p in network.named_parameters() if not p.isfinite().all()]
-    # A buffer may be infinite on purpose, as in a mask.
-    bad += [name for name, buffer in network.named_buffers() if buffer.isnan().any()]
-    if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        raise CheckpointError(
-            f"{path}: expected weights that are finite numbers, got others in "
-            f"{', '.join(bad[:3])}{more}; take an earlier checkpoint"
-        )

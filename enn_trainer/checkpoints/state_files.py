@@ -1,37 +1,32 @@
 """How a state becomes the files of a save, and comes back."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.fitting_network import fitting_network, load_weights
 from enn_trainer.checkpoints.resume_changes import changes, fixed
+from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import CheckpointError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.ppo import loss_state
 from enn_trainer.ppo.optimizers import make_optimizers, trained_by, value_network
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.state import State, make_network
-from entity_env.spaces import (
-    ActionSpace,
-    CategoricalActionSpace,
-    Entity,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
+from enn_trainer.settings.config_io import dump_config
+from enn_trainer.state import State
+from entity_env.spaces import ActionSpace, ObsSpace
 
-STATE_VERSION = 1
 WEIGHTS = "state.agent.safetensors"
 LOSS_STATE = "state.loss.safetensors"
+OPTIMIZER = "state.optimizer.safetensors"
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -48,7 +43,7 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _tensor_bytes(state.agent.state_dict()),
-        "state.optimizer.safetensors": _tensor_bytes(moments),
+        OPTIMIZER: _tensor_bytes(moments),
         **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
 
@@ -67,33 +62,53 @@ def restore(
         CheckpointError: something in it is damaged or does not fit.
     """
     plain = read_state(saved)
+    before = read_config(saved)
+    _refuse_other_learner(saved, before, config, own_network=agent is not None)
     follow_schedules(config, SimpleNamespace(**plain))  # so that what begins now has what holds now
-    network: Any = agent
-    _refuse_other_learner(saved, config, own_network=agent is not None)
-    if network is None:
-        network = make_network(config, plain["obs_space"], plain["action_space"])
-    _load_weights(network, saved)
+    try:
+        return _restored(saved, config, plain, agent)
+    except ConfigError as error:
+        if dump_config(before) != dump_config(config):
+            raise  # it may be what was asked for besides that does not fit
+        raise CheckpointError(f"{saved.path}: config.ron does not fit: {error}") from None
+
+
+def _restored(
+    saved: checkpoint.Checkpoint,
+    config: TrainConfig,
+    plain: dict[str, Any],
+    agent: PPOAgent | None,
+) -> State:
+    network = _network(saved, config, plain, agent)
     optimizer, vf_optimizer = make_optimizers(network, config.optim)
     learnt = read_tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
+    try:
+        ent_tunings = loss_state.ent_tunings(learnt, config.ppo, plain["action_space"])
+        reward_scaling = loss_state.reward_scaling(learnt, config)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: {LOSS_STATE}: {error}") from None
     state = State(
         agent=network,
         value_function=value_network(network),
         optimizer=optimizer,
         vf_optimizer=vf_optimizer,
-        ent_tunings=loss_state.ent_tunings(learnt, config.ppo, plain["action_space"]),
-        reward_scaling=loss_state.reward_scaling(learnt, config),
+        ent_tunings=ent_tunings,
+        reward_scaling=reward_scaling,
         **plain,
     )
-    _load_moments(state, read_tensors(saved, "state.optimizer.safetensors"))
+    _load_moments(saved, state)
     return state
 
 
 class SavedNetwork(NamedTuple):
-    """A network of a save and the spaces it was trained for."""
+    """A network of a save, the spaces it was trained for, and the configuration of its run."""
 
     network: Any
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
+    config: TrainConfig
 
 
 def restore_network(saved: checkpoint.Checkpoint, agent: PPOAgent | None = None) -> SavedNetwork:
@@ -104,13 +119,23 @@ def restore_network(saved: checkpoint.Checkpoint, agent: PPOAgent | None = None)
         agent: the user's own network, which the weights go into; None for a `RogueNet`.
     """
     plain = read_state(saved)
-    obs_space, action_space = plain["obs_space"], plain["action_space"]
+    config = read_config(saved)
+    network = _network(saved, config, plain, agent)
+    return SavedNetwork(network.eval(), plain["obs_space"], plain["action_space"], config)
+
+
+def _network(
+    saved: checkpoint.Checkpoint,
+    config: TrainConfig,
+    plain: dict[str, Any],
+    agent: PPOAgent | None,
+) -> Any:
+    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
     network: Any = agent
     if network is None:
-        config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-        network = make_network(config, obs_space, action_space)
-    _load_weights(network, saved)
-    return SavedNetwork(network.eval(), obs_space, action_space)
+        network = fitting_network(where, config, plain["obs_space"], plain["action_space"], weights)
+    load_weights(where, network, weights)
+    return network
 
 
 def _dump_state(state: State) -> str:
@@ -139,37 +164,10 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", fields))
 
 
-def read_state(saved: checkpoint.Checkpoint) -> dict[str, Any]:
-    """The readable part of a state: what `state.ron` says."""
-    try:
-        plain = ron.loads(saved.read("state.ron").decode())
-        if plain.pop("version") > STATE_VERSION:
-            raise CheckpointError(f"{saved.path}: state.ron is of a newer version")
-        space = plain["obs_space"]
-        plain["obs_space"] = ObsSpace(
-            space["global_features"],
-            {name: Entity(e["features"]) for name, e in space["entities"].items()},
-        )
-        plain["action_space"] = {
-            name: ACTION_SPACES[fields.pop("kind")](**fields)
-            for name, fields in plain["action_space"].items()
-        }
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
-    return plain  # type: ignore[no-any-return]
-
-
-ACTION_SPACES: dict[str, Callable[..., ActionSpace]] = {
-    space.__name__: space
-    for space in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
-}
-
-
 def _refuse_other_learner(
-    saved: checkpoint.Checkpoint, config: TrainConfig, own_network: bool
+    saved: checkpoint.Checkpoint, before: TrainConfig, config: TrainConfig, own_network: bool
 ) -> None:
     """The networks of a run that continues keep their shapes, and the moments their meaning."""
-    before = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
     changed = [
         f"{path}: expected {old!r} as in {saved.path}, got {new!r}"
         for path, old, new in fixed(changes(before, config))
@@ -181,28 +179,56 @@ def _refuse_other_learner(
         )
 
 
-def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
-    try:
-        network.load_state_dict(read_tensors(saved, WEIGHTS))
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{saved.path}: the weights do not fit the network: {error}"
-        ) from None
-
-
-def _load_moments(state: State, tensors: dict[str, Tensor]) -> None:
+def _load_moments(saved: checkpoint.Checkpoint, state: State) -> None:
     """Give every parameter the moments saved under its name; the settings stay as configured."""
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
-    for key, value in tensors.items():
+    for key, value in read_tensors(saved, OPTIMIZER).items():
         name, _, moment = key.rpartition("/")
         if name not in moments:
-            raise CheckpointError(f"optimizer: has {key}, but the network has no {name}")
+            raise CheckpointError(
+                f"{saved.path}: {OPTIMIZER} has {key}, but the network has no {name}"
+            )
         moments[name][moment] = value
+    for parameter, name in names.items():
+        for moment, value in moments[name].items():
+            if not _is_moment(value, parameter):
+                raise CheckpointError(
+                    f"{saved.path}: {OPTIMIZER}: {name}/{moment}: expected finite numbers of the "
+                    f"shape of the parameter, {list(parameter.shape)}, or a count"
+                )
     for optimizer in state.optimizers():
-        numbered = enumerate(names[parameter] for parameter in trained_by(optimizer))
-        own = {i: moments[name] for i, name in numbered if moments[name]}
+        trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
+        _refuse_incomplete(saved, [(name, p.ndim, moments[name]) for name, p in trained.values()])
+        own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
         optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+
+
+def _is_moment(value: Tensor, parameter: Tensor) -> bool:
+    """Whether an optimizer may keep it for a parameter: numbers for each row, each column or all.
+
+    A single one is how often something was done, or a product of rates.
+    """
+    if not value.is_floating_point() or not value.isfinite().all():
+        return False
+    if value.ndim == 0:
+        return bool(value >= 0)
+    sizes = zip(value.shape, parameter.shape, strict=False)
+    return value.ndim == parameter.ndim and all(own in (1, full) for own, full in sizes)
+
+
+def _refuse_incomplete(
+    saved: checkpoint.Checkpoint, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]
+) -> None:
+    """An optimizer keeps the same for all parameters of as many axes, or nothing as yet."""
+    kept: dict[int, set[str]] = {}
+    for name, num_axes, own in moments:
+        expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
+        if expected != set(own):
+            raise CheckpointError(
+                f"{saved.path}: {OPTIMIZER}: {name}: expected {', '.join(sorted(expected))} as of "
+                f"other parameters, got {', '.join(sorted(own))}"
+            )
 
 
 def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
@@ -210,8 +236,14 @@ def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
 
 
 def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
-    """The tensors of a file of a save, by their names."""
+    """The tensors of a file of a save.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
     try:
         return load_tensors(saved.read(name))
-    except SafetensorError as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None

@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from enn_trainer.checkpoints.fitting_network import load_weights
 from enn_trainer.errors import CheckpointError
 
 
-def load_weights(path: Path, network: nn.Module) -> None:
+def load_weights_file(path: Path, network: nn.Module) -> None:
     """Give a network the weights of a file.
 
     Args:
@@ -28,14 +29,7 @@ def load_weights(path: Path, network: nn.Module) -> None:
         CheckpointError: the file cannot be read, holds something else than weights, or the weights
             do not fit the network or are no finite numbers.
     """
-    weights = _tensors(path)
-    not_finite = [name for name, t in weights.items() if t.is_floating_point() and t.isnan().any()]
-    if not_finite:
-        raise CheckpointError(f"{path}: expected finite numbers, got others in {not_finite[0]}")
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path}: the weights do not fit the network: {error}") from None
+    load_weights(str(path), network, _tensors(path))
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:

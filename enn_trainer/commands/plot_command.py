@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.curves import Curve, Run, curve_of, draw, grouped
-from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import load_config
 from enn_trainer.tracking.open_track import METRICS_FILE, RUN_FILE
 from enn_trainer.tracking.track_jsonl import NOT_TAGS, read_lines
 
@@ -101,7 +99,7 @@ def read_run(path: Path) -> Run:
     if beside.is_file():
         try:
             about = json.loads(beside.read_text())["config"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError(f"RUN: {beside} is damaged: expected JSON with a config") from None
     return Run(file.parent.resolve().name, about, points)
 
@@ -109,9 +107,8 @@ def read_run(path: Path) -> Run:
 def _folder_of(checkpoint_dir: Path) -> Path:
     """The folder with the numbers of a run that is saved somewhere."""
     saved = checkpoint.find(checkpoint_dir, lambda message: print(message, file=sys.stderr))
-    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-    name = ron.loads(saved.read("state.ron").decode())["run_name"]
-    return Path(config.data_dir) / "runs" / str(name)
+    run_name: str = read_state(saved)["run_name"]
+    return Path(read_config(saved).data_dir) / "runs" / run_name
 
 
 def _present(tags: Sequence[str], runs: Sequence[Run]) -> list[str]:

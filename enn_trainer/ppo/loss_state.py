@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from enn_trainer.config import TrainConfig
@@ -49,13 +50,24 @@ def to_tensors(
 def ent_tunings(
     tensors: Mapping[str, Tensor], ppo: PPOConfig, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, Tensor]:
-    """Those of a save, for the actions that have a target now; new ones begin."""
+    """Those of a save, for the actions that have a target now; new ones begin.
+
+    Raises:
+        ValueError: something of the save is no such thing.
+    """
     fresh = fresh_ent_tunings(ppo, action_space)
-    return {name: tensors.get(_TUNING + name, tuning) for name, tuning in fresh.items()}
+    found = {name: tensors.get(_TUNING + name, tuning) for name, tuning in fresh.items()}
+    for name, tuning in found.items():
+        _check(_TUNING + name, tuning, fresh[name].dtype, (2,))
+    return found
 
 
 def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardScaling | None:
-    """That of a save, or a new one where the option was switched on since."""
+    """That of a save, or a new one where the option was switched on since.
+
+    Raises:
+        ValueError: what the save has is no such thing.
+    """
     saved = {
         name.removeprefix(_SCALING): tensor
         for name, tensor in tensors.items()
@@ -63,5 +75,21 @@ def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardSca
     }
     if not cfg.ppo.reward_scaling or not saved:
         return fresh_reward_scaling(cfg)
+    parts = (*Moments._fields, "returns")
+    if saved.keys() != {*parts}:
+        raise ValueError(
+            f"reward_scaling: expected {', '.join(parts)}, got {', '.join(sorted(saved))}"
+        )
+    for name, shape in zip(parts, ((), (1,), (1,), (saved["returns"].numel(),)), strict=True):
+        dtype = torch.int64 if name == "num_rows" else torch.float64
+        _check(_SCALING + name, saved[name], dtype, shape)
     returns = saved.pop("returns")
     return RewardScaling(Moments(**saved), returns)
+
+
+def _check(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if tensor.dtype != dtype or tensor.shape != shape or not tensor.isfinite().all():
+        raise ValueError(
+            f"{name}: expected {list(shape)} finite numbers of {dtype}, got "
+            f"{list(tensor.shape)} of {tensor.dtype}"
+        )

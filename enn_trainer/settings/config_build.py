@@ -24,6 +24,9 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import read_scheduled, scheduled_fields
 from enn_trainer.settings.config_help import joined, shown, unknown_field
 
+MAX_UNKNOWN = 20
+"""Unknown fields of a section that are told one by one; to find what each may mean takes time."""
+
 
 @contextmanager
 def collected(problems: list[str]) -> Iterator[None]:
@@ -50,11 +53,14 @@ def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
         raise ConfigError(_expected(cls, values, path))
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     kinds = get_type_hints(cls)
+    unknown = [key for key in values if key not in fields]
     problems = [
-        unknown_field(root, joined(path, str(key)), value)
-        for key, value in values.items()
-        if key not in fields
+        unknown_field(root, joined(path, str(key)), values[key]) for key in unknown[:MAX_UNKNOWN]
     ]
+    if len(unknown) > MAX_UNKNOWN:
+        problems.append(
+            f"{path or root.__name__}: {len(unknown) - MAX_UNKNOWN} more unknown fields"
+        )
     built: dict[str, Any] = {}
     for name, field in fields.items():
         where = joined(path, name)

@@ -12,6 +12,9 @@ from hyperstate.schema import types as schema
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
 
+MAX_PATH = 200
+"""Characters of a path in a message; what it may mean is not looked for in more."""
+
 _SCHEDULES = (
     "A number may follow a schedule, made of values at steps and the shapes of the ways between:",
     '"step: 0@0 lin 0.001@1e5 cos 0@1e6" rises from 0 to 0.001, then falls to 0 like a cosine.',
@@ -119,6 +122,7 @@ def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]
 def unknown_field(root: type[Any], path: str, value: object) -> str:
     """Say that there is no such field, and which ones may be meant."""
     entries = list(_entries(root))
+    path = path if len(path) <= MAX_PATH else path[: MAX_PATH - 3] + "..."
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
     ranked = _ranked(path, entries)

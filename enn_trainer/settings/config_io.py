@@ -137,7 +137,7 @@ def _upgrade(cls: type[Any], values: Any, source: str, sources: Sources) -> dict
     for leaf, value in leaves(values):
         as_it_was = leaf in before and before[leaf] == value
         version = "" if as_it_was else f", upgraded from version {before.get('version')}"
-        sources.note(leaf, value, source + version)
+        sources.note_leaf(leaf, source + version)
     settled: dict[str, Any] = values
     return settled
 

@@ -32,6 +32,10 @@ class Sources:
         for leaf, _ in leaves(value, path):
             self._by_path[leaf] = source
 
+    def note_leaf(self, leaf: str, source: str) -> None:
+        """As `note`, for a value with none inside it, where none is around it either."""
+        self._by_path[leaf] = source
+
     def of(self, path: str) -> str:
         """The source of the value at a path, or of something in it."""
         if path in self._by_path:

@@ -237,7 +237,7 @@ class _Reader:
     def key(self) -> Any:
         start = self.at
         key = self.value()
-        if isinstance(key, dict | list):
+        if isinstance(key, dict | list | Struct):
             raise self.error("expected a key that is a string, a number or a word", start)
         return key
 

@@ -98,9 +98,9 @@ def read_lines(path: Path) -> Iterator[Line]:
         for number, text in enumerate(file, start=1):
             try:
                 row = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
-            whole = isinstance(row, dict) and isinstance(row.get("step"), int)
+            whole = isinstance(row, dict) and type(row.get("step")) is int
             yield Line(number, text, row if whole and text.endswith(b"\n") else None)
 
 

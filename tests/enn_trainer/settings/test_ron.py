@@ -236,3 +236,8 @@ def test_a_structure_that_contains_itself_is_refused() -> None:
 def test_an_error_is_one_of_ours_and_a_value_error() -> None:
     assert issubclass(RonError, EnnTrainerError)
     assert issubclass(RonError, ValueError)
+
+
+def test_a_struct_is_no_key() -> None:
+    with pytest.raises(RonError, match="expected a key that is a string"):
+        loads("{A(b: 1): 2}", named=True)

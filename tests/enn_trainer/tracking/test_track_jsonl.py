@@ -68,6 +68,17 @@ def test_damage_in_the_middle_is_said(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path / "m")] == [1, 2]
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"step": true}', '{"step": 1.5}', "\\xff"])
+def test_a_line_that_says_no_step_does_not_end_a_run_that_continues(
+    tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "m").write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+    said: list[str] = []
+    JsonlSink(tmp_path / "m", 2, say=said.append).close()
+    assert said == [f"{tmp_path / 'm'}: line 2 is damaged and was dropped"]
+    assert [row["step"] for row in rows(tmp_path / "m")] == [1, 2]
+
+
 def test_an_evaluation_that_comes_again_is_dropped(tmp_path: Path) -> None:
     for i in range(3):
         sink = JsonlSink(tmp_path / "m", 2 if i else 0)

@@ -1,0 +1,72 @@
+"""Files of saves as they are read: plain ones inside their folder, and none that can run code."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from enn_trainer.errors import CheckpointError
+
+MAX_TEXT_BYTES = 1 << 22
+"""Of what a person reads, such as a configuration; a thousand times what one takes."""
+
+_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
+
+
+@contextmanager
+def plain_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to be read, open while the context is.
+
+    Raises:
+        CheckpointError: it cannot be read, or is a link, which may lead anywhere, or something that
+            would be waited for, such as a pipe.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CheckpointError(f"{path}: cannot be read: expected a file of its own")
+            yield file
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.ELOOP:
+            reason = "expected a file of its own, got a link; put what it leads to in its place"
+        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
+
+
+def size_of(file: BinaryIO) -> int:
+    """The bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def read_plain_file(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointError: as of `plain_file`, or there are more of them.
+    """
+    with plain_file(path) as file:
+        if size_of(file) > most_bytes:
+            raise CheckpointError(f"{path}: larger than it can be, {most_bytes} bytes")
+        return file.read()
+
+
+def refuse_pickles(save_dir: Path) -> None:
+    """Refuse a folder with files that other programs would run what is in.
+
+    Nothing here opens them; but a save that has some was not written by this program, or was
+    changed by another one.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    for folder, _, names in os.walk(save_dir):
+        for name in names:
+            if name.lower().endswith(_PICKLES):
+                raise CheckpointError(
+                    f"{Path(folder) / name}: a pickle, which can run any code when it is opened; "
+                    "expected no such file in a checkpoint: it is never read, delete it"
+                )

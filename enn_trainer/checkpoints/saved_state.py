@@ -1,0 +1,185 @@
+"""What the readable files of a save say, checked: `state.ron` and `config.ron`."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.settings import ron
+from enn_trainer.settings.config_help import shown
+from enn_trainer.settings.config_io import load_config
+from entity_env.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+
+STATE_VERSION = 1
+
+
+def read_config(saved: Checkpoint) -> TrainConfig:
+    """The configuration of a save.
+
+    Raises:
+        CheckpointError: it cannot be read, or is none that this program can use.
+    """
+    text = saved.text("config.ron")
+    try:
+        return load_config(TrainConfig, None, text=text)
+    except ConfigError as error:
+        raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None
+
+
+def read_state(saved: Checkpoint) -> dict[str, Any]:
+    """The readable part of a state: the fields of `State` that are no tensors, by name.
+
+    Raises:
+        CheckpointError: something is missing, unknown, or no value of its field; names the field.
+    """
+    text = saved.text("state.ron")
+    try:
+        plain = ron.loads(text)
+        if not isinstance(plain, dict):
+            raise ValueError(f"expected State(...), got {type(plain).__name__}")
+        version = plain.pop("version", None)
+        if not _is_count(version):
+            raise ValueError(f"version: expected a number from 1 to {STATE_VERSION}")
+        if version > STATE_VERSION:
+            raise ValueError(
+                f"of a newer version, {version}, this one reads up to {STATE_VERSION}; upgrade "
+                "enn-trainer"
+            )
+        _refuse_other_fields(plain)
+        if plain["step"] != saved.step:
+            raise ValueError(f"step: expected {saved.step} as in the manifest")
+        plain["obs_space"] = obs_space_of(plain["obs_space"])
+        plain["action_space"] = action_space_of(plain["action_space"])
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
+    return plain
+
+
+def obs_space_of(plain: Any) -> ObsSpace:
+    """The space that plain data says.
+
+    Raises:
+        ValueError: it says none.
+    """
+    fields = _fields("obs_space", plain, {"global_features", "entities"})
+    return ObsSpace(
+        _texts("obs_space.global_features", fields["global_features"]),
+        {
+            name: Entity(_texts(f"{at}.features", _fields(at, entity, {"features"})["features"]))
+            for name, entity in _by_name("obs_space.entities", fields["entities"]).items()
+            for at in [f"obs_space.entities[{name!r}]"]
+        },
+    )
+
+
+def action_space_of(plain: Any) -> dict[str, ActionSpace]:
+    """The actions that plain data says; each has its `kind` beside its own fields.
+
+    Raises:
+        ValueError: it says none.
+    """
+    actions: dict[str, ActionSpace] = {}
+    for name, space in _by_name("action_space", plain).items():
+        at = f"action_space[{name!r}]"
+        kind = space.get("kind") if isinstance(space, dict) else None
+        if kind == "SelectEntityActionSpace":
+            _fields(at, space, {"kind"})
+            actions[name] = SelectEntityActionSpace()
+        elif isinstance(kind, str) and kind in _CATEGORICAL:
+            labels = _fields(at, space, {"kind", "index_to_label"})["index_to_label"]
+            actions[name] = _CATEGORICAL[kind](_texts(f"{at}.index_to_label", labels))
+            if not labels:
+                raise ValueError(f"{at}.index_to_label: expected choices, got none")
+        else:
+            raise ValueError(f"{at}: expected one of the kinds {', '.join(ACTION_KINDS)}")
+    return actions
+
+
+_CATEGORICAL: dict[str, Callable[[list[str]], ActionSpace]] = {
+    space.__name__: space for space in (CategoricalActionSpace, GlobalCategoricalActionSpace)
+}
+ACTION_KINDS = (*_CATEGORICAL, SelectEntityActionSpace.__name__)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_seconds(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _is_folder(value: object) -> bool:
+    """Whether it names a folder beside others, and leads nowhere else; "" is none."""
+    return (
+        isinstance(value, str)
+        and len(value) < 256
+        and value.isprintable()
+        and not {*value} & {"/", "\\"}
+        and value not in (".", "..")
+    )
+
+
+def _has_text_keys(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "step": (_is_count, "a number of at least 0"),
+    "restart": (_is_count, "a number of at least 0"),
+    "next_eval_step": (lambda v: v is None or _is_count(v), "a number of at least 0, or None"),
+    "time_used": (_is_seconds, "a number of seconds"),
+    "run_name": (_is_folder, "the name of a folder"),
+    "memory": (
+        lambda v: _has_text_keys(v) and _is_count(v.get("asked", 0)),
+        "what conditions remember, by name",
+    ),
+    "tracker_ids": (
+        lambda v: _has_text_keys(v) and all(isinstance(one, str) for one in v.values()),
+        "texts by name",
+    ),
+    "obs_space": (lambda v: isinstance(v, dict), "ObsSpace(...)"),
+    "action_space": (lambda v: isinstance(v, dict), "actions by name"),
+}
+
+
+_OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
+"""Not in all saves of this version; `State` has defaults for them."""
+
+
+def _refuse_other_fields(plain: Mapping[str, Any]) -> None:
+    problems = [f"{name}: no such field" for name in plain if name not in _CHECKS]
+    for name, (is_one, expected) in _CHECKS.items():
+        if name not in plain and name not in _OPTIONAL:
+            problems.append(f"{name}: expected {expected}, got nothing")
+        elif name in plain and not is_one(plain[name]):
+            problems.append(f"{name}: expected {expected}, got {shown(plain[name])}")
+    if problems:
+        raise ValueError("; ".join(problems[:10]))
+
+
+def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.keys() != names:
+        raise ValueError(f"{path}: expected the fields {', '.join(sorted(names))}, no others")
+    return value
+
+
+def _by_name(path: str, value: Any) -> dict[str, Any]:
+    if not _has_text_keys(value):
+        raise ValueError(f"{path}: expected names in quotes, each with what it is")
+    return value  # type: ignore[no-any-return]
+
+
+def _texts(path: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{path}: expected a list of names")
+    return value

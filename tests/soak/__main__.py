@@ -1,0 +1,63 @@
+"""Damage saves and kill runs for as long as it takes, and sum up what came of it.
+
+    python -m tests.soak --seed 7
+    python -m tests.soak --flip-every 20 --truncations 0 --mutations 0 --kills 20
+
+Everything is a function of the seed but the moments of kills, which depend on the machine as well.
+"""
+
+import argparse
+import secrets
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from tests.soak.damage import Summary, flips, mutations, truncations
+from tests.soak.kills import kill_runs
+
+
+def main() -> None:
+    """Do what the command line asks for; an exception says what went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of all choices; a new one by default")
+    parser.add_argument("--flip-every", type=int, default=1, help="flip one byte of so many")
+    parser.add_argument("--truncations", type=int, default=2_000)
+    parser.add_argument("--mutations", type=int, default=20_000)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
+    asked = parser.parse_args()
+    seed: int = secrets.randbelow(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)
+    torch.set_num_threads(1)  # threads do not survive the forks of `kill_runs`
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as path:
+        folder = Path(path)
+        if asked.kills:
+            print(f"kills: {kill_runs(_new(folder, 'kills'), seed, asked.kills)}", flush=True)
+        if asked.flip_every:
+            _say("flips", flips(_new(folder, "flips"), seed, asked.flip_every))
+        if asked.truncations:
+            _say("truncations", truncations(_new(folder, "cuts"), seed, asked.truncations))
+        if asked.mutations:
+            done = mutations(_new(folder, "mutations"), seed, asked.mutations)
+            _say("mutations", done)
+            _say_reasons(done.reasons if asked.reasons else Counter())
+
+
+def _new(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def _say(what: str, summary: Summary) -> None:
+    print(f"{what}: {summary}", flush=True)
+
+
+def _say_reasons(reasons: Counter[str]) -> None:
+    for reason, count in reasons.most_common():
+        print(f"{count:6} {reason}")
+
+
+if __name__ == "__main__":
+    main()

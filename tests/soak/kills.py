@@ -1,0 +1,284 @@
+"""A run that is killed over and over, at any moment, and goes on each time.
+
+Processes are forked from one that has torch loaded already, as to load it takes a hundred times
+longer than what is killed.
+"""
+
+import contextlib
+import io
+import os
+import select
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import torch
+
+from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import restore
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.worlds import Clockwork
+from tests.soak.small_saves import LEARNS_MORE, SETTINGS
+
+STEPS_PER_UPDATE = 8
+UPDATES = 12
+"""Of a whole run; each of them is saved."""
+LIFE_S = 120.0
+"""In which a run that is not killed ends."""
+
+
+class Life(NamedTuple):
+    """What a process did before it was killed.
+
+    Attributes:
+        begun: the steps of saves that it began.
+        done: the steps of saves that were complete.
+        ended: it was not killed, but came to the end of the run.
+        moment: what it did when it was killed.
+    """
+
+    begun: list[int]
+    done: list[int]
+    ended: bool
+    moment: str
+
+
+class Summary(NamedTuple):
+    """What came of many kills.
+
+    Attributes:
+        kills: how many.
+        moments: of the kills, and how often each was met.
+        runs: that came to their end in spite of them.
+        lost: kills that cost the save under way.
+        leftovers: hidden files that kills left in the folders of runs.
+        seconds: for all of them.
+    """
+
+    kills: int
+    moments: Counter[str]
+    runs: int
+    lost: int
+    leftovers: int
+    seconds: float
+
+    def __str__(self) -> str:
+        moments = ", ".join(f"{n} {moment}" for moment, n in sorted(self.moments.items()))
+        return (
+            f"{self.kills} kills ({moments}), {self.lost} of them lost the save under way, "
+            f"{self.runs} runs ended as if never killed, {self.leftovers} hidden files left over, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def kill_runs(folder: Path, seed: int, count: int) -> Summary:
+    """Kill runs until so many kills are done, and look after each what is left.
+
+    Raises:
+        AssertionError: a save was lost that had been complete, no save was found that should be
+            there, or a run ended with other weights than one that was never killed.
+    """
+    assert torch.get_num_threads() == 1, "threads do not survive a fork"
+    rng, start = Random(seed), time.monotonic()
+    straight = folder / "straight"
+    pace = _straight(straight)
+    moments: Counter[str] = Counter()
+    runs = lost = leftovers = kills = 0
+    while kills < count:
+        run_dir = folder / f"run-{runs}"
+        had, ended = 0, False
+        while not ended:
+            life = _lived(run_dir, _kill_time(rng, pace) if kills < count else None)
+            ended = life.ended
+            moments[life.moment] += not ended
+            kills += not ended
+            found = _found(run_dir)
+            begun, done = [had, *life.begun], [had, *life.done]
+            assert found >= max(done), f"step {found} is left, {max(done)} had been saved"
+            assert found in begun[-2:], f"step {found} is left, of saves at {begun[-2:]}"
+            lost += found != begun[-1]
+            had = found
+        _refuse_different(straight, run_dir)
+        leftovers += len(_hidden(run_dir))
+        runs += 1
+    return Summary(kills, moments, runs, lost, leftovers, time.monotonic() - start)
+
+
+class _Pace(NamedTuple):
+    """How long things take here: a whole run, and a save."""
+
+    run_s: float
+    save_s: float
+
+
+class _KillTime(NamedTuple):
+    """When to kill: so many seconds after a process began its nth save, or began itself, if 0."""
+
+    save: int
+    seconds: float
+
+
+def _kill_time(rng: Random, pace: _Pace) -> _KillTime:
+    if rng.random() < 0.4:  # anywhere: while it starts, reads the save, collects or learns
+        return _KillTime(0, rng.uniform(0, pace.run_s / 2))
+    # While it saves, renames, deletes old saves.
+    return _KillTime(rng.choice((1, 1, 2, 3)), rng.uniform(0, 1.2 * pace.save_s))
+
+
+def _straight(run_dir: Path) -> _Pace:
+    """Run in this process without any kill, after which its children have all that they import."""
+    run_dir.mkdir()
+    reader, writer = os.pipe()
+    begin = time.monotonic()
+    manager = _Telling(run_dir, writer)
+    with contextlib.redirect_stdout(io.StringIO()):
+        train(manager, Clockwork, callbacks=[_Tells(writer)])
+    os.close(reader)
+    os.close(writer)
+    return _Pace(time.monotonic() - begin, sorted(manager.seconds)[len(manager.seconds) // 2])
+
+
+def _lived(run_dir: Path, kill: _KillTime | None) -> Life:
+    """Let a process continue a run until it ends or is killed."""
+    before = _hidden(run_dir)
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reader)
+        _run_and_exit(run_dir, writer)
+    os.close(writer)
+    try:
+        said = _listened(reader, process, kill)
+    finally:
+        os.close(reader)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        status = os.waitpid(process, 0)[1]
+    lines = [line.split() for line in said.split(b"\n")[:-1]]
+    begun, done = (
+        [int(step) for word, step in lines if word == which] for which in (b"begun", b"done")
+    )
+    ended = os.WIFEXITED(status)
+    assert not ended or os.WEXITSTATUS(status) == 0, (run_dir / "errors").read_text()
+    return Life(begun, done, ended, _moment(lines, _hidden(run_dir) - before))
+
+
+def _listened(reader: int, process: int, kill: _KillTime | None) -> bytes:
+    """What a process says until it ends; it is killed when its time has come."""
+    said, end = b"", time.monotonic() + LIFE_S
+    kill_at = end
+    if kill is not None and kill.save == 0:
+        kill_at = time.monotonic() + kill.seconds
+    killed = False
+    while True:
+        left = max(0.0, kill_at - time.monotonic())
+        if not killed and not select.select([reader], [], [], left)[0]:
+            os.kill(process, signal.SIGKILL)
+            killed = True
+        heard = os.read(reader, 1 << 16)
+        if not heard:
+            assert killed or time.monotonic() < end, "a run took too long"
+            return said
+        said += heard
+        begins = kill is not None and kill_at == end and said.count(b"begun") >= kill.save
+        if kill is not None and begins:
+            kill_at = time.monotonic() + kill.seconds
+
+
+def _moment(lines: list[list[bytes]], left: set[str]) -> str:
+    """What a process did when it was killed, by what it said last and what it left."""
+    if not lines:
+        return "starting"
+    if lines[-1][0] != b"begun":
+        return "collecting or learning"
+    kinds = {name.split("-")[0] for name in left}
+    if ".writing" in kinds:
+        return "writing a save"
+    if kinds & {".deleting", ".index"}:
+        return "deleting old saves"
+    return "before or after writing a save"
+
+
+def _run_and_exit(run_dir: Path, writer: int) -> None:
+    """In the process that may be killed: continue the run, and say when something is saved."""
+    status = 1
+    try:
+        run_dir.mkdir(exist_ok=True)
+        errors = os.open(run_dir / "errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        train(_Telling(run_dir, writer), Clockwork, callbacks=[_Tells(writer)])
+        status = 0
+    except BaseException as error:
+        os.write(2, repr(error).encode())
+        raise
+    finally:
+        os._exit(status)
+
+
+def _overrides(run_dir: Path) -> list[str]:
+    total = f"total_timesteps={UPDATES * STEPS_PER_UPDATE}"
+    return [*SETTINGS, *LEARNS_MORE, total, f"data_dir={run_dir}"]
+
+
+class _Telling(StateManager):
+    """Saves after each update, and says so beforehand."""
+
+    save_interval_s = 0.0
+
+    def __init__(self, run_dir: Path, writer: int) -> None:
+        super().__init__(overrides=_overrides(run_dir), checkpoint_dir=run_dir)
+        self._writer = writer
+        self.seconds: list[float] = []
+
+    def save(self, why: str) -> Path | None:
+        os.write(self._writer, f"begun {self.state.step}\n".encode())
+        begin = time.monotonic()
+        path = super().save(why)
+        self.seconds.append(time.monotonic() - begin)
+        return path
+
+
+class _Tells(Callback):
+    """Says what is saved completely."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer = writer
+
+    def on_update_start(self, trainer: Trainer) -> None:
+        os.write(self._writer, f"update {trainer.state.step}\n".encode())
+
+    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+        os.write(self._writer, f"done {int(path.name.removeprefix('step-'))}\n".encode())
+
+
+def _hidden(run_dir: Path) -> set[str]:
+    return {path.name for path in run_dir.glob(".*")}
+
+
+def _found(run_dir: Path) -> int:
+    """The step at which a run would continue; 0 where there is nothing to continue."""
+    said: list[str] = []
+    saved = checkpoint.newest(run_dir, said.append)
+    assert not said, f"a save is damaged: {said}"
+    if saved is None:
+        return 0
+    load_agent(saved.path)
+    return saved.step
+
+
+def _state_of(run_dir: Path) -> State:
+    saved = checkpoint.find(run_dir)
+    return restore(saved, read_config(saved))
+
+
+def _refuse_different(straight: Path, run_dir: Path) -> None:
+    """The world is deterministic and saves lie between episodes, so nothing may differ."""
+    expected, got = _state_of(straight), _state_of(run_dir)
+    assert got.step == expected.step == UPDATES * STEPS_PER_UPDATE
+    assert_same(expected, got)

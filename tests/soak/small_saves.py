@@ -1,0 +1,67 @@
+"""Saves as small as they get, to damage: ours with every file, and one of enn_trainer 0.1.16."""
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from enn_trainer import StateManager, train
+from enn_trainer.checkpoints.checkpoint import MANIFEST, _manifest, _own_hash
+from tests.enn_trainer.worlds import Clockwork
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
+SETTINGS = [
+    "rollout.num_envs=2",
+    "rollout.steps=4",
+    "rollout.processes=1",
+    "optim.bs=8",
+    "optim.update_epochs=1",
+    "net.d_model=2",
+    "net.n_head=1",
+    "net.n_layer=1",
+    "net.d_qk=1",
+]
+LEARNS_MORE = ["ppo.reward_scaling=true", 'ppo.ent_targets={"turn": 0.5}']
+
+
+def new_save(folder: Path) -> Path:
+    """The last save of a run of two updates, of which every file has something in it."""
+    overrides = [*SETTINGS, *LEARNS_MORE, "total_timesteps=16", f"data_dir={folder}"]
+    manager = StateManager(overrides=overrides, checkpoint_dir=folder / "saves")
+    with contextlib.redirect_stdout(io.StringIO()):
+        saved = train(manager, Clockwork).checkpoint
+    assert saved is not None
+    return saved
+
+
+def copy_of_published(folder: Path) -> Path:
+    """A save of enn_trainer 0.1.16."""
+    names = ("config.ron", "state.ron", "state.agent.msgpack")
+    target = folder / "published"
+    target.mkdir()
+    for name in names:
+        shutil.copy(GOLDEN / name, target)
+    return target
+
+
+def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: bytes) -> None:
+    """Change a file of a save as its writer would have: all hashes are right again.
+
+    Args:
+        save: its folder.
+        files: what is in it.
+        name: of the file to change.
+        damaged: what is in that one now.
+    """
+    if name == MANIFEST:
+        with contextlib.suppress(ValueError, RecursionError, TypeError):
+            content = json.loads(damaged)
+            content["sha256"] = _own_hash(content)
+            damaged = json.dumps(content).encode()
+    elif MANIFEST in files:
+        before = json.loads(files[MANIFEST])
+        changed = {one: files[one] for one in before["files"]} | {name: damaged}
+        (save / MANIFEST).write_bytes(_manifest(before["step"], changed, before["why"]))
+    (save / name).write_bytes(damaged)

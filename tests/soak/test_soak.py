@@ -1,0 +1,46 @@
+"""The soak, as much of it as fits into a run of all tests; `make soak` does all of it.
+
+Each part has a process of its own: it bounds its memory, and forks.
+"""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "kills": 0}
+
+
+def soak(**asked: int) -> str:
+    counts = NOTHING | {name.replace("_", "-"): n for name, n in asked.items()}
+    options = [f"--{name}={n}" for name, n in counts.items()]
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.soak", "--seed=1", *options],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
+    said = soak(flip_every=5, truncations=300)
+    assert len(re.findall(r"(\d\d\d+) tried, \1 refused .* 0 still good", said)) == 2
+
+
+def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
+    said = soak(mutations=2000)
+    refused, good = map(int, re.findall(r"2000 tried, (\d+) refused .* (\d+) still good", said)[0])
+    assert refused > 1000, "most damage reaches what must be refused"
+    assert good > 50, "some damage changes nothing that matters"
+
+
+@pytest.mark.parametrize("kills", [20])
+def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
+    said = soak(kills=kills)
+    assert f"{kills} kills" in said
+    in_saves = sum(map(int, re.findall(r"(\d+) (?:before or after )?(?:writing|deleting)", said)))
+    assert in_saves >= kills / 4, said
