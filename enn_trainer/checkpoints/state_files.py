@@ -21,6 +21,7 @@ from enn_trainer.schedules import follow_schedules
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import dump_config, load_config
 from enn_trainer.state import State, make_network
+from entity_env.messages import pack, unpack
 from entity_env.spaces import (
     ActionSpace,
     CategoricalActionSpace,
@@ -32,8 +33,11 @@ from entity_env.spaces import (
 from rogue_net.rogue_net import RogueNetConfig
 
 STATE_VERSION = 1
+REST_VERSION = 1
 WEIGHTS = "state.agent.safetensors"
 LOSS_STATE = "state.loss.safetensors"
+REST = "state.rest.msgpack"
+"""What is neither for a reader nor made of tensors."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -51,6 +55,7 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _tensor_bytes(state.agent.state_dict()),
         "state.optimizer.safetensors": _tensor_bytes(moments),
+        REST: _dump_rest(state),
         **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
 
@@ -78,6 +83,7 @@ def restore(
     optimizer, vf_optimizer = make_optimizers(network, config.optim)
     learnt = _tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
     state = State(
+        **_read_rest(saved),
         agent=network,
         value_function=value_network(network),
         optimizer=optimizer,
@@ -139,6 +145,35 @@ def _dump_state(state: State) -> str:
         },
     }
     return ron.dumps(ron.Struct("State", fields))
+
+
+def _dump_rest(state: State) -> bytes:
+    metrics = {tag: float(value) for tag, value in state.metrics.items()}
+    return pack({"version": REST_VERSION, "metrics": metrics, "envs": state.envs})
+
+
+def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
+    """The fields of a state that `state.rest.msgpack` has; nothing of a save before there was one.
+
+    Raises:
+        CheckpointError: it is damaged, or of a newer version.
+    """
+    if REST not in saved.manifest["files"]:
+        return {}
+    try:
+        rest = unpack(saved.read(REST))
+        if rest.pop("version") > REST_VERSION:
+            raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
+        metrics, envs = rest["metrics"], rest["envs"]
+        if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
+            raise TypeError("metrics: expected numbers by tag")
+        if not isinstance(envs, bytes | None):
+            raise TypeError(f"envs: expected bytes, got {type(envs).__name__}")
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
+    return {"metrics": metrics, "envs": envs}
 
 
 def _read_state(saved: checkpoint.Checkpoint) -> dict[str, Any]:
