@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import hyperstate
 
@@ -28,6 +28,7 @@ from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.ppo.snapshot import Snapshot
 from enn_trainer.run import Run, TrainResult
+from enn_trainer.running_episodes import continue_episodes, take_episodes
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -118,6 +119,7 @@ class Trainer:
         self._interrupts = Interrupts()
         self._asked_to_stop: str | None = None
         self._is_updating = False
+        self._is_given_up = False
         with ExitStack() as stack, _settings(self.config):
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
@@ -135,13 +137,20 @@ class Trainer:
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
             self.manager.begin()
+            self.manager.take_episodes = self._take_episodes
+            stack.callback(setattr, self.manager, "take_episodes", None)
             self._begin(is_recorded)
             self._stack = stack.pop_all()
 
     def _begin(self, is_recorded: bool) -> None:
         """The first frames."""
         self.state.agent.eval()
-        self._obs: VecObs | None = self._first_frames()
+        resumed = continue_episodes(self._envs, self.state, self.config)
+        self._obs: VecObs | None = resumed.obs
+        self._run.episodes = "its episodes go on"
+        if self._obs is None:
+            self._run.episodes = f"new episodes begin: {resumed.why_not}"
+            self._obs = self._first_frames()
         if self.state.step == 0 and self.manager.resumed_from is None:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             if is_recorded:
@@ -223,7 +232,7 @@ class Trainer:
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
         self._run.refuse_impossible(stop)
-        self._asked_to_stop = None
+        self._asked_to_stop, self._is_given_up = None, False
         with self._at_work(), self._run.shown(), self._signals():
             try:
                 if self.manager.resumed_from is not None:
@@ -231,7 +240,7 @@ class Trainer:
                 self._callbacks.on_train_start(self)
                 why = self._until(stop)
                 interrupted = self.manager.is_interrupted = self._interrupts.requested
-                self._saved(self._run.save(why, "interrupted" if interrupted else "end"))
+                self._save_at_end(why, "interrupted" if interrupted else "end")
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()
@@ -253,6 +262,7 @@ class Trainer:
             try:
                 self._evaluate() if evaluates else self._update()
             except UpdateAbandoned:
+                self._is_given_up = True
                 return "interrupted in the middle of an update, which is given up"
             why = self._why_over(stop)  # before it is saved what conditions remember
             if not evaluates:
@@ -361,8 +371,23 @@ class Trainer:
         ]
         return next((reason for reason in reasons if reason is not None), None)
 
+    def _take_episodes(self) -> bytes | None:
+        """What to save of the environments; None in the middle of an update, or if one failed."""
+        if self._obs is None or self._is_updating:
+            return None
+        return take_episodes(self._envs, self.config, self.state.step)
+
+    def _save_at_end(self, why: str, kept_as: Literal["end", "interrupted"]) -> None:
+        """Save the run, unless that would lose episodes which the newest save can go on with."""
+        newest = self.manager.newest_save()
+        if self._is_given_up and self.state.envs is not None and newest is not None:
+            self._run.keep(why, newest)
+        else:
+            self._saved(self._run.save(why, kept_as))
+
     def _save_after_failure(self) -> None:
-        """Keep what was learnt before the update that failed."""
+        """Keep what was learnt before the update that failed; the environments are not trusted."""
+        self._obs = None
         with suppress(Exception):  # what is raised already is what matters
             self._saved(self._run.save("failed", "failed"))
 

@@ -25,6 +25,7 @@ from enn_trainer.tracking.progress import Progress, ProgressLine
 from enn_trainer.tracking.spans import Spans
 from enn_trainer.tracking.system_numbers import system_numbers
 from enn_trainer.tracking.track import metric_scalars
+from enn_trainer.tracking.track_jsonl import EVAL_PREFIX
 
 SAVE_SPANS_EVERY_S = 60.0
 
@@ -69,11 +70,12 @@ class Run:
         self.first_step = state.step
         self.seconds = 0.0  # of updates in this process
         self.tick_s = self.update_start = time.monotonic()
-        self.mean_return = float("nan")
+        self.metrics = state.metrics
+        self.mean_return = self.metrics.get("episodic_reward.mean", float("nan"))
         self.saved: Path | None = None
-        self.last_eval: dict[str, float] = {}
+        self.episodes = ""  # how they go on, in words
+        self.last_eval = {t: v for t, v in self.metrics.items() if t.startswith(EVAL_PREFIX)}
         self.last_eval_step: int | None = None
-        self.metrics: dict[str, float] = {}
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
         self.progress: Progress | None = None
@@ -91,7 +93,8 @@ class Run:
             try:
                 if self.manager.resumed_from is not None and self.state.step == self.first_step:
                     path = self.manager.resumed_from.path
-                    self.progress.say(f"resumed {path} at step {self.state.step}")
+                    at = f"resumed {path} at step {self.state.step}"
+                    self.progress.say(f"{at}; {self.episodes}")
                 yield
             finally:
                 self.manager.say = before
@@ -117,7 +120,8 @@ class Run:
             return None
         self._warn_of_unknown(condition)
         memory = self.state.memory
-        number = memory["asked"] = memory.get("asked", -1) + 1
+        # A run that is resumed is asked once more than one that went on, without news.
+        number = memory["asked"] = memory.get("asked", -1) + bool(fresh)
         now = Now(self.state.step, self.state.time_used, self.metrics, fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
 
@@ -255,6 +259,11 @@ class Run:
         if self.saved is not None or kept_as != "end":
             self.say(f"{why}, {where}")
         return self.saved
+
+    def keep(self, why: str, newest: Path) -> None:
+        """Say why the run ends, and that a save stands as there is nothing better to save."""
+        self.saved = newest
+        self.say(f"{why}, {newest} stands")
 
     def result(self, why: str, interrupted: bool) -> TrainResult:
         """What `train` returns."""

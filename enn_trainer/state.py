@@ -42,6 +42,9 @@ class State:
             is made of.
         reward_scaling: The returns so far, if rewards are scaled by them.
         memory: What stop conditions remember, and which recording the run learns from; plain data.
+        metrics: The newest value of every tag, at which stop conditions look.
+        envs: The episodes that the newest save was in the middle of, see `running_episodes.py`;
+            None where environments cannot say it, or the run failed. Taken when the run is saved.
     """
 
     step: int
@@ -59,6 +62,8 @@ class State:
     ent_tunings: Dict[str, Tensor] = field(default_factory=dict)
     reward_scaling: Optional[RewardScaling] = None
     memory: Dict[str, Any] = field(default_factory=dict)
+    metrics: Dict[str, float] = field(default_factory=dict)
+    envs: Optional[bytes] = None
 
     def to(self, device: torch.device) -> None:
         """Move the tensors to a device: networks, the moments of their parameters, the rest."""

@@ -57,6 +57,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
     is_interrupted: bool = False  # the last run was asked to stop by a signal
     say: Callable[[str], None] = staticmethod(print)
+    take_episodes: Callable[[], bytes | None] | None = None
+    """Says what the environments are in the middle of, while there are any."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Save now; None when there is no `checkpoint_dir`."""
         if self.checkpoint_dir is None:
             return None
-        files = to_files(self.config, self.state)
+        files = self._files()
         saved = saves.save(self.checkpoint_dir, self.state.step, files, why)
         if not saves.holds(saved, WEIGHTS, files[WEIGHTS]):
             self.say(f"{saved.path}: there already, with other weights; a save is never changed")
@@ -189,13 +191,21 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def checkpoint(self, target_dir: str) -> None:
         """Save into the given folder of a run."""
-        saves.save(
-            Path(target_dir), self.state.step, to_files(self.config, self.state), "asked for"
-        )
+        saves.save(Path(target_dir), self.state.step, self._files(), "asked for")
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
         return {"version": self.config_cls.version(), **asdict(self.config)}
+
+    def newest_save(self) -> Path | None:
+        """The newest save of the run in `checkpoint_dir`, if there is one."""
+        paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
+        return paths[0] if paths else None
+
+    def _files(self) -> dict[str, bytes]:
+        if self.take_episodes is not None:
+            self.state.envs = self.take_episodes()
+        return to_files(self.config, self.state)
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:

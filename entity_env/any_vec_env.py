@@ -74,6 +74,17 @@ class AnyVecEnv(VecEnv):
         )
         return self._accept(self.env.act(handed, obs_filter))
 
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments say, if they can."""
+        return self.env.get_state() if hasattr(self.env, "get_state") else None
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on from a state, if they can."""
+        if not hasattr(self.env, "set_state"):
+            return None
+        obs = self.env.set_state(state, obs_config)
+        return None if obs is None else self._accept(obs)
+
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""
         pictures: npt.NDArray[np.uint8] = self.env.render(**kwargs)

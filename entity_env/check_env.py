@@ -10,7 +10,8 @@ import numpy as np
 
 from entity_env.environment import Environment
 from entity_env.masks import MASK_OF_SPACE
-from entity_env.match import Match, Solo
+from entity_env.match import Match, Solo, world_of
+from entity_env.plain_state import impure
 from entity_env.random_play import Player, Spaces, Stop, Trace, answer, differences, shown_by
 from entity_env.report import Report
 from entity_env.seeding import derive_seed
@@ -69,7 +70,7 @@ class _Check:
         self._seed_global_generators("first")
         states = self._global_states()
         match = self._create()
-        self.report.name = type(_world(match)).__name__
+        self.report.name = type(world_of(match)).__name__
         spaces = self._spaces(match)
         player = Player(match, spaces, self.report, self.seed, self.max_steps)
         trace = player.play(self.episodes)
@@ -158,8 +159,8 @@ class _Check:
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
         """Whether an episode goes on from a state as it went on before."""
-        world: Any = _world(match)
-        other: Any = _world(fresh)
+        world: Any = world_of(match)
+        other: Any = world_of(fresh)
         if not (hasattr(world, "get_state") and hasattr(other, "set_state")):
             return
         player = Player(match, spaces, Report(""), self.seed, _STATE_STEPS)
@@ -174,9 +175,9 @@ class _Check:
             begun = player.play(1, before_act=save)
             if state is None:
                 continue
-            if impure := _impure(state, "state"):
+            if wrong := impure(state, "state"):
                 self.report.problem(
-                    "get_state", f"expected plain data, got {impure}", "return lists and numbers"
+                    "get_state", f"expected plain data, got {wrong}", "return lists and numbers"
                 )
                 return
             future = player.actions[steps_before:]
@@ -204,10 +205,6 @@ class _Check:
         names = ("random", "numpy.random")
         pairs = zip(names, before, self._global_states(), strict=True)
         return " and ".join(name for name, a, b in pairs if a != b)
-
-
-def _world(match: Match) -> Environment | Match:
-    return match.env if isinstance(match, Solo) else match
 
 
 def _wrong_obs_space(space: Any) -> Iterator[tuple[str, str]]:
@@ -252,14 +249,3 @@ def _wrong_names(what: str, names: Any) -> Iterator[tuple[str, str]]:
         yield f"{what}: expected a list of names, got {names!r}", "give a list of strings"
     elif len(set(names)) < len(names):
         yield f"{what}: expected every name once, got {names!r}", "rename one of them"
-
-
-def _impure(value: Any, what: str) -> str:
-    """Which part of a state is not plain data, or nothing."""
-    if value is None or type(value) in (bool, int, float, str):
-        return ""
-    if type(value) is list:
-        return next(filter(None, (_impure(v, f"{what}[{i}]") for i, v in enumerate(value))), "")
-    if type(value) is dict and all(type(key) is str for key in value):
-        return next(filter(None, (_impure(v, f"{what}[{k!r}]") for k, v in value.items())), "")
-    return f"{type(value).__name__} at {what}"

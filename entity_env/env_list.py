@@ -9,9 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.batch import LAST, batch_obs
+from entity_env.env_states import (
+    go_on,
+    match_bytes,
+    offers_state,
+    refuse_other_number,
+    shown_last,
+)
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
-from entity_env.match import Match, Solo
+from entity_env.match import Match, Solo, world_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -126,6 +133,69 @@ class EnvList(VecEnv):
         self._steps[batch.done] = 0
         return batch
 
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments are in the middle of, as `env_states.py` says.
+
+        Returns:
+            None where one does not offer its state, or names entities by what is not plain data.
+
+        Raises:
+            EntityEnvError: there was no reset; or what an environment says of itself is not plain
+                data.
+        """
+        self.refuse_begun_step("get_state")
+        if self._batch is None:
+            raise EntityEnvError("get_state: call reset first")
+        if not all(map(offers_state, self.matches)):
+            return None
+        matches, sides = [], self.sides
+        for i, match in enumerate(self.matches):
+            frames = self._frames[i * sides : (i + 1) * sides]
+            try:
+                data = match_bytes(match, frames, self._action_space)
+            except Exception as error:
+                raise self._failed("get_state", error, i) from error
+            if data is None:
+                return None
+            matches.append(data)
+        lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
+        return {
+            "seed": self._seed,
+            "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
+            "steps": self._steps.copy(),
+            "frames": shown_last(self._batch),
+            "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
+        }
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on from a state, whatever the number of processes it is from.
+
+        Args:
+            state: what `get_state` returned.
+            obs_config: as at the reset.
+
+        Raises:
+            EntityEnvError: it is the state of more or fewer environments; or one of them refuses
+                its own.
+        """
+        self.refuse_begun_step("set_state")
+        refuse_other_number(state, len(self))
+        if not all(map(offers_state, self.matches)):
+            return None
+        sides, batch, frames = self.sides, shown_last(state["frames"]), []
+        begun: list[int] = state["episodes"].tolist()
+        if state["seed"] is not None:
+            self.seed(state["seed"], begun)
+        self._seed, self._episodes = state["seed"], begun[::sides]
+        self._steps = state["steps"].copy()
+        for i, match in enumerate(self.matches):
+            try:
+                frames += go_on(match, state["matches"][i].values.tobytes(), batch, i * sides)
+            except Exception as error:
+                raise self._failed("set_state", error, i) from error
+        self._frames, self._batch, self._shown = frames, batch, obs_config
+        return batch
+
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all matches, (matches, height, width, 3) uint8."""
         return np.stack([match.render(**kwargs) for match in self.matches])
@@ -218,6 +288,17 @@ class EnvList(VecEnv):
             error.env_index, error.episode, error.step = index, episode, step
         else:
             error.add_note(f"in environment {index}, episode {episode}, step {step}")
+
+    def _failed(self, method: str, error: Exception, i: int) -> EntityEnvError:
+        """What to raise as a match cannot say or take its state."""
+        name = type(world_of(self.matches[i])).__name__
+        what = str(error).removeprefix(f"{method}: ")
+        if not isinstance(error, EntityEnvError):
+            what = f"{type(error).__name__}: {error}"
+        return EntityEnvError(
+            f"environment {self.first_env_index + i * self.sides} ({name}): {method}: {what}; "
+            "correct the method, or remove it: then runs that are resumed begin new episodes"
+        )
 
 
 def _as_match(env: Environment | Match) -> Match:

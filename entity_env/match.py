@@ -107,3 +107,8 @@ class Solo(Match):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def world_of(match: Match) -> Environment | Match:
+    """What a user wrote: the environment that is seen as a match, or the match."""
+    return match.env if isinstance(match, Solo) else match

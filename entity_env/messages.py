@@ -26,7 +26,7 @@ from entity_env.vec_env import (
     VecSelectEntityActionMask,
 )
 
-_ARRAY, _DATACLASS = 1, 2
+_ARRAY, _DATACLASS, _LARGE_INT = 1, 2, 3
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
@@ -49,14 +49,18 @@ class MessageError(EntityEnvError, ValueError):
     """Bytes that are not a message, or a value that cannot be part of one."""
 
 
-def pack(value: Any) -> bytes:
-    """Bytes of None, numbers, strings, lists, dicts, number arrays and this package's batches.
+def pack(value: Any, exact: bool = False) -> bytes:
+    """Bytes of None, numbers, text, bytes, lists, dicts, number arrays and this package's batches.
+
+    Args:
+        value: what to pack.
+        exact: refuse what would come back as another type: tuples and NumPy's scalars.
 
     Raises:
         MessageError: the value contains anything else.
     """
     try:
-        return _packed(value, _encode)
+        return _packed(value, _encode_exactly if exact else _encode)
     except (TypeError, ValueError, OverflowError) as error:
         raise MessageError(str(error)) from None
 
@@ -91,16 +95,23 @@ def _packed(value: Any, default: Callable[[Any], Any] = list) -> bytes:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        head = _packed([value.dtype.str, value.shape])
-        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
+    if isinstance(value, tuple):
+        return list(value)
+    return _encode_exactly(value)
+
+
+def _encode_exactly(value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype.kind in "biuf":
+        head = _packed([value.dtype.str, value.shape])
+        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+    if type(value) is int:  # of more than 64 bits
+        size = value.bit_length() // 8 + 1
+        return msgpack.ExtType(_LARGE_INT, value.to_bytes(size, "little", signed=True))
     if type(value).__name__ in _CLASSES and type(value) is _CLASSES[type(value).__name__]:
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
-    if isinstance(value, tuple):
-        return list(value)
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 
 
@@ -118,4 +129,6 @@ def _decode(code: int, data: bytes, depth: int) -> Any:
         if name not in _CLASSES:
             raise MessageError(f"expected one of {list(_CLASSES)}, got {name!r}")
         return _CLASSES[name](**fields)
+    if code == _LARGE_INT:
+        return int.from_bytes(data, "little", signed=True)
     raise MessageError(f"unknown type code {code}")

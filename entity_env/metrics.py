@@ -1,5 +1,8 @@
 """Episode statistics of any vectorised environment."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +35,22 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.total_reward[:] = 0
         self.total_steps[:] = 0
         return self.env.reset(obs_config)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments say, and what the running episodes have come to."""
+        state = self.env.get_state()
+        if state is None:
+            return None
+        totals = {"reward": self.total_reward.copy(), "steps": self.total_steps.copy()}
+        return {**state, "episode_totals": totals}
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on with the running episodes."""
+        obs = self.env.set_state(state, obs_config)
+        if obs is not None:
+            self.total_reward[:] = state["episode_totals"]["reward"]
+            self.total_steps[:] = state["episode_totals"]["steps"]
+        return obs
 
     def wait(self) -> VecObs:
         """What is shown after a step, and the metrics."""

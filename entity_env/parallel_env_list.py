@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.env_states import cat_states, split_state
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import Match
@@ -146,6 +147,36 @@ class ParallelEnvList(VecEnv):
         for episodes, piece in zip(self._episodes, pieces, strict=True):
             episodes += piece.done
         self._batch = VecObs.cat(pieces)
+        return self._batch
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments are in the middle of, as `EnvList.get_state` says.
+
+        None as well where a worker is lost meanwhile, which the next step will notice.
+        """
+        self._send_all("get_state", [[] for _ in self._workers])
+        states = self._receive_all(lambda i, lost: None)
+        return None if any(state is None for state in states) else cat_states(states)
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on from a state, whatever the number of processes it is from."""
+        counts = [worker.setup.num_envs for worker in self._workers]
+        arguments = [[piece, obs_config] for piece in split_state(state, counts)]
+        self._send_all("set_state", arguments)
+
+        def ask_another(i: int, lost: WorkerLostError) -> VecObs | None:
+            self._replace(i, lost)
+            obs: VecObs | None = self._ask(i, "set_state", arguments[i])
+            return obs
+
+        pieces: list[VecObs | None] = self._receive_all(ask_another)
+        self._seed = state["seed"]
+        ends = np.cumsum(counts)[:-1]
+        self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
+        if any(piece is None for piece in pieces):
+            return None
+        self._shown = copy.deepcopy(obs_config)
+        self._batch = VecObs.cat([piece for piece in pieces if piece is not None])
         return self._batch
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:

@@ -1,6 +1,11 @@
-"""The state of a world as plain data, and back."""
+"""The state of a world as plain data, and back.
+
+Plain data are None, bool, int, float, str, bytes, NumPy arrays of numbers, lists, and dictionaries
+of them whose keys are None, bool, int, float, str or bytes.
+"""
 
 import random
+import struct
 from typing import Any
 
 import numpy as np
@@ -17,51 +22,90 @@ class PlainState(SeededRandom):
     """
 
     def get_state(self) -> dict[str, Any]:
-        """All that the future depends on: None, bool, int, float, str, lists and dictionaries.
+        """All that the future depends on, as plain data that does not change later.
 
         Raises:
             TypeError: an attribute is not plain data.
         """
         attributes = {"rng": self.rng} | vars(self)
-        return {name: _to_plain(value, name) for name, value in attributes.items()}
+        return {name: to_plain(value, name) for name, value in attributes.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state that `get_state` returned."""
-        attributes = {name: _from_plain(value) for name, value in state.items()}
+        attributes = {name: from_plain(value) for name, value in state.items()}
         vars(self).clear()
         vars(self).update(attributes)
 
 
-def _to_plain(value: Any, what: str) -> Any:
-    """The value itself, a list, or a dictionary with one key that says what the value is."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
+def impure(value: Any, what: str) -> str:
+    """Which part of a value is not plain data, or nothing.
+
+    Args:
+        value: to look at.
+        what: what it is called.
+    """
     if type(value) is list:
-        return [_to_plain(item, what) for item in value]
-    if type(value) in (tuple, set):
-        return {type(value).__name__: [_to_plain(item, what) for item in value]}
+        return next(filter(None, (impure(v, f"{what}[{i}]") for i, v in enumerate(value))), "")
     if type(value) is dict:
-        return {"dict": [[_to_plain(k, what), _to_plain(v, what)] for k, v in value.items()]}
-    if type(value) is random.Random:
+        parts = (_impure_item(key, item, f"{what}[{key!r}]") for key, item in value.items())
+        return next(filter(None, parts), "")
+    is_array = type(value) is np.ndarray and value.dtype.kind in _NUMBERS
+    return "" if is_array or type(value) in _SINGLE else f"{type(value).__name__} at {what}"
+
+
+_SINGLE = (type(None), bool, int, float, str, bytes)
+_NUMBERS = "biuf"
+_WORDS = struct.Struct("<625I")
+"""What a generator of `random` remembers; half the time and size that a list of numbers takes."""
+
+
+def _impure_item(key: Any, item: Any, what: str) -> str:
+    return impure(item, what) if type(key) in _SINGLE else f"a {type(key).__name__} as key {what}"
+
+
+def to_plain(value: Any, what: str) -> Any:
+    """The value itself, a list, or a dictionary with one key that says what the value is.
+
+    Args:
+        value: of what `PlainState` takes.
+        what: what it is called.
+
+    Raises:
+        TypeError: it is anything else.
+    """
+    kind = type(value)
+    if kind in _SINGLE:
+        return value
+    if kind is list:
+        return [to_plain(item, what) for item in value]
+    if kind is tuple or kind is set:
+        return {kind.__name__: [to_plain(item, what) for item in value]}
+    if kind is dict:
+        return {"dict": [[to_plain(k, what), to_plain(v, what)] for k, v in value.items()]}
+    if kind is random.Random:
         version, words, gauss_next = value.getstate()
-        return {"Random": [version, list(words), gauss_next]}
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
-        return {"array": [value.dtype.str, list(value.shape), value.ravel().tolist()]}
-    raise TypeError(f"{what}: expected plain data, got {type(value).__name__}")
+        return {"Random": [version, _WORDS.pack(*words), gauss_next]}
+    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
+        return {"array": value.copy()}
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
+        return {"number": np.array(value)}
+    raise TypeError(f"{what}: expected plain data, got {kind.__name__}")
 
 
-def _from_plain(value: Any) -> Any:
+def from_plain(value: Any) -> Any:
+    """What `to_plain` was given."""
     if isinstance(value, list):
-        return [_from_plain(item) for item in value]
+        return [from_plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     [(kind, content)] = value.items()
     if kind == "array":
-        dtype, shape, numbers = content
-        return np.array(numbers, dtype=dtype).reshape(shape)[()]
+        return content.copy()
+    if kind == "number":
+        return content[()]
     if kind == "Random":
         version, words, gauss_next = content
         rng = random.Random(0)
-        rng.setstate((version, tuple(words), gauss_next))
+        rng.setstate((version, _WORDS.unpack(words), gauss_next))
         return rng
-    return {"tuple": tuple, "set": set, "dict": dict}[kind](_from_plain(content))
+    return {"tuple": tuple, "set": set, "dict": dict}[kind](from_plain(content))

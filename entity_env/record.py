@@ -51,6 +51,15 @@ class EpisodeClock:
         self.step = self.step + 1
         self._begin(done)
 
+    def get_state(self) -> dict[str, Any]:
+        """Where the clock is, as plain data."""
+        return {"episode": self.episode, "step": self.step, "next": self._next}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.episode, self.step = state["episode"].copy(), state["step"].copy()
+        self._next = state["next"]
+
     def _begin(self, new: npt.NDArray[np.bool_]) -> None:
         self.episode = np.where(new, self._next + np.cumsum(new) - 1, self.episode)
         self.step = np.where(new, 0, self.step)
@@ -105,12 +114,32 @@ class RecordingVecEnv(VecEnvWrapper):
         Raises:
             RecordingError: the file is damaged, or a recording of something else.
         """
-        if self._file is None:
-            self._open(obs_config)
-        self._refuse_other_space("obs_config", obs_config)
+        self._open_once(obs_config)
         self._last = self.env.reset(obs_config)
         self._clock.restart()
         return self._last
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments say, and the numbers of the running episodes."""
+        state = self.env.get_state()
+        return None if state is None else {**state, "recording": self._clock.get_state()}
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on with the running episodes; one that was not recorded so far begins here.
+
+        Raises:
+            RecordingError: as from `reset`.
+        """
+        obs = self.env.set_state(state, obs_config)
+        if obs is None:
+            return None
+        self._open_once(obs_config)
+        self._last = obs
+        if "recording" in state:
+            self._clock.set_state(state["recording"])
+        else:
+            self._clock.restart()
+        return obs
 
     def act(
         self,
@@ -191,6 +220,11 @@ class RecordingVecEnv(VecEnvWrapper):
         """Close the file and the environments. Safe to call twice."""
         self.stop()
         self.env.close()
+
+    def _open_once(self, shown: ObsSpace) -> None:
+        if self._file is None:
+            self._open(shown)
+        self._refuse_other_space("obs_config", shown)
 
     def _open(self, shown: ObsSpace) -> None:
         header = recording_header(

@@ -286,6 +286,33 @@ class VecEnv(ABC):
         """Make what follows the next reset a function of `seed`. Without it nothing is promised."""
         return
 
+    def get_state(self) -> dict[str, Any] | None:
+        """What the environments are in the middle of, for `set_state` in this or another process.
+
+        Called between steps, when a run is saved. What is returned is packed at once, so it need
+        not be a copy. It has to hold all that the next steps depend on: the episodes, what seeds
+        the next ones, the frames that were shown last.
+
+        Returns:
+            Parts by name, of plain data (see `plain_state.py`) and batches of this package;
+            wrappers add theirs. None where an environment cannot be saved: all begin new episodes
+            then.
+        """
+        return None
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on from a state, instead of a reset.
+
+        Args:
+            state: what `get_state` returned; of as many environments, made with the same arguments.
+            obs_config: the types and features to show, those of before.
+
+        Returns:
+            The frames that were shown last, their rewards and ends aside; None where the
+            environments cannot do this, and a reset is needed.
+        """
+        return None
+
     def close(self) -> None:
         """Release what the environments hold."""
         return
@@ -334,6 +361,14 @@ class VecEnvWrapper(VecEnv):
     def seed(self, seed: int) -> None:
         """Seed the environments."""
         self.env.seed(seed)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """The parts of the environments; a wrapper that remembers something adds its own."""
+        return self.env.get_state()
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Let the environments go on."""
+        return self.env.set_state(state, obs_config)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""

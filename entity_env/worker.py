@@ -6,6 +6,7 @@ environment does.
 """
 
 import contextlib
+import copy
 import gc
 import os
 import runpy
@@ -90,6 +91,10 @@ class _WorkerEnvs(EnvList):
             for name, chosen in actions.items()
         }
         return super().act(kept, self._sent)
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        self._sent = obs_config
+        return super().set_state(copy.deepcopy(state), obs_config)
 
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:

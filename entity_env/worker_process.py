@@ -110,6 +110,8 @@ class WorkerProcess:
     def send(self, message: Any) -> None:
         """Send a message; that the worker is gone shows when its answer is read."""
         self._asked_at = time.monotonic()
+        if self.process.returncode is not None:  # known to be lost, and its channel may be closed
+            return
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(message)
 
@@ -125,6 +127,8 @@ class WorkerProcess:
 
         Its arrays are valid until the next message is sent.
         """
+        if self.process.returncode is not None:
+            return self._lost()
         timeout_s = self.setup.timeout_s
         if timeout_s is not None:  # it has had some time while others were waited for
             timeout_s = max(0.0, self._asked_at + timeout_s - time.monotonic())

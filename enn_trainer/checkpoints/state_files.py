@@ -22,11 +22,15 @@ from enn_trainer.schedules import follow_schedules
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import dump_config
 from enn_trainer.state import State
+from entity_env.messages import pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace
 
+REST_VERSION = 1
 WEIGHTS = "state.agent.safetensors"
 LOSS_STATE = "state.loss.safetensors"
 OPTIMIZER = "state.optimizer.safetensors"
+REST = "state.rest.msgpack"
+"""What is neither for a reader nor made of tensors."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -44,6 +48,7 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _tensor_bytes(state.agent.state_dict()),
         OPTIMIZER: _tensor_bytes(moments),
+        REST: _dump_rest(state),
         **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
 
@@ -90,6 +95,7 @@ def _restored(
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: {LOSS_STATE}: {error}") from None
     state = State(
+        **_read_rest(saved),
         agent=network,
         value_function=value_network(network),
         optimizer=optimizer,
@@ -162,6 +168,35 @@ def _dump_state(state: State) -> str:
         },
     }
     return ron.dumps(ron.Struct("State", fields))
+
+
+def _dump_rest(state: State) -> bytes:
+    metrics = {tag: float(value) for tag, value in state.metrics.items()}
+    return pack({"version": REST_VERSION, "metrics": metrics, "envs": state.envs})
+
+
+def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
+    """The fields of a state that `state.rest.msgpack` has; nothing of a save before there was one.
+
+    Raises:
+        CheckpointError: it is damaged, or of a newer version.
+    """
+    if REST not in saved.manifest["files"]:
+        return {}
+    try:
+        rest = unpack(saved.read(REST))
+        if rest.pop("version") > REST_VERSION:
+            raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
+        metrics, envs = rest["metrics"], rest["envs"]
+        if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
+            raise TypeError("metrics: expected numbers by tag")
+        if not isinstance(envs, bytes | None):
+            raise TypeError(f"envs: expected bytes, got {type(envs).__name__}")
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
+    return {"metrics": metrics, "envs": envs}
 
 
 def _refuse_other_learner(

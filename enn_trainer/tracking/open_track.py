@@ -55,7 +55,7 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     _describe(folder / RUN_FILE, {**about, "config": _as_json(settings)})
     sinks: list[Sink] = [
         JsonlSink(folder / METRICS_FILE, state.step, say),
-        Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings), say),
+        Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say),
     ]
     if config.track:
         run_id = state.tracker_ids.setdefault("wandb", secrets.token_hex(4))

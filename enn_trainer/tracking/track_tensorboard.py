@@ -24,9 +24,10 @@ class TensorBoardSink:
         log_dir: where the file goes; made when absent.
         config_table: the hyperparameters by full name, written as a table under the text tag
             "hyperparameters"; see `flatten_config`.
+        step: where the run begins or continues; what earlier files have beyond it is not shown.
     """
 
-    def __init__(self, log_dir: Path, config_table: Mapping[str, object]) -> None:
+    def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
         # Imported here because it takes seconds and most commands track nothing.
         import torch.utils.tensorboard.summary
 
@@ -34,7 +35,14 @@ class TensorBoardSink:
         log_dir.mkdir(parents=True, exist_ok=True)
         self._file = _new_file(log_dir)
         table = self._summary.text("hyperparameters", _markdown_table(config_table))
-        self._append({"file_version": FORMAT}, {"summary": table, "step": 0})
+        begins: list[Mapping[str, Any]] = [{"file_version": FORMAT}]
+        if step > 0:
+            from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
+                SessionLog,
+            )
+
+            begins.append({"session_log": SessionLog(status=SessionLog.START), "step": step + 1})
+        self._append(*begins, {"summary": table, "step": 0})
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each scalar under its own tag. NaN and infinity are written as they are.
@@ -50,7 +58,7 @@ class TensorBoardSink:
         os.close(self._file)
 
     def _append(self, *events: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]
             RecordWriter,
         )

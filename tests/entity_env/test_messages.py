@@ -94,7 +94,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, np.array(["text"]), np.array([object()]), 2**70, Exception("no")],
+    [object(), {1, 2}, np.array(["text"]), np.array([object()]), 1j, Exception("no")],
     ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_be_sent_is_refused(value: Any) -> None:
@@ -135,3 +135,23 @@ def test_tuples_and_numpy_scalars_travel_as_plain_data() -> None:
     value = unpack(pack((np.float32(0.5), np.int64(3), np.bool_(True))))
     assert value == [0.5, 3, True]
     assert [type(one) for one in value] == [float, int, bool]
+
+
+@given(st.integers() | st.integers(2**63 - 2, 2**65) | st.integers(-(2**65), -(2**63) + 2))
+def test_integers_of_any_size_come_back(value: int) -> None:
+    assert unpack(pack([value, {value: -value}], exact=True)) == [value, {value: -value}]
+
+
+def test_plain_data_come_back_bit_for_bit() -> None:
+    value = {None: b"\0", True: -0.0, 2.5: float("inf"), b"k": 2**200, "nan": float("nan")}
+    came = unpack(pack(value, exact=True))
+    assert list(came) == list(value)
+    assert pack(came) == pack(value)
+    array = np.arange(1 << 20, dtype=np.float64)
+    assert_equal(unpack(pack(array, exact=True)), array)
+
+
+@pytest.mark.parametrize("value", [(1, 2), np.float32(1.0), {"a": [(1,)]}, True + 0j])
+def test_what_would_change_its_type_is_refused_where_that_matters(value: Any) -> None:
+    with pytest.raises(MessageError):
+        pack(value, exact=True)

@@ -1,0 +1,86 @@
+"""The episodes that a run is in the middle of: taken as it is saved, gone on with as it is resumed.
+
+What an environment says of itself is the business of `entity_env`; here it is bound to the step and
+the settings that it belongs to.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
+from enn_trainer.state import State
+from entity_env.errors import EntityEnvError
+from entity_env.messages import MessageError, pack, unpack
+from entity_env.vec_env import VecEnv, VecObs
+
+
+class Resumed(NamedTuple):
+    """Whether the episodes of a save go on.
+
+    Attributes:
+        obs: the frames that were shown last; None if new episodes have to begin.
+        why_not: in words, if they have to.
+    """
+
+    obs: VecObs | None
+    why_not: str = ""
+
+
+def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
+    """What environments are in the middle of; None if they cannot say it.
+
+    Args:
+        envs: of the run, between two steps.
+        config: of the run.
+        step: of the run.
+
+    Raises:
+        EntityEnvError: what they say is not plain data.
+    """
+    state = envs.get_state()
+    if state is None:
+        return None
+    try:
+        return pack({"step": step, "settings": _settings(config), "envs": state}, exact=True)
+    except MessageError as error:
+        raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
+
+
+def continue_episodes(envs: VecEnv, state: State, config: TrainConfig) -> Resumed:
+    """Let environments go on where those of a save were.
+
+    Args:
+        envs: of the run.
+        state: of the run, as it was saved.
+        config: of the run.
+
+    Raises:
+        CheckpointError: what was saved is damaged.
+        EntityEnvError: an environment refuses its state.
+    """
+    if state.envs is None:
+        return Resumed(None, "the save has none that are under way")
+    try:
+        saved = unpack(state.envs)
+        if saved["step"] != state.step:  # later updates of this process were not saved
+            return Resumed(None, f"those that are saved are of step {saved['step']}")
+        now, before = _settings(config), saved["settings"]
+        changed = [
+            f"{name} was {value!r}" for name, value in before.items() if now.get(name) != value
+        ]
+        if changed:
+            return Resumed(None, ", ".join(changed))
+        obs = envs.set_state(saved["envs"], state.obs_space)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"the saved episodes cannot be read: {error!r}") from None
+    return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """What makes the environments what they are."""
+    return {
+        "env.id": config.env.id,
+        "env.kwargs": json.loads(config.env.kwargs),
+        "rollout.num_envs": config.rollout.num_envs,
+    }

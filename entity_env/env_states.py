@@ -1,0 +1,169 @@
+"""What many environments are in the middle of, as plain data that any number of processes shares.
+
+{"seed": what the episodes are seeded with, or None
+ "episodes": (B,) int64, how many each environment has begun
+ "steps": (B,) int64, how many the running ones have taken
+ "frames": the B frames that were shown last, without their rewards
+ "matches": uint8 per match, the bytes of its state and of who is who in its frames}
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from entity_env.actions import ActionMask, CategoricalActionMask, SelectEntityActionMask
+from entity_env.environment import Observation
+from entity_env.errors import EntityEnvError
+from entity_env.match import Match, world_of
+from entity_env.messages import MessageError, pack, unpack
+from entity_env.plain_state import from_plain, impure, to_plain
+from entity_env.ragged import Ragged
+from entity_env.recording_format import take_obs
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, GlobalCategoricalActionSpace
+from entity_env.spaces import SelectEntityActionSpace as SelectEntity
+from entity_env.vec_env import VecObs
+
+_OF_CATEGORICAL = ("actor_ids", "actor_types")
+_OF_SELECT = (*_OF_CATEGORICAL, "actee_ids", "actee_types")
+
+
+def offers_state(match: Match) -> bool:
+    """Whether a world has the methods `get_state` and `set_state`."""
+    world = world_of(match)
+    return callable(getattr(world, "get_state", None)) and callable(
+        getattr(world, "set_state", None)
+    )
+
+
+def match_bytes(
+    match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
+) -> bytes | None:
+    """The state of a match, and who is who in its last frames; None if ids are not plain data.
+
+    Args:
+        match: it offers its state.
+        frames: the last observation of each side.
+        action_space: its actions.
+
+    Raises:
+        EntityEnvError: what `get_state` returns is not plain data.
+    """
+    world: Any = world_of(match)
+    state = world.get_state()
+    try:
+        named = [_names(frame, action_space) for frame in frames]
+    except TypeError:
+        return None
+    try:
+        return pack({"world": state, "frames": named}, exact=True)
+    except MessageError as error:
+        what = impure(state, "state") or str(error)
+        raise EntityEnvError(
+            f"get_state: expected plain data (None, bool, int, float, str, bytes, NumPy arrays of "
+            f"numbers, lists and dictionaries), got {what}"
+        ) from None
+
+
+def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
+    """Give a match its state back.
+
+    Args:
+        match: it offers its state.
+        data: what `match_bytes` returned.
+        shown: the last frames, also those of others.
+        first: which of them is that of the match's first side.
+
+    Returns:
+        Observations of what was shown, in which everybody has the same name.
+    """
+    said = unpack(data)
+    world: Any = world_of(match)
+    world.set_state(said["world"])
+    return [
+        Observation(
+            features={
+                name: rows[first + i].values
+                for name, rows in shown.features.items()
+                if name != GLOBAL
+            },
+            ids={name: from_plain(ids) for name, ids in named["ids"].items()},
+            actions={name: _mask(fields) for name, fields in named["actions"].items()},
+        )
+        for i, named in enumerate(said["frames"])
+    ]
+
+
+def shown_last(batch: VecObs) -> VecObs:
+    """Frames without what belongs to the step before them."""
+    blank = VecObs({}, {}, {}, np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_), {})
+    return replace(
+        blank,
+        features=batch.features,
+        visible=batch.visible,
+        action_masks=batch.action_masks,
+    )
+
+
+def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The environments of all states, one after the other."""
+    return {
+        "seed": states[0]["seed"],
+        "episodes": np.concatenate([state["episodes"] for state in states]),
+        "steps": np.concatenate([state["steps"] for state in states]),
+        "frames": VecObs.cat([state["frames"] for state in states]),
+        "matches": Ragged.cat([state["matches"] for state in states]),
+    }
+
+
+def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, Any]]:
+    """The states of consecutive environments, so many each: whole matches."""
+    refuse_other_number(state, sum(counts))
+    sides = len(state["steps"]) // len(state["matches"])
+    ends = np.cumsum(counts)
+    return [
+        {
+            "seed": state["seed"],
+            "episodes": state["episodes"][start:end],
+            "steps": state["steps"][start:end],
+            "frames": take_obs(state["frames"], np.arange(start, end)),
+            "matches": state["matches"][start // sides : end // sides],
+        }
+        for start, end in zip(ends - counts, ends, strict=True)
+    ]
+
+
+def refuse_other_number(state: Mapping[str, Any], num_envs: int) -> None:
+    """Refuse a state of more or fewer environments.
+
+    Raises:
+        EntityEnvError: it is.
+    """
+    if len(state["steps"]) != num_envs:
+        raise EntityEnvError(
+            f"set_state: expected the state of {num_envs} environments, got that of "
+            f"{len(state['steps'])}"
+        )
+
+
+def _names(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
+    """All ids of a frame, and whom its masks name."""
+    actions = {}
+    for name, mask in frame.actions.items():
+        space = action_space[name]
+        if not isinstance(space, GlobalCategoricalActionSpace):  # those name nobody
+            fields = _OF_SELECT if isinstance(space, SelectEntity) else _OF_CATEGORICAL
+            actions[name] = [_plain_names(getattr(mask, field)) for field in fields]
+    return {"ids": {name: _plain_names(ids) for name, ids in frame.ids.items()}, "actions": actions}
+
+
+def _plain_names(names: Any) -> Any:
+    known = names is None or type(names) in (list, tuple, np.ndarray)
+    return to_plain(names if known else list(names), "ids")
+
+
+def _mask(fields: Sequence[Any]) -> ActionMask:
+    named = [from_plain(field) for field in fields]
+    kind = SelectEntityActionMask if len(named) == len(_OF_SELECT) else CategoricalActionMask
+    return kind(**dict(zip(_OF_SELECT, named, strict=False)))

@@ -1,0 +1,136 @@
+"""Runs that are asked to stop in the middle of an update, and resumed: those that never were."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_trainer import StateManager, interrupt, load_checkpoint, train
+from enn_trainer.callbacks import Callback
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.test_resumed_runs import Pasture, StopsAt, go
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Clockwork
+
+PROGRAM = """
+import sys, time
+from enn_trainer import StateManager, command, interrupt, train
+from tests.enn_trainer.test_resumed_runs import Pasture
+
+interrupt.GRACE_S = float(sys.argv.pop(1))
+num_steps = 0
+
+class Slow(Pasture):
+    def act(self, actions):
+        global num_steps
+        num_steps += 1
+        if num_steps == 60:  # in the third update
+            print("acts", flush=True)
+        if num_steps >= 60:
+            time.sleep(0.03)
+        return super().act(actions)
+
+@command()
+def main(state_manager):
+    state_manager.save_interval_s = 0.0
+    train(state_manager, Slow)
+
+main()
+"""
+
+
+def interrupted(folder: Path, grace_s: float) -> str:
+    """What a process says that gets SIGTERM in the rollout of the third update."""
+    where = [f"data_dir={folder}", "--checkpoint-dir", str(folder / "run")]
+    arguments = [*SMALL, "total_timesteps=120", *where]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(grace_s), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    timer = threading.Timer(100, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    assert any(line == "acts\n" for line in process.stdout)
+    process.send_signal(signal.SIGTERM)
+    said, problems = process.communicate()
+    timer.cancel()
+    assert process.returncode == 0, problems
+    return said
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "step", "what"),
+    [
+        (30.0, 72, "interrupted, saved {run}/step-000000000072"),
+        (0.0, 48, "which is given up, {run}/step-000000000048 stands"),
+    ],
+    ids=["update that is finished", "update that is given up"],
+)
+def test_a_run_ended_by_sigterm_resumes_to_the_bit(
+    tmp_path: Path, grace_s: float, step: int, what: str
+) -> None:
+    straight = go(tmp_path / "straight", Pasture, *SMALL, "total_timesteps=120")
+    folder = tmp_path / "resumed"
+    assert what.format(run=folder / "run") in interrupted(folder, grace_s)
+    saved = load_checkpoint(folder / "run").state
+    assert saved.step == step
+    assert saved.envs is not None
+    resumed = go(folder, Pasture, "total_timesteps=120")
+    assert resumed.state.step == straight.state.step == 120
+    assert_same(straight.state, resumed.state)
+
+
+class StopsInMinibatch(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_minibatch(self, trainer: Any, losses: Any) -> None:
+        if trainer.state.step == self.step:
+            self.step = -1
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("callback", [StopsAt, StopsInMinibatch])
+def test_a_given_up_update_leaves_the_newest_save_where_episodes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callback: Any
+) -> None:
+    """Saved is what can be gone on with, not what was learnt after it."""
+    straight = go(tmp_path / "straight", Pasture, *SMALL)
+    folder = tmp_path / "resumed"
+    go(folder, Pasture, *SMALL, stops=0)
+    newest = folder / "run/step-000000000024"
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
+    manager = StateManager(overrides=[f"data_dir={folder}"], checkpoint_dir=folder / "run")
+    result = train(manager, Pasture, callbacks=[callback(48)])
+    assert (result.step, result.checkpoint, result.interrupted) == (48, newest, True)
+    assert [path.name for path in (folder / "run").glob("step-*")] == [newest.name]
+    assert_same(go(folder, Pasture).state, straight.state)
+
+
+def test_a_given_up_update_saves_the_state_before_it_where_episodes_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
+    go(tmp_path, Clockwork, *SMALL, stops=48)
+    saved = load_checkpoint(tmp_path / "run").state
+    assert (saved.step, saved.envs) == (48, None)
+
+
+def test_a_given_up_update_saves_the_state_before_it_where_there_is_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost that could be kept; at step 0 it is the straight run as well."""
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
+    for step in (0, 48):
+        folder = tmp_path / str(step)
+        go(folder, Pasture, *SMALL, stops=step)
+        assert load_checkpoint(folder / "run").state.step == step
+    straight = go(tmp_path / "straight", Pasture, *SMALL)
+    assert_same(go(tmp_path / "0", Pasture).state, straight.state)

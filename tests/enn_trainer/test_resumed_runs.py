@@ -1,0 +1,364 @@
+"""A run that was stopped and resumed is the run that went straight on, bit for bit."""
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import CheckpointError, State, StateManager, Trainer, load_checkpoint, train
+from enn_trainer.callbacks import Callback
+from enn_trainer.checkpoints import state_files
+from enn_trainer.checkpoints.checkpoint import save, verify
+from enn_trainer.ppo.reward_scaling import RewardScaling
+from enn_trainer.stop_conditions import AtLeast, Condition, Steps
+from enn_trainer.tracking import open_track
+from entity_env import EntityEnvError, EnvList, PlainState
+from entity_env.examples import ENV_REGISTRY
+from rogue_net.input_norm import Moments
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Meadow
+
+TINY = [
+    "rollout.num_envs=4",
+    "rollout.steps=3",
+    "rollout.processes=1",
+    "optim.bs=6",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "total_timesteps=48",
+    "capture_samples=rollouts.rec",
+]
+OF_TIME = ("time", "fps", "eps", "throughput", "charts/SPS", "restart")
+
+
+class Pasture(PlainState, Meadow):
+    """A meadow that can be saved."""
+
+
+class StopsAt(Callback):
+    """Asks the run to stop, as SIGTERM does, in the update that begins at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.numbers = step, []
+
+    def on_update_start(self, trainer: Any) -> None:
+        if trainer.state.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+        self.numbers.append({tag: metrics[tag] for tag in metrics if not of_time(tag)})
+
+
+def of_time(tag: str) -> bool:
+    return tag in OF_TIME or tag.startswith(("trace/", "system/"))
+
+
+def go(folder: Path, env: Any, *settings: str, stops: int = -1, **options: Any) -> StateManager:
+    """A run, or the rest of it, in a folder of its own."""
+    manager = StateManager(
+        overrides=[*settings, f"data_dir={folder}"], checkpoint_dir=folder / "run"
+    )
+    callback = StopsAt(stops)
+    train(manager, env, callbacks=[callback], **options)
+    manager.numbers = callback.numbers  # type: ignore[attr-defined]
+    return manager
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """What was tracked, without what takes time."""
+    lines = (folder / "runs/it/metrics.jsonl").read_text().splitlines()
+    return [{t: v for t, v in json.loads(line).items() if not of_time(t)} for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def _named_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a run is in its recordings."""
+
+    def name(runs: Path, config: Any) -> str:
+        (runs / "it").mkdir(parents=True)
+        return "it"
+
+    monkeypatch.setattr(open_track, "_new_run_name", name)
+
+
+def assert_same_runs(one: Path, other: Path) -> None:
+    """All that they leave: states, numbers, recordings."""
+    first, second = (load_checkpoint(folder / "run").state for folder in (one, other))
+    assert second.step == first.step
+    assert_same(first, second)
+    assert rows(other) == rows(one)
+    assert (second.memory, second.next_eval_step) == (first.memory, first.next_eval_step)
+    news = [{t: v for t, v in s.metrics.items() if not of_time(t)} for s in (first, second)]
+    assert repr(news[1]) == repr(news[0])  # also what is no number
+    files = [path.relative_to(one) for path in one.glob("*.rec")]
+    assert files
+    for file in files:
+        assert (other / file).read_bytes() == (one / file).read_bytes(), file
+
+
+WORKERS = [("Minefield", 1, 2), ("Minefield", 2, 2), ("Duel", 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"), [*((name, 1, 1) for name in ENV_REGISTRY), *WORKERS]
+)
+def test_every_example_resumes_to_the_bit(
+    tmp_path: Path, name: str, first: int, second: int
+) -> None:
+    env = ENV_REGISTRY[name]
+    go(tmp_path / "straight", env, *TINY)
+    go(tmp_path / "resumed", env, *TINY, f"rollout.processes={first}", stops=12)
+    assert load_checkpoint(tmp_path / "resumed/run").state.step == 24
+    resumed = go(tmp_path / "resumed", env, f"rollout.processes={second}")
+    assert resumed.state.restart == 1
+    assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
+
+
+EVERYTHING = [
+    *SMALL,
+    "total_timesteps=192",
+    "capture_samples=rollouts.rec",
+    "eval.steps=3",
+    "eval.interval=48",
+    "eval.num_envs=4",
+    "eval.processes=1",
+    "eval.opponent=random",
+    "eval.capture_samples=evals.rec",
+    "eval.suites={other: (steps: 4)}",
+    "optim.lr=step: 0.01@0 lin 0.001@192",
+    "optim.bs=step: 6@0 step 12@96",
+    "ppo.reward_scaling=true",
+    'ppo.ent_targets={"walk": 0.5}',
+    "vf_net.d_model=8",
+    "vf_net.n_layer=1",
+]
+
+
+@pytest.mark.parametrize(("stops", "processes"), [(24, 2), (48, 1), (72, 1)])
+def test_run_with_everything_resumes_to_the_bit(tmp_path: Path, stops: int, processes: int) -> None:
+    """Stopped before, at and after an evaluation; with others before and after."""
+    shown = go(tmp_path / "shown", Pasture, *SMALL, "capture_samples=shown.rec")
+    settings = [*EVERYTHING, f"bc.path={tmp_path / 'shown/shown.rec'}", "bc.bs=3"]
+    assert shown.state.step == 72
+    straight = go(tmp_path / "straight", Pasture, *settings)
+    halves = [
+        go(tmp_path / "resumed", Pasture, *settings, stops=stops),
+        go(tmp_path / "resumed", Pasture, f"rollout.processes={processes}", stops=stops + 48),
+        go(tmp_path / "resumed", Pasture),
+    ]
+    assert halves[-1].state.restart == 2
+    assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
+    told = [numbers for half in halves for numbers in half.numbers]  # type: ignore[attr-defined]
+    assert repr(told) == repr(straight.numbers)  # type: ignore[attr-defined]
+    assert any(row["kind"] == "eval" for row in rows(tmp_path / "straight"))
+
+
+def test_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
+    """A condition looks at an evaluation of before the run was resumed."""
+    settings = [*SMALL, "total_timesteps=240", "eval.steps=3", "eval.interval=1000"]
+    first = ["eval.run_on_first_step=true", "capture_samples=rollouts.rec"]
+    stop: Condition = AtLeast("eval/step.mean", 0.0) & Steps(96)
+    go(tmp_path / "straight", Pasture, *settings, *first, stop=stop)
+    go(tmp_path / "resumed", Pasture, *settings, *first, stops=24, stop=stop)
+    go(tmp_path / "resumed", Pasture, stop=stop)
+    assert load_checkpoint(tmp_path / "resumed/run").state.step == 96
+    assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    go(tmp_path, Pasture, *SMALL, stops=0)
+    folder = tmp_path / "run"
+    go(tmp_path, Pasture)
+    for path in folder.glob("step-*72"):
+        path.rename(tmp_path / "lost")
+    go(tmp_path, Pasture)  # from step 24 again
+    events = EventAccumulator(str(tmp_path / "runs/it")).Reload()
+    assert [e.step for e in events.Scalars("losses/entropy")] == [24, 48, 72]
+
+
+@pytest.mark.parametrize(
+    ("env", "change", "why"),
+    [
+        (Meadow, "seed=1", "the save has none that are under way"),
+        (Pasture, "rollout.num_envs=8", "rollout.num_envs was 6"),
+        (Pasture, "env.id=Other", "env.id was "),
+    ],
+)
+def test_new_episodes_begin_where_the_old_cannot_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, change: str, why: str
+) -> None:
+    """They are a function of the save, and this is said."""
+    go(tmp_path, env, *SMALL, "ppo.reward_scaling=true", stops=0)
+    results = []
+    for name in ("a", "b"):
+        manager = StateManager(
+            init_path=tmp_path / "run", overrides=[change, f"data_dir={tmp_path / name}"]
+        )
+        train(manager, env)
+        results.append(manager.state)
+        assert f"at step 24; new episodes begin: {why}" in capsys.readouterr().out
+    assert_same(*results)
+
+
+def test_failed_run_begins_new_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Fails(Callback):
+        def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            raise OSError("as if the disk were full")
+
+    with pytest.raises(OSError, match="disk"):
+        train(
+            StateManager(
+                overrides=[*SMALL, f"data_dir={tmp_path}"], checkpoint_dir=tmp_path / "run"
+            ),
+            Pasture,
+            callbacks=[Fails()],
+        )
+    assert load_checkpoint(tmp_path / "run").state.envs is None
+    go(tmp_path, Pasture)
+    assert "resumed" in (said := capsys.readouterr().out)
+    assert "at step 24; new episodes begin: the save has none that are under way" in said
+
+
+class NotPlain(Pasture):
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {"what": (1, 2)}
+
+
+def test_state_that_cannot_be_saved_fails_the_run_which_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(EntityEnvError, match=r"environment 0 \(NotPlain\): get_state: .* tuple"):
+        go(tmp_path, NotPlain, *SMALL, stops=24)
+    saved = load_checkpoint(tmp_path / "run")
+    assert (saved.state.step, saved.state.envs) == (48, None)
+
+
+def test_vectorised_environments_of_ones_own_resume(tmp_path: Path) -> None:
+    class Own(EnvList):
+        def get_state(self) -> dict[str, Any] | None:
+            state = super().get_state()
+            return None if state is None else {**state, "mine": 2**70}
+
+        def set_state(self, state: Any, obs_config: Any) -> Any:
+            assert state["mine"] == 2**70
+            return super().set_state(state, obs_config)
+
+    def make(config: Any, num_envs: int, processes: int, first: int) -> Own:
+        return Own(Pasture, num_envs, first)
+
+    settings = [*SMALL, "capture_samples=rollouts.rec"]
+    go(tmp_path / "straight", make, *settings)
+    go(tmp_path / "resumed", make, *settings, stops=24)
+    go(tmp_path / "resumed", make)
+    assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_trainer_goes_on_with_the_episodes_that_another_one_saved(tmp_path: Path) -> None:
+    """In the same process, and from no older save than the state is of."""
+    go(tmp_path / "straight", Pasture, *SMALL)
+    for steps_unsaved in (0, 1):
+        folder = tmp_path / str(steps_unsaved)
+        manager = StateManager(overrides=[*SMALL, f"data_dir={folder}"], checkpoint_dir=folder)
+        with Trainer(manager, Pasture) as trainer:
+            trainer.step()
+            trainer.save()
+            for _ in range(steps_unsaved):
+                trainer.step()
+        with Trainer(manager, Pasture) as trainer:
+            trainer.run()
+        straight = load_checkpoint(tmp_path / "straight/run").state
+        same = all(
+            torch.equal(a, b)
+            for a, b in zip(
+                straight.agent.parameters(), manager.state.agent.parameters(), strict=True
+            )
+        )
+        assert same == (steps_unsaved == 0)
+
+
+CHANGED: dict[str, Any] = {
+    "step": 7,
+    "restart": 3,
+    "next_eval_step": 11,
+    "time_used": 2.5,
+    "run_name": "another",
+    "tracker_ids": {"wandb": "abc"},
+    "ent_tunings": {"walk": torch.tensor([1.5, -0.5])},
+    "reward_scaling": RewardScaling(
+        Moments(torch.tensor(3), *torch.tensor([[1.0], [2.0]], dtype=torch.float64)),
+        torch.arange(6, dtype=torch.float64),
+    ),
+    "memory": {"asked": 4},
+    "metrics": {"a": float("nan"), "b": -float("inf"), "c": 0.1},
+    "envs": b"\0\1",
+}
+OF_THE_NETWORK = ("agent", "value_function", "optimizer", "vf_optimizer")
+"""The rest of the tests compares these."""
+OF_THE_WORLD = ("obs_space", "action_space")
+"""They are compared when a run is resumed."""
+
+
+def test_every_field_of_a_state_is_saved(tmp_path: Path) -> None:
+    names = {f.name for f in dataclasses.fields(State)}
+    assert names == {*CHANGED, *OF_THE_NETWORK, *OF_THE_WORLD}, "say how a new field is saved"
+    extra = ["ppo.reward_scaling=true", 'ppo.ent_targets={"walk": 0.5}', "vf_net.d_model=8"]
+    manager = go(tmp_path, Pasture, *SMALL, *extra)
+    for name, value in CHANGED.items():
+        state = dataclasses.replace(manager.state, **{name: value})
+        files = state_files.to_files(manager.config, state)
+        (tmp_path / name).mkdir()
+        saved = save(tmp_path / name, state.step, files, "test")
+        read = state_files.restore(saved, manager.config)
+        np.testing.assert_equal(as_plain(getattr(read, name)), as_plain(value), name)
+        assert_same(read, manager.state)
+        for space in OF_THE_WORLD:
+            assert repr(getattr(read, space)) == repr(getattr(manager.state, space))
+
+
+def as_plain(value: Any) -> Any:
+    if isinstance(value, RewardScaling):
+        return [*(m.numpy() for m in value.moments), value.returns.numpy()]
+    if isinstance(value, dict):
+        return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in value.items()}
+    return value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        state_files.pack([]),
+        state_files.pack({"version": 99}),
+        state_files.pack({"version": 1, "metrics": {"a": "b"}, "envs": None}),
+        state_files.pack({"version": 1, "metrics": {}, "envs": "text"}),
+        b"\xdd\xff\xff\xff\xff" * 100,
+    ],
+)
+def test_damaged_rest_is_refused(tmp_path: Path, data: bytes) -> None:
+    manager = go(tmp_path, Pasture, *SMALL)
+    files = state_files.to_files(manager.config, manager.state)
+    (tmp_path / "x").mkdir()
+    saved = save(tmp_path / "x", 72, {**files, state_files.REST: data}, "test")
+    with pytest.raises(CheckpointError, match=r"state\.rest\.msgpack"):
+        state_files.restore(verify(saved.path), manager.config)
+
+
+@pytest.mark.parametrize(
+    "envs", [{}, {"step": 72}, {"step": 72, "settings": {}, "envs": {"steps": 3}}, [1]]
+)
+def test_damaged_episodes_are_refused(tmp_path: Path, envs: Any) -> None:
+    manager = go(tmp_path, Pasture, *SMALL)
+    manager.take_episodes = lambda: state_files.pack(envs)
+    (tmp_path / "x").mkdir()
+    manager.checkpoint(str(tmp_path / "x"))
+    damaged = StateManager(init_path=tmp_path / "x", overrides=[f"data_dir={tmp_path / 'x'}"])
+    with pytest.raises(CheckpointError, match="the saved episodes cannot be read"):
+        train(damaged, Pasture)
