@@ -1,8 +1,9 @@
 """Where a run's configuration and state come from, and when they are saved."""
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
+from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.run_saver import RunSaver
+from enn_trainer.checkpoints.save_writer import Saveable
+from enn_trainer.checkpoints.state_files import Contents, as_bytes, copied, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import (
@@ -22,8 +26,6 @@ from enn_trainer.schedules import (
 from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
 from enn_trainer.state import State, init_train_state
-
-KEEP_SAVES = 3
 
 
 class StateManager(hyperstate.StateManager[TrainConfig, State]):
@@ -46,7 +48,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             `overrides` overrule.
     """
 
-    save_interval_s: float = 60.0
+    save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
     is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
     is_interrupted: bool = False  # the last run was asked to stop by a signal
     say: Callable[[str], None] = staticmethod(print)
@@ -65,7 +67,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     ) -> None:
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
-        self._last_save_s = time.monotonic()
+        self._saver = RunSaver(lambda line: self.say(line))
+        self._before_save: list[Callable[[], None]] = []
         self.environment = environment
         self._sources: Sources | None = None
         super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
@@ -104,6 +107,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._checkpoint_dir = value
         self._resumed: saves.Checkpoint | None = None
         self._searched = False
+        self._saver.forget()
 
     @property
     def config(self) -> TrainConfig:
@@ -139,37 +143,127 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self._searched = True
         return self._resumed
 
+    @property
+    def is_resumed_in_place(self) -> bool:
+        """Whether the state comes from a save in the folder of the run."""
+        saved, run_dir = self.resumed_from, self.checkpoint_dir
+        if saved is None or run_dir is None:
+            return False
+        return saved.path.parent.resolve() == run_dir.resolve()
+
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
         manager._schedules = _schedules_as_theirs(self.config)
 
-    def step(self) -> Path | None:  # type: ignore[override]
-        """Save if the last save is long enough ago; where. Called after each update."""
-        due = time.monotonic() - self._last_save_s >= self.save_interval_s
-        return self.save("interval") if due else None
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Have the folder of the run, which is made, for this process; at the end all is written.
 
-    def save(self, why: str) -> Path | None:
-        """Save now; None when there is no `checkpoint_dir`."""
+        Raises:
+            CheckpointError: another process trains there, or it cannot be written to.
+        """
+        if self.checkpoint_dir is None:
+            yield
+            return
+        saves.make_run_dir(self.checkpoint_dir)
+        with run_lock(self.checkpoint_dir, self.say):
+            self._refuse_newer(self.checkpoint_dir)
+            try:
+                yield
+            finally:
+                self.wait()
+
+    @contextmanager
+    def asking_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
+        """While the context is open, a function is called before the state is copied for a save."""
+        self._before_save.append(prepare)
+        try:
+            yield
+        finally:
+            self._before_save.remove(prepare)
+
+    def step(self, metrics: Mapping[str, float] | None = None) -> Path | None:  # type: ignore[override]
+        """Begin to save if a save is due, of a copy of the state. Called after each update.
+
+        Args:
+            metrics: those that were measured at this step, by tag.
+
+        Returns:
+            The save that has become complete since the last call.
+        """
         if self.checkpoint_dir is None:
             return None
-        files = to_files(self.config, self.state)
-        saved = saves.save(self.checkpoint_dir, self.state.step, files, why)
-        if not saves.holds(saved, WEIGHTS, files[WEIGHTS]):
-            self.say(f"{saved.path}: there already, with other weights; a save is never changed")
-        saves.keep_newest(self.checkpoint_dir, KEEP_SAVES)
-        self._last_save_s = time.monotonic()
-        return saved.path
+        return self._saver.step(self._saveable(self.checkpoint_dir, metrics or {}))
+
+    def save(self, why: str, metrics: Mapping[str, float] | None = None) -> Path | None:
+        """Save now; None when there is no `checkpoint_dir`.
+
+        Args:
+            why: the reason, for the manifest.
+            metrics: those that were measured at this step, by tag.
+
+        Raises:
+            CheckpointError: it could not be written; says which save stands.
+        """
+        if self.checkpoint_dir is None:
+            return None
+        return self._saver.save(self._saveable(self.checkpoint_dir, metrics or {}), why)
+
+    def wait(self) -> Path | None:
+        """Wait until nothing is being written; the save that has become complete meanwhile."""
+        return self._saver.wait()
+
+    def take_save_numbers(self) -> dict[str, float]:
+        """What was measured of saves since the last call, by tag."""
+        return self._saver.take_numbers()
 
     def checkpoint(self, target_dir: str) -> None:
-        """Save into the given folder of a run."""
-        saves.save(
-            Path(target_dir), self.state.step, to_files(self.config, self.state), "asked for"
-        )
+        """Save into the given folder of a run, whatever is kept there.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self.wait()
+        run = self._saveable(Path(target_dir), {})
+        saves.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
         return {"version": self.config_cls.version(), **dataclasses.asdict(self.config)}
+
+    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
+        """The run as it is now, with what was measured at this step."""
+        policy = self.config.checkpoint
+        every_s = policy.every_seconds if self.save_interval_s is None else self.save_interval_s
+        facts = {
+            "time_used": self.state.time_used,
+            "metrics": {k: float(value) for k, value in metrics.items() if math.isfinite(value)},
+            "seed": self.config.seed,
+            "config_version": self.config_cls.version(),
+            "run_name": self.state.run_name,
+        }
+        policy = dataclasses.replace(policy, every_seconds=every_s)
+        return Saveable(run_dir, self.state.step, facts, policy, self._copied)
+
+    def _copied(self) -> dict[str, Contents]:
+        for prepare in self._before_save:
+            prepare()
+        return copied(self.config, self.state)
+
+    def _refuse_newer(self, run_dir: Path) -> None:
+        """Refuse to go on from a save that another process went on from after it was chosen."""
+        if self._state is not None:
+            return
+        ours = self.resumed_from if self.is_resumed_in_place else None
+        for path in saves.saved_paths(run_dir):
+            if ours is not None and path.name == ours.path.name:
+                return
+            if saves.is_valid(path):
+                raise CheckpointError(
+                    f"{run_dir}: another process saved {path.name} while this one began; start "
+                    "again, to go on from there"
+                )
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
