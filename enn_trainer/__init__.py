@@ -4,6 +4,7 @@ from enn_trainer import stop_conditions
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
 from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
+from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.clone_config import CloneConfig, CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import command
@@ -73,6 +74,7 @@ __all__ = [
     "EvalSuiteConfig",
     "EvalEnvConfig",
     "BCConfig",
+    "CheckpointConfig",
     # Errors
     "EnnTrainerError",
     "ConfigError",

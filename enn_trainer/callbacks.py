@@ -1,11 +1,14 @@
 """What users can do at fixed points of a run."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.errors import RonError
 from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.settings import ron
 from enn_trainer.state import State
 
 
@@ -43,12 +46,15 @@ class Callback:
             on_rollout_end          the frames are there, nothing is learnt yet
             on_minibatch            after each optimizer step
             on_update_end           everything is learnt and counted, nothing is written yet
-            on_checkpoint           only if the run was saved
         on_eval_end                 after each evaluation, which comes between updates
-        on_checkpoint               of the last save
+        on_checkpoint               after an update and its evaluation, or at the end: a save that
+                                    was begun then or earlier is complete
         on_train_end                always, also if anything failed or a hook raised
 
     An exception in a hook ends the run like any other.
+
+    One that has `state_dict()`, `load_state_dict(state)` and a `name` of its own is saved and
+    restored with the run. The state is plain data, as JSON has it.
     """
 
     def on_restore(self, trainer: RunningTrainer) -> None:
@@ -88,7 +94,7 @@ class Callback:
         """
 
     def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
-        """The run was saved in `path`."""
+        """A save is complete, of this step or of an earlier one."""
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
         """`run` ends.
@@ -99,6 +105,34 @@ class Callback:
         """
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """A callback that is saved and restored with the run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state: plain data."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a save."""
+
+
+_STATES = "callbacks"
+
+
+def _by_name(callbacks: Sequence[Callback]) -> dict[str, Stateful]:
+    named: dict[str, Stateful] = {}
+    for callback in callbacks:
+        if not isinstance(callback, Stateful):
+            continue
+        name = getattr(callback, "name", None)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"callbacks: {callback!r} has a state_dict: expected a name as well")
+        if name in named:
+            raise ValueError(f"callbacks: expected names of their own, got {name!r} twice")
+        named[name] = callback
+    return named
+
+
 class Callbacks(Callback):
     """All callbacks of a run as one, in their order."""
 
@@ -107,9 +141,34 @@ class Callbacks(Callback):
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks: expected instances of Callback, got {callback!r}")
+        self._stateful = _by_name(self._callbacks)
 
     def __len__(self) -> int:
         return len(self._callbacks)
+
+    def save_states(self, memory: dict[str, Any]) -> None:
+        """Put the states of the callbacks that have one into what a run remembers.
+
+        Raises:
+            ValueError: a state is not plain data; names the callback.
+        """
+        states = dict(memory.get(_STATES, {}))
+        for name, callback in self._stateful.items():
+            states[name] = copy.deepcopy(callback.state_dict())
+            try:
+                ron.dumps(states[name])
+            except RonError as error:
+                raise ValueError(f"callbacks: state_dict of {name!r}: {error}") from None
+        if states:
+            memory[_STATES] = states
+
+    def load_states(self, memory: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        """Give the callbacks what `save_states` put there; says which states nobody takes."""
+        for name, state in memory.get(_STATES, {}).items():
+            if name in self._stateful:
+                self._stateful[name].load_state_dict(copy.deepcopy(state))
+            else:
+                say(f"callbacks: there is none with the name {name!r}, its state is kept")
 
     def on_restore(self, trainer: RunningTrainer) -> None:
         """Tell all."""

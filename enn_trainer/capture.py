@@ -70,15 +70,12 @@ def _capture(
     )
 
 
-def prepare_captures(manager: StateManager) -> bool:
+def prepare_captures(manager: StateManager) -> None:
     """Make room for the recordings of a run, before time is spent on it.
 
     A run that begins needs new files, also if it starts from a save elsewhere. One that continues
     goes on with its own, from which everything is cut off that came after the save: the run will
     do that part again.
-
-    Returns:
-        Whether anything is recorded.
 
     Raises:
         ConfigError: a file cannot be written, or what is in it would be lost or mixed up.
@@ -98,7 +95,6 @@ def prepare_captures(manager: StateManager) -> bool:
             ) from None
     for capture, end in zip(captures, ends, strict=True):
         os.truncate(capture.path, end)  # once it is clear that nothing is refused
-    return bool(captures)
 
 
 def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) -> VecEnv:
@@ -188,9 +184,6 @@ def _header(capture: Capture, state: State) -> dict[str, object]:
 
 def continues(manager: StateManager) -> bool:
     """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
-    saved, run_dir = manager.resumed_from, manager.checkpoint_dir
-    if saved is None:
+    if manager.resumed_from is None:
         return bool(manager.state.run_name)  # this program has trained it before
-    if manager.existing == "replace":
-        return False
-    return run_dir is not None and saved.path.parent.resolve() == run_dir.resolve()
+    return manager.is_resumed_in_place

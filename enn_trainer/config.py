@@ -13,6 +13,7 @@ from typing import Dict, List, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
+from enn_trainer.checkpoint_config import CheckpointConfig, read_best
 from enn_trainer.config_checks import (
     COMPUTED,
     JSON_TEXT,
@@ -174,6 +175,7 @@ class TrainConfig(Versioned):
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
         bc: Behavioural cloning beside PPO; none if not set.
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
+        checkpoint: When the run is saved, and which saves are kept.
     """
 
     env: EnvConfig
@@ -201,6 +203,7 @@ class TrainConfig(Versioned):
     stop: List[str] = field(default_factory=list)
     bc: Optional[BCConfig] = None
     mlflow_tracking_uri: Optional[str] = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         refuse(
@@ -222,6 +225,7 @@ class TrainConfig(Versioned):
             else None,
             *_rooms_for_both(self.eval, self.env, self.rollout.num_envs),
             *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop)),
+            *_not_measured(self.checkpoint, self.eval),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"
             if self.cuda_empty_cache and not self.cuda
@@ -257,6 +261,7 @@ class TrainConfig(Versioned):
             "eval.max_steps": comparison,
             "eval.seed": comparison,
             "eval.suites": comparison,
+            "checkpoint": "which saves are kept is decided anew with each of them",
             "seed": "a run has one",
             "total_timesteps": end,
             "max_train_time": end,
@@ -326,6 +331,16 @@ def _rooms_for_both(
         if suite.opponent is not None and not suite.opponent_only and got < 2:
             path = f"{suite_path(name)}." if name else ""
             yield f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got {got}"
+
+
+def _not_measured(checkpoint: CheckpointConfig, evaluation: Optional[EvalConfig]) -> Iterator[str]:
+    """Say where a save should be the best of evaluations that there are not."""
+    for i, text in enumerate(checkpoint.best):
+        if evaluation is None and read_best(text).key.startswith("eval/"):
+            yield (
+                f"checkpoint.best[{i}]: expected evaluations for {text!r}, there are none; set "
+                "eval.interval and what to play, such as eval.steps"
+            )
 
 
 def _no_bound(name: str, text: str) -> Optional[str]:

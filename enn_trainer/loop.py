@@ -118,12 +118,16 @@ class Trainer:
         self._before = Snapshot()
         self._interrupts = Interrupts()
         self._asked_to_stop: str | None = None
+        self._told_path: Path | None = None
         self._is_updating = False
         self._is_given_up = False
         with ExitStack() as stack, _settings(self.config):
+            stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
             self.manager.hand_back(state_manager)
+            self._callbacks.load_states(self.state.memory, self.manager.say)
+            stack.enter_context(self.manager.asking_before_saves(self._save_callbacks))
             self._evaluator = Evaluator(
                 self.config,
                 create_envs,
@@ -132,17 +136,16 @@ class Trainer:
                 self._device,
             )
             self._demonstrations = open_bc(self.config, self.state, self._device)
-            is_recorded = prepare_captures(self.manager)
+            prepare_captures(self.manager)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
             self.manager.begin()
-            self.manager.take_episodes = self._take_episodes
-            stack.callback(setattr, self.manager, "take_episodes", None)
-            self._begin(is_recorded)
+            stack.enter_context(self.manager.asking_before_saves(self._take_episodes))
+            self._begin()
             self._stack = stack.pop_all()
 
-    def _begin(self, is_recorded: bool) -> None:
+    def _begin(self) -> None:
         """The first frames."""
         self.state.agent.eval()
         resumed = continue_episodes(self._envs, self.state, self.config)
@@ -153,9 +156,8 @@ class Trainer:
             self._obs = self._first_frames()
         if self.state.step == 0 and self.manager.resumed_from is None:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
-            if is_recorded:
-                # So that there is always a save which the files belong to.
-                self.manager.save("begin")
+        if not self.manager.is_resumed_in_place:
+            self.manager.save("begin")  # so that there is always a save to go on from
         # So that a resumed run begins with what holds at its step.
         follow_schedules(self.config, self.state)
 
@@ -166,7 +168,7 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End the environments and close all files. Nothing is saved."""
+        """End the environments and close all files. Nothing is saved that was not begun."""
         self._stack.close()
 
     @property
@@ -205,13 +207,15 @@ class Trainer:
 
         Raises:
             ValueError: an update is under way.
+            CheckpointError: it cannot be written.
         """
         if self._is_updating:
             raise ValueError(
                 "save: expected to be called between updates, as in on_update_end, got a call in "
                 "the middle of one, when half of it is learnt"
             )
-        return self._saved(self.manager.save("asked for"))
+        self._saved(self.manager.wait())
+        return self._saved(self.manager.save("asked for", self._run.measured))
 
     def request_stop(self, why: str) -> None:
         """Let `run` end after the running update."""
@@ -228,25 +232,29 @@ class Trainer:
         Raises:
             ConfigError: `stop` looks at evaluations, and there are none.
             NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+            CheckpointError: the end of the run cannot be saved.
         """
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
         self._run.refuse_impossible(stop)
         self._asked_to_stop, self._is_given_up = None, False
         with self._at_work(), self._run.shown(), self._signals():
+            is_over = False
             try:
                 if self.manager.resumed_from is not None:
                     self._callbacks.on_restore(self)
                 self._callbacks.on_train_start(self)
                 why = self._until(stop)
                 interrupted = self.manager.is_interrupted = self._interrupts.requested
-                self._save_at_end(why, "interrupted" if interrupted else "end")
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
-                    self._evaluate()
+                    self._evaluate()  # before the save, which tells how good it is
+                self._saved(self.manager.wait())
+                is_over = True  # what cannot be saved now is not tried again
+                self._save_at_end(why, "interrupted" if interrupted else "end")
             except BaseException as error:
                 try:
-                    if not isinstance(error, KeyboardInterrupt):
+                    if not (is_over or isinstance(error, KeyboardInterrupt)):
                         self._save_after_failure()
                 finally:
                     self._callbacks.on_train_end(self, error)
@@ -265,9 +273,9 @@ class Trainer:
                 self._is_given_up = True
                 return "interrupted in the middle of an update, which is given up"
             why = self._why_over(stop)  # before it is saved what conditions remember
-            if not evaluates:
+            if why is None and not self._run.eval_is_due():  # which comes before the save
                 with self._run.spans.span("checkpoint"):
-                    path = self.manager.step()
+                    path = self.manager.step(self._run.measured)
                 self._saved(path)
         return why
 
@@ -299,6 +307,7 @@ class Trainer:
             self._is_updating = False
         self._obs = rollout.next_obs
         metrics = run.end_update(rollout, losses, rates)
+        run.measure(metrics)
         self._callbacks.on_update_end(self, metrics)
         run.tell_update(rollout, metrics)
         follow_schedules(self.config, state)
@@ -350,6 +359,7 @@ class Trainer:
         if self._run.eval_is_due():
             self._run.advance_eval_clock()
         metrics = scalars_of(suites)
+        self._run.measure(metrics)
         self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
         return metrics
@@ -371,11 +381,12 @@ class Trainer:
         ]
         return next((reason for reason in reasons if reason is not None), None)
 
-    def _take_episodes(self) -> bytes | None:
-        """What to save of the environments; None in the middle of an update, or if one failed."""
-        if self._obs is None or self._is_updating:
-            return None
-        return take_episodes(self._envs, self.config, self.state.step)
+    def _take_episodes(self) -> None:
+        """Put the environments into the state; not in an update, nor after one that failed."""
+        is_between = self._obs is not None and not self._is_updating
+        self.state.envs = (
+            take_episodes(self._envs, self.config, self.state.step) if is_between else None
+        )
 
     def _save_at_end(self, why: str, kept_as: Literal["end", "interrupted"]) -> None:
         """Save the run, unless that would lose episodes which the newest save can go on with."""
@@ -389,14 +400,19 @@ class Trainer:
         """Keep what was learnt before the update that failed; the environments are not trusted."""
         self._obs = None
         with suppress(Exception):  # what is raised already is what matters
+            self._saved(self.manager.wait())
             self._saved(self._run.save("failed", "failed"))
 
     def _tell_minibatch(self, done: Sums) -> None:
         if len(self._callbacks):  # the numbers have to come from the device
             self._callbacks.on_minibatch(self, done.means())
 
+    def _save_callbacks(self) -> None:
+        self._callbacks.save_states(self.state.memory)
+
     def _saved(self, path: Path | None) -> Path | None:
-        if path is not None:
+        if path is not None and path != self._told_path:
+            self._told_path = path
             self._callbacks.on_checkpoint(self, path)
         return path
 

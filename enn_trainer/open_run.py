@@ -5,7 +5,6 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.checkpoint import make_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory
@@ -38,8 +37,6 @@ def open_state(
         raise ConfigError("env: expected a world with actions, its action space is empty")
     if not envs.obs_space().entities and not envs.has_global_entity():
         raise ConfigError("env: expected a world with entities or something global, got neither")
-    if manager.checkpoint_dir is not None:
-        make_run_dir(manager.checkpoint_dir)
     manager.set_deserialize_ctx("obs_space", envs.obs_space())
     manager.set_deserialize_ctx("action_space", envs.action_space())
     manager.set_deserialize_ctx("agent", agent)

@@ -3,11 +3,13 @@
 import difflib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
+from enn_trainer.checkpoint_config import read_best
+from enn_trainer.checkpoints.keep import measured
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult
@@ -74,8 +76,10 @@ class Run:
         self.mean_return = self.metrics.get("episodic_reward.mean", float("nan"))
         self.saved: Path | None = None
         self.episodes = ""  # how they go on, in words
+        self._measured = (state.step, _measured_before(manager))
         self.last_eval = {t: v for t, v in self.metrics.items() if t.startswith(EVAL_PREFIX)}
-        self.last_eval_step: int | None = None
+        is_measured = any(tag.startswith(EVAL_PREFIX) for tag in self.measured)
+        self.last_eval_step = state.step if is_measured else None
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
         self.progress: Progress | None = None
@@ -116,9 +120,11 @@ class Run:
     def why_stopped(self, condition: Condition | None) -> str | None:
         """Why a condition ends the run, None if it does not. Called once after each news."""
         fresh, self.fresh = frozenset(self.fresh), set()
+        best = [read_best(text).key for text in self.config.checkpoint.best]
+        self._warn_of_unknown("checkpoint.best", best)
         if condition is None:
             return None
-        self._warn_of_unknown(condition)
+        self._warn_of_unknown("stop", condition.keys())
         memory = self.state.memory
         # A run that is resumed is asked once more than one that went on, without news.
         number = memory["asked"] = memory.get("asked", -1) + bool(fresh)
@@ -194,8 +200,19 @@ class Run:
                 "fps": fps,
                 "eps": rollout.batch.num_entities() / seconds,
                 **system_numbers(rollout.values.device),
+                **self.manager.take_save_numbers(),
                 **{f"trace/{path}": ms for path, ms in own_ms.items()},
             }
+
+    def measure(self, scalars: Mapping[str, float]) -> None:
+        """Take what was measured at this step."""
+        self._measured = (self.state.step, {**self.measured, **scalars})
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was measured at exactly this step, by tag."""
+        step, scalars = self._measured
+        return scalars if step == self.state.step else {}
 
     def tell_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
         """Track the metrics of an update and show how it went."""
@@ -254,7 +271,7 @@ class Run:
             why: in words.
             kept_as: the reason that the save's manifest has.
         """
-        self.saved = self.manager.save(kept_as)
+        self.saved = self.manager.save(kept_as, self.measured)
         where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
         if self.saved is not None or kept_as != "end":
             self.say(f"{why}, {where}")
@@ -276,20 +293,29 @@ class Run:
         self.spans.save(self.folder / "spans.json")
         self.spans_saved_s = time.monotonic()
 
-    def _warn_of_unknown(self, condition: Condition) -> None:
-        """Say so, once, if a condition looks at what is not measured.
+    def _warn_of_unknown(self, field: str, keys: Iterable[str]) -> None:
+        """Say so, once, if a setting looks at what is not measured.
 
         No error: the environment may measure it later.
         """
-        for key in sorted(set(condition.keys()) - self.metrics.keys() - self.unknown):
+        for key in sorted(set(keys) - self.metrics.keys() - self.unknown):
             of_eval = key.startswith("eval/")
             if self.last_eval if of_eval else not math.isnan(self.mean_return):
                 others = self.last_eval if of_eval else self.metrics
                 nearest = difflib.get_close_matches(key, others, n=1, cutoff=0.0)[0]
-                self.say(f"stop: no metric {key!r} so far, did you mean {nearest!r}?")
+                self.say(f"{field}: no metric {key!r} so far, did you mean {nearest!r}?")
                 self.unknown.add(key)
 
     def _track(self, scalars: Mapping[str, float]) -> None:
+        self.measure(scalars)
         self.metrics.update(scalars)
         self.fresh.update(scalars)
         self.track.write(self.state.step, scalars)
+
+
+def _measured_before(manager: StateManager) -> dict[str, float]:
+    """What was measured at the step of the save that a run goes on from, of this very run."""
+    saved = manager.resumed_from
+    if saved is None or not manager.is_resumed_in_place or saved.step != manager.state.step:
+        return {}
+    return measured(saved.manifest)

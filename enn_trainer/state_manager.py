@@ -1,7 +1,8 @@
 """Where a run's configuration and state come from, and when they are saved."""
 
-import time
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import hyperstate.schedule
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import existing_run, find_save
 from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
+from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.run_saver import RunSaver
+from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
+from enn_trainer.checkpoints.state_files import Contents, as_bytes, copied, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import follow_schedules, read_scheduled, scheduled_fields
@@ -21,8 +25,6 @@ from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
-
-KEEP_SAVES = 3
 
 
 class StateManager(hyperstate.StateManager[TrainConfig, State]):
@@ -53,11 +55,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             read, as do mistakes in either.
     """
 
-    save_interval_s: float = 60.0
+    save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
     is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
     is_interrupted: bool = False  # the last run was asked to stop by a signal
     say: Callable[[str], None] = staticmethod(print)
-    take_episodes: Callable[[], bytes | None] | None = None
     """Says what the environments are in the middle of, while there are any."""
 
     def __init__(
@@ -78,7 +79,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
-        self._last_save_s = time.monotonic()
+        self._saver = RunSaver(lambda line: self.say(line))
+        self._before_save: list[Callable[[], None]] = []
         self.environment = environment
         self.existing = existing
         init_path = None if init_path is None else find_save.resolve(Path(init_path))
@@ -119,6 +121,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._checkpoint_dir = value
         self._resumed: saves.Checkpoint | None = None
         self._searched = False
+        self._saver.forget()
 
     @property
     def config(self) -> TrainConfig:
@@ -160,6 +163,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return
         aside = existing_run.set_aside(self.checkpoint_dir)
         self.existing = "continue"
+        self._saver.forget()
         if aside is None:
             return
         self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
@@ -167,31 +171,90 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if saved is not None and not saved.path.exists():  # the run starts from one of these
             self._resumed = replace(saved, path=aside / saved.path.name)
 
+    @property
+    def is_resumed_in_place(self) -> bool:
+        """Whether the state comes from a save in the folder of the run."""
+        saved, run_dir = self.resumed_from, self.checkpoint_dir
+        if saved is None or run_dir is None or self.existing == "replace":
+            return False
+        return saved.path.parent.resolve() == run_dir.resolve()
+
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
         manager._schedules = _schedules_as_theirs(self.config)
 
-    def step(self) -> Path | None:  # type: ignore[override]
-        """Save if the last save is long enough ago; where. Called after each update."""
-        due = time.monotonic() - self._last_save_s >= self.save_interval_s
-        return self.save("interval") if due else None
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Have the folder of the run, which is made, for this process; at the end all is written.
 
-    def save(self, why: str) -> Path | None:
-        """Save now; None when there is no `checkpoint_dir`."""
+        Raises:
+            CheckpointError: another process trains there, or it cannot be written to.
+        """
+        if self.checkpoint_dir is None:
+            yield
+            return
+        saves.make_run_dir(self.checkpoint_dir)
+        with run_lock(self.checkpoint_dir, self.say):
+            self._refuse_newer(self.checkpoint_dir)
+            try:
+                yield
+            finally:
+                self.wait()
+
+    @contextmanager
+    def asking_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
+        """While the context is open, a function is called before the state is copied for a save."""
+        self._before_save.append(prepare)
+        try:
+            yield
+        finally:
+            self._before_save.remove(prepare)
+
+    def step(self, metrics: Mapping[str, float] | None = None) -> Path | None:  # type: ignore[override]
+        """Begin to save if a save is due, of a copy of the state. Called after each update.
+
+        Args:
+            metrics: those that were measured at this step, by tag.
+
+        Returns:
+            The save that has become complete since the last call.
+        """
         if self.checkpoint_dir is None:
             return None
-        files = self._files()
-        saved = saves.save(self.checkpoint_dir, self.state.step, files, why)
-        if not saves.holds(saved, WEIGHTS, files[WEIGHTS]):
-            self.say(f"{saved.path}: there already, with other weights; a save is never changed")
-        saves.keep_newest(self.checkpoint_dir, KEEP_SAVES)
-        self._last_save_s = time.monotonic()
-        return saved.path
+        return self._saver.step(self._saveable(self.checkpoint_dir, metrics or {}))
+
+    def save(self, why: str, metrics: Mapping[str, float] | None = None) -> Path | None:
+        """Save now; None when there is no `checkpoint_dir`.
+
+        Args:
+            why: the reason, for the manifest.
+            metrics: those that were measured at this step, by tag.
+
+        Raises:
+            CheckpointError: it could not be written; says which save stands.
+        """
+        if self.checkpoint_dir is None:
+            return None
+        return self._saver.save(self._saveable(self.checkpoint_dir, metrics or {}), why)
+
+    def wait(self) -> Path | None:
+        """Wait until nothing is being written; the save that has become complete meanwhile."""
+        return self._saver.wait()
+
+    def take_save_numbers(self) -> dict[str, float]:
+        """What was measured of saves since the last call, by tag."""
+        return self._saver.take_numbers()
 
     def checkpoint(self, target_dir: str) -> None:
-        """Save into the given folder of a run."""
-        saves.save(Path(target_dir), self.state.step, self._files(), "asked for")
+        """Save into the given folder of a run, whatever is kept there.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self.wait()
+        run = self._saveable(Path(target_dir), {})
+        saves.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
@@ -202,10 +265,38 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
         return paths[0] if paths else None
 
-    def _files(self) -> dict[str, bytes]:
-        if self.take_episodes is not None:
-            self.state.envs = self.take_episodes()
-        return to_files(self.config, self.state)
+    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
+        """The run as it is now, with what was measured at this step."""
+        policy = self.config.checkpoint
+        every_s = policy.every_seconds if self.save_interval_s is None else self.save_interval_s
+        facts = {
+            "time_used": self.state.time_used,
+            "metrics": {k: float(value) for k, value in metrics.items() if math.isfinite(value)},
+            "seed": self.config.seed,
+            "config_version": self.config_cls.version(),
+            "run_name": self.state.run_name,
+        }
+        policy = replace(policy, every_seconds=every_s)
+        return Saveable(run_dir, self.state.step, facts, policy, self._copied)
+
+    def _copied(self) -> dict[str, Contents]:
+        for prepare in self._before_save:
+            prepare()
+        return copied(self.config, self.state)
+
+    def _refuse_newer(self, run_dir: Path) -> None:
+        """Refuse to go on from a save that another process went on from after it was chosen."""
+        if self._state is not None or self.existing == "replace":
+            return
+        ours = self.resumed_from if self.is_resumed_in_place else None
+        for path in saves.saved_paths(run_dir):
+            if ours is not None and path.name == ours.path.name:
+                return
+            if saves.is_valid(path):
+                raise CheckpointError(
+                    f"{run_dir}: another process saved {path.name} while this one began; start "
+                    "again, to go on from there"
+                )
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:

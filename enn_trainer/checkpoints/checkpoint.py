@@ -10,23 +10,20 @@ This module knows names and bytes, not what is in them. Files are written to a h
 directory, flushed to the disk, and renamed; nothing is deleted before its successor was verified.
 """
 
-import contextlib
 import errno
-import functools
 import hashlib
 import json
 import os
-import platform
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from enn_trainer.checkpoints import disk
+from enn_trainer.checkpoints.made_by import made_by
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
     plain_file,
@@ -40,9 +37,9 @@ from enn_trainer.errors import CheckpointError, ConfigError
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
+WRITING = ".writing-"
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
-_PACKAGES = ("enn-trainer", "torch", "numpy", "safetensors", "msgpack")
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Checkpoint:
                 f"{self.path / name}: damaged, its sha256 is not that of the manifest"
             )
 
-    @contextlib.contextmanager
+    @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
         """A file of the size that the manifest says."""
         expected = self.manifest["files"].get(name)
@@ -118,36 +115,64 @@ class Checkpoint:
             yield file
 
 
-def save(run_dir: Path, step: int, files: Mapping[str, bytes], why: str) -> Checkpoint:
+def save(
+    run_dir: Path,
+    step: int,
+    files: Mapping[str, bytes],
+    why: str,
+    facts: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
 
     Args:
         run_dir: the folder of the run.
         step: the step of the run.
         files: names and contents.
-        why: the reason for keeping it, for the manifest.
+        why: the reason for saving, for the manifest.
+        facts: what else the manifest tells, such as the metrics of this step; plain data.
+        say: is told what was moved aside.
+
+    Raises:
+        CheckpointError: it cannot be written. What was there before is as it was.
     """
-    target = run_dir / f"step-{step:012d}"
+    target = run_dir / save_name(step)
     if target.exists():
         try:
             return verify(target)
-        except CheckpointError:
-            target.rename(run_dir / f".damaged-{target.name}-{time.time_ns()}")
-    manifest = _manifest(step, files, why)
-    temporary = run_dir / f".writing-{target.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for name, data in [*files.items(), (MANIFEST, manifest)]:
-        _write(temporary / name, data)
-    _sync(temporary)
-    temporary.rename(target)
-    _sync(run_dir)
-    return verify(target)
+        except CheckpointError as error:
+            damaged: CheckpointError | None = error
+    else:
+        damaged = None
+    temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
+    disk.remove(temporary)
+    try:
+        disk.make_dir(temporary)
+        for name, data in [*files.items(), (MANIFEST, _manifest(step, files, why, facts or {}))]:
+            disk.write_file(temporary / name, data)
+        disk.sync_dir(temporary)
+        manifest = verify(temporary).manifest
+        if damaged is not None:
+            aside = run_dir / f".damaged-{target.name}-{time.time_ns()}"
+            disk.rename(target, aside)
+            say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
+        disk.rename(temporary, target)
+    except CheckpointError:
+        disk.remove(temporary)
+        raise
+    disk.sync_dir(run_dir)
+    return Checkpoint(target, manifest)
+
+
+def save_name(step: int) -> str:
+    """The name of the directory of a save."""
+    return f"step-{step:012d}"
 
 
 def holds(saved: Checkpoint, name: str, data: bytes) -> bool:
     """Whether a file of a save has these bytes."""
-    return bool(saved.manifest["files"][name]["sha256"] == hashlib.sha256(data).hexdigest())
+    there = saved.manifest["files"].get(name)
+    return there is not None and bool(there["sha256"] == hashlib.sha256(data).hexdigest())
 
 
 def make_run_dir(run_dir: Path) -> None:
@@ -187,6 +212,24 @@ def saved_paths(run_dir: Path) -> list[Path]:
     steps = {p: _SAVE_NAME.fullmatch(p.name) for p in run_dir.iterdir() if p.is_dir()}
     found = [(int(match[1]), path) for path, match in steps.items() if match is not None]
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def read_manifests(run_dir: Path) -> dict[str, Mapping[str, Any]]:
+    """What the manifests of a run's saves say, by name, without looking at the other files."""
+    manifests = {}
+    for path in saved_paths(run_dir):
+        with suppress(CheckpointError):
+            manifests[path.name] = read_manifest(path / MANIFEST)
+    return manifests
+
+
+def is_valid(path: Path) -> bool:
+    """Whether a directory is a save with nothing missing or damaged."""
+    try:
+        verify(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | None:
@@ -229,43 +272,7 @@ def find(path: Path, say: Callable[[str], None] = print) -> Checkpoint:
     return checkpoint
 
 
-def keep_newest(run_dir: Path, count: int) -> None:
-    """Delete all but the newest valid saves, if there are so many; and rewrite the index.
-
-    Directories that are no valid save are neither counted nor deleted.
-    """
-    valid: list[Path] = []
-    for path in saved_paths(run_dir):
-        if len(valid) < count:
-            with contextlib.suppress(CheckpointError):
-                valid.append(verify(path).path)
-        elif (path / MANIFEST).exists():
-            path.rename(run_dir / f".deleting-{path.name}-{os.getpid()}")
-    for trash in run_dir.glob(".deleting-*"):
-        shutil.rmtree(trash, ignore_errors=True)
-    _write_index(run_dir, valid)
-
-
-def _write_index(run_dir: Path, paths: list[Path]) -> None:
-    index = []
-    for path in paths:
-        manifest = read_manifest(path / MANIFEST)
-        size = sum(file["size"] for file in manifest["files"].values())
-        index.append(
-            {
-                "name": path.name,
-                "step": manifest["step"],
-                "created": manifest["created"],
-                "why": manifest["why"],
-                "size": size,
-            }
-        )
-    temporary = run_dir / f".index-{os.getpid()}"
-    _write(temporary, json.dumps(index, indent=1).encode())
-    temporary.rename(run_dir / "index.json")
-
-
-def _manifest(step: int, files: Mapping[str, bytes], why: str) -> bytes:
+def _manifest(step: int, files: Mapping[str, bytes], why: str, facts: Mapping[str, Any]) -> bytes:
     content = {
         "format": FORMAT_VERSION,
         "step": step,
@@ -275,9 +282,8 @@ def _manifest(step: int, files: Mapping[str, bytes], why: str) -> bytes:
             name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in files.items()
         },
-        "packages": {name: _package_version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "git": git_revision(),
+        **facts,
+        **made_by(),
     }
     content["sha256"] = _own_hash(content)
     return json.dumps(content, indent=1).encode()
@@ -340,41 +346,3 @@ def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _package_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-@functools.cache
-def git_revision() -> str | None:
-    """The revision of the folder that the run was started in, if it is one of git's."""
-    try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None

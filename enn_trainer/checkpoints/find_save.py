@@ -1,51 +1,13 @@
 """Saves by what a person calls them: their folders, RUN@STEP, RUN@latest, RUN@best."""
 
 import contextlib
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
-from enn_trainer.config import TrainConfig
+from enn_trainer.checkpoints.keep import best_of
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.errors import CheckpointError
-from enn_trainer.settings.config_io import load_config
-
-_BOUND = re.compile(r"\s*(\S+)\s+(min|max)\s*")
-
-
-class Best(NamedTuple):
-    """What makes one save better than another."""
-
-    metric: str
-    is_max: bool
-
-    def of(self, saves: Sequence[checkpoint.Checkpoint]) -> list[checkpoint.Checkpoint]:
-        """The saves that have been measured, the best first; of equals the earlier."""
-        measured = [(self._value(saved), saved) for saved in saves]
-        sign = -1.0 if self.is_max else 1.0
-        found = [(sign * value, saved.step, saved) for value, saved in measured if value == value]
-        return [saved for *_, saved in sorted(found, key=lambda entry: entry[:2])]
-
-    def _value(self, saved: checkpoint.Checkpoint) -> float:
-        value = saved.manifest.get("metrics", {}).get(self.metric, math.nan)
-        return float(value) if isinstance(value, int | float) else math.nan
-
-
-def read_best(text: str) -> Best:
-    """What a text such as "eval/episodic_reward.mean max" says.
-
-    Raises:
-        CheckpointError: it is none.
-    """
-    match = _BOUND.fullmatch(text)
-    if match is None:
-        raise CheckpointError(
-            f'best: expected a metric and min or max, such as "eval/episodic_reward.mean max", '
-            f"got {text!r}"
-        )
-    return Best(match[1], match[2] == "max")
 
 
 def find(
@@ -114,11 +76,6 @@ def valid_saves(run_dir: Path) -> list[checkpoint.Checkpoint]:
     return valid
 
 
-def config_of(saved: checkpoint.Checkpoint) -> TrainConfig:
-    """The configuration of a save."""
-    return load_config(TrainConfig, None, text=saved.read("config.ron").decode())
-
-
 def _at_step(run_dir: Path, step: int) -> Path:
     path = run_dir / f"step-{step:012d}"
     if not path.is_dir():
@@ -134,14 +91,14 @@ def _best(run_dir: Path) -> checkpoint.Checkpoint:
     saves = valid_saves(run_dir)
     if not saves:
         raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
-    settings: Any = getattr(config_of(saves[-1]), "checkpoint", None)
-    if not getattr(settings, "best", None):
+    by = read_config(saves[-1]).checkpoint.best
+    if not by:
         raise CheckpointError(
             f"{run_dir}@best: expected a run that keeps its best saves, as with "
             "'checkpoint.best=[\"eval/episodic_reward.mean max\"]'; this one does not"
         )
-    by = read_best(settings.best[0])
-    best = by.of(saves)
+    by_name = {saved.path.name: saved for saved in saves}
+    best = best_of({name: saved.manifest for name, saved in by_name.items()}, by[0], 1)
     if not best:
-        raise CheckpointError(f"{run_dir}@best: no save has a {by.metric}, by which it is judged")
-    return best[0]
+        raise CheckpointError(f"{run_dir}@best: no save has what it is judged by, {by[0]}")
+    return by_name[best[0]]

@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
 
 PINS = "pins.json"
@@ -25,14 +27,11 @@ def read_pins(run_dir: Path) -> dict[str, str]:
         CheckpointError: the file is damaged, so that it is not known what is pinned.
     """
     path = run_dir / PINS
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"{path}: larger than it can be, {MAX_BYTES} bytes")
-        pins = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    data = read_plain_file(path, MAX_BYTES)
+    try:
+        pins = json.loads(data)
     except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: damaged, not JSON; repair or remove it") from None
     if not isinstance(pins, dict) or not all(isinstance(note, str) for note in pins.values()):
@@ -79,19 +78,7 @@ def _without(pins: dict[str, str], name: str) -> dict[str, str]:
 
 
 def _write(run_dir: Path, pins: dict[str, str]) -> None:
-    temporary = run_dir / f".writing-{PINS}"
-    try:
-        with temporary.open("w") as file:
-            file.write(json.dumps(pins, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(run_dir / PINS)
-    except OSError as error:
-        raise CheckpointError(
-            f"{run_dir / PINS}: cannot be written: {error.strerror}; it is as it was"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    disk.replace_file(run_dir / PINS, (json.dumps(pins, indent=1) + "\n").encode())
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -33,8 +34,17 @@ REST = "state.rest.msgpack"
 """What is neither for a reader nor made of tensors."""
 
 
+Contents: TypeAlias = str | bytes | dict[str, Tensor]
+"""Of a file: text, bytes, or tensors by name."""
+
+
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
+    return as_bytes(copied(config, state))
+
+
+def copied(config: TrainConfig, state: State) -> dict[str, Contents]:
+    """What goes into the files of a checkpoint, by name; it stays while training goes on."""
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments = {
         f"{names[parameter]}/{key}": value
@@ -44,12 +54,24 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
     }
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
-        "config.ron": dump_config(config).encode(),
-        "state.ron": _dump_state(state).encode(),
-        WEIGHTS: _tensor_bytes(state.agent.state_dict()),
-        OPTIMIZER: _tensor_bytes(moments),
+        "config.ron": dump_config(config),
+        "state.ron": _dump_state(state),
+        WEIGHTS: _copies(state.agent.state_dict()),
+        OPTIMIZER: _copies(moments),
         REST: _dump_rest(state),
-        **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
+        **({LOSS_STATE: _copies(learnt)} if learnt else {}),
+    }
+
+
+def as_bytes(contents: Mapping[str, Contents]) -> dict[str, bytes]:
+    """The bytes of files by name; does not look at what is trained."""
+    return {
+        name: content.encode()
+        if isinstance(content, str)
+        else content
+        if isinstance(content, bytes)
+        else save_tensors(content)
+        for name, content in contents.items()
     }
 
 
@@ -266,8 +288,12 @@ def _refuse_incomplete(
             )
 
 
-def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
-    return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own."""
+    return {
+        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, t in tensors.items()
+    }
 
 
 def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:

@@ -2,18 +2,22 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
 from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
+from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.diff_saves import diff_saves
-from enn_trainer.commands.prune_saves import policy_of, prune
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.tables import printable, show_table
@@ -100,35 +104,43 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _prune(options: argparse.Namespace) -> int:
     run_dir = _run_dir(options.path)
-    policy = policy_of(run_dir)
     given = {
         "keep": options.keep,
         "keep_every_steps": options.keep_every_steps,
         "best": options.best,
     }
-    if any(value is not None for value in given.values()):
-        policy.keep, policy.keep_every_steps, policy.best = 1, None, []
-    for name, value in given.items():
-        if value is not None:
-            setattr(policy, name, value)
-    pruned = prune(run_dir, policy, options.dry_run)
-    sizes = {
-        p.saved.path: sum(f["size"] for f in p.saved.manifest["files"].values()) for p in pruned
-    }
+    given = {name: value for name, value in given.items() if value is not None}
+    saved = checkpoint.newest(run_dir)
+    policy = CheckpointConfig()
+    if given:
+        policy = _policy({"keep": 1, **given})
+    elif saved is not None:
+        policy = read_config(saved).checkpoint
+    with run_lock(run_dir):
+        pruned = prune(run_dir, policy, options.dry_run)
+    saves = {**pruned.manifests, **pruned.deleted}
+    sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
     word = "would go" if options.dry_run else "deleted"
     rows = [
-        (p.saved.path.name, "; ".join(p.reasons) or word, in_bytes(sizes[p.saved.path]))
-        for p in pruned
+        (name, "; ".join(pruned.reasons.get(name, [word])), in_bytes(sizes[name]))
+        for name in sorted(saves)
     ]
     if rows:
         show_table(("name", "stays because", "size"), rows, Console(), num_left=2)
-    gone = [p.saved.path for p in pruned if not p.reasons]
-    print(f"{len(gone)} of {len(pruned)} {word}, {in_bytes(sum(sizes[path] for path in gone))}")
+    gone = pruned.deleted
+    print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
     if options.dry_run and gone:
         print(
             "the same without --dry-run deletes them; enn checkpoints pin SAVE keeps one for good"
         )
     return 0
+
+
+def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
+    try:
+        return CheckpointConfig(**given)
+    except ValueError as error:
+        raise ConfigError(f"prune: {error}") from None
 
 
 def _pin(options: argparse.Namespace) -> int:

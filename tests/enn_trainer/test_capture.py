@@ -197,7 +197,7 @@ def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
     options = [*CAPTURE, *CAPTURE_EVAL]
     run(tmp_path, "total_timesteps=48", *options, env=Breaks, **where)
     before = steps_of(tmp_path / "rollouts.rec")
-    Breaks.left = 20 + 24 + 20 + 8  # an evaluation, a rollout, both again: in its second step
+    Breaks.left = 24 + 20 + 8  # a rollout, an evaluation, a rollout: in its second step
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, "total_timesteps=144", env=Breaks, **where)
     Breaks.left = 10**9

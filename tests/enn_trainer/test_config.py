@@ -104,6 +104,14 @@ def test_the_defaults_are_the_published_ones() -> None:
         "stop": [],  # not published
         "bc": None,  # not published
         "mlflow_tracking_uri": None,  # not published
+        "checkpoint": {  # not published
+            "every_seconds": 60.0,
+            "keep": 3,
+            "keep_every_steps": None,
+            "keep_every_minutes": None,
+            "best": [],
+            "keep_best": 1,
+        },
     }
     assert dataclasses.asdict(EvalConfig(steps=3, interval=5)) == {
         "steps": 3,

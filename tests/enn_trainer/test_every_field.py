@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         if overrides not in made:
             folder = tmp_path_factory.mktemp("run")
             small = [*SMALL, "total_timesteps=48", f"data_dir={folder}"]
-            manager = StateManager(overrides=[*small, *overrides])
+            manager = StateManager(overrides=[*small, *overrides], checkpoint_dir=folder / "run")
             made[overrides] = Ran(manager, train(manager, Seen), folder)
         return made[overrides]
 
@@ -79,6 +79,8 @@ BINS = (
     "ppo.value_bins.low=-3",
     "ppo.value_bins.high=3",
 )
+KEEP_1 = "checkpoint.keep=1"
+LEAST_LR = 'checkpoint.best=["charts/learning_rate min"]'
 ENT_TARGET = 'ppo.ent_targets={"walk": 0.1}'
 EVAL_FILE = (*EVAL, "eval.capture_samples=file.rec")
 
@@ -120,6 +122,11 @@ def shows(*overrides: str, that: Callable[[Ran], bool], but: tuple[str, ...]) ->
 
 def evaluated_at(*steps: int) -> Callable[[Ran], bool]:
     return lambda ran: list(ran.scalars("eval/step.count")) == list(steps)
+
+
+def saved_at(*steps: int) -> Callable[[Ran], bool]:
+    names = [f"step-{step:012d}" for step in steps]
+    return lambda ran: sorted(path.name for path in ran.folder.glob("run/step-*")) == names
 
 
 def evaluated(frames: int) -> Callable[[Ran], bool]:
@@ -178,8 +185,8 @@ def invalid_rewards_are_refused(runs: Runs) -> None:
 
 def the_folder_is_used(runs: Runs) -> None:
     ran, other = runs(FILE), runs()
-    assert {path.name for path in ran.folder.iterdir()} == {"runs", "file.rec"}
-    assert {path.name for path in other.folder.iterdir()} == {"runs"}
+    assert {path.name for path in ran.folder.iterdir()} == {"runs", "run", "file.rec"}
+    assert {path.name for path in other.folder.iterdir()} == {"runs", "run"}
 
 
 def the_gpu_is_looked_for(runs: Runs) -> None:
@@ -411,6 +418,25 @@ CASES: dict[str, Case] = {
         *[*EVAL_FILE, "eval.opponent=random", "eval.opponent_only=true"],
         that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
         but=(*EVAL_FILE, "eval.opponent=random"),
+    ),
+    # CheckpointConfig
+    "CheckpointConfig.every_seconds": shows(
+        "checkpoint.every_seconds=0", that=saved_at(0, 24, 48), but=()
+    ),
+    "CheckpointConfig.keep": shows(KEEP_1, that=saved_at(48), but=()),
+    "CheckpointConfig.keep_every_steps": shows(
+        KEEP_1, "checkpoint.keep_every_steps=20", that=saved_at(24, 48), but=(KEEP_1,)
+    ),
+    "CheckpointConfig.keep_every_minutes": shows(
+        KEEP_1, "checkpoint.keep_every_minutes=1e-9", that=saved_at(24, 48), but=(KEEP_1,)
+    ),
+    "CheckpointConfig.best": shows(
+        KEEP_1, 'checkpoint.best=["charts/learning_rate max"]', that=saved_at(24, 48), but=(KEEP_1,)
+    ),
+    "CheckpointConfig.keep_best": shows(
+        *[KEEP_1, LEAST_LR, "checkpoint.keep_best=2"],
+        that=saved_at(24, 48),
+        but=(KEEP_1, LEAST_LR),
     ),
     # TrainConfig
     "TrainConfig.eval": shows(*EVAL, that=lambda ran: bool(ran.result.eval), but=()),

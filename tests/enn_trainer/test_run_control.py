@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, TrainConfig, train
+from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import keep
 from enn_trainer.checkpoints.existing_run import saves_of, set_aside
 from enn_trainer.checkpoints.resume_changes import FIXED, FREE, changes, fixed, worth_a_line
 from enn_trainer.cli import run as enn
@@ -108,7 +110,9 @@ def test_force_starts_over_and_sets_aside_what_was_there(
     assert enn(command(tmp_path, "--force")) == 0
     assert "resumed" not in capsys.readouterr().out.split("the run that was here is in")[1]
     (aside,) = run_dir.glob(".replaced-*")
-    assert tree(aside) == {name: data for name, data in before.items() if name != "mine.txt"}
+    assert tree(aside) == {
+        name: data for name, data in before.items() if name not in ("mine.txt", ".lock")
+    }
     assert (run_dir / "mine.txt").read_text() == "not of the run"
     assert 48 not in steps(run_dir)
     assert enn(command(tmp_path, "--resume", total=48)) == 0
@@ -138,7 +142,7 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
     """Whatever is moved before a move fails, the newest saves are those that stay."""
     for step in (1, 2, 3):
         saves.save(tmp_path, step, {"a": b"b"}, "test")
-    saves.keep_newest(tmp_path, 3)
+    keep.prune(tmp_path, CheckpointConfig())
     rename, count = Path.rename, iter(range(5))
 
     def failing(path: Path, target: Path) -> Path:

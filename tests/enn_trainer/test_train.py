@@ -191,9 +191,8 @@ def test_checkpoint_restores_state_exactly(tmp_path: Path) -> None:
 
 def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
     run(tmp_path, checkpoint_dir=tmp_path / "run")
-    (save,) = (tmp_path / "run").glob("step-*")
-    suffixes = {".json", ".ron", ".safetensors", ".msgpack"}
-    assert {p.suffix for p in save.iterdir()} <= suffixes
+    files = list((tmp_path / "run").glob("step-*/*"))
+    assert {p.suffix for p in files} == {".json", ".ron", ".safetensors", ".msgpack"}
 
 
 def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
+from enn_trainer.checkpoints import checkpoint
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns
 from entity_env import Observation
@@ -128,6 +129,7 @@ class Diary(Callback):
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+        self.saves: list[Path] = []
         self.error: BaseException | None = None
 
     def on_restore(self, trainer: Trainer) -> None:
@@ -155,7 +157,8 @@ class Diary(Callback):
         self.entries.append("eval_end")
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        assert path.is_dir()
+        checkpoint.verify(path)
+        self.saves.append(path)
         self.entries.append("checkpoint")
 
     def on_train_end(self, trainer: Trainer, error: BaseException | None) -> None:
@@ -164,25 +167,27 @@ class Diary(Callback):
 
 
 def test_callbacks_are_called_in_the_order_that_is_documented(tmp_path: Path) -> None:
-    settings = [*EVALUATED, "total_timesteps=48", "optim.update_epochs=1", "optim.bs=12"]
+    """A save is told of when it is complete: those of the first two updates one update later."""
+    settings = [*EVALUATED, "total_timesteps=72", "optim.update_epochs=1", "optim.bs=12"]
     manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
     manager.save_interval_s = 0.0
     diary = Diary()
-    update = ["update_start", "rollout_end", "minibatch", "minibatch", "update_end", "checkpoint"]
+    update = ["update_start", "rollout_end", "minibatch", "minibatch", "update_end", "eval_end"]
     train(manager, Meadow, callbacks=[diary])
     assert diary.entries == [
-        *["train_start", "eval_end", *update, "eval_end", *update],
-        *["checkpoint", "eval_end", "train_end"],
+        *["train_start", "eval_end", *update, *update, "checkpoint", *update],
+        *["checkpoint", "checkpoint", "train_end"],
     ]
+    assert [p.name for p in diary.saves] == [f"step-{step:012d}" for step in (24, 48, 72)]
     again = Diary()
     with Trainer(
-        manager_of(tmp_path, "total_timesteps=72", checkpoint_dir=tmp_path / "run"),
+        manager_of(tmp_path, "total_timesteps=96", checkpoint_dir=tmp_path / "run"),
         Meadow,
         callbacks=[again],
     ) as trainer:
         trainer.run()
-        assert trainer.metrics["mine"] == 36
-    assert again.entries[:3] == ["restore", "train_start", "eval_end"]
+        assert trainer.metrics["mine"] == 48
+    assert again.entries[:3] == ["restore", "train_start", "update_start"]
 
 
 def test_an_error_reaches_the_end_hook_of_every_callback(tmp_path: Path) -> None:

@@ -63,5 +63,7 @@ def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: byte
     elif MANIFEST in files:
         before = json.loads(files[MANIFEST])
         changed = {one: files[one] for one in before["files"]} | {name: damaged}
-        (save / MANIFEST).write_bytes(_manifest(before["step"], changed, before["why"]))
+        known = _manifest(before["step"], changed, before["why"], {})
+        facts = {key: value for key, value in before.items() if key not in json.loads(known)}
+        (save / MANIFEST).write_bytes(_manifest(before["step"], changed, before["why"], facts))
     (save / name).write_bytes(damaged)

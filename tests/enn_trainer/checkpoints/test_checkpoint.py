@@ -72,7 +72,6 @@ def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
 def test_saving_twice_at_one_step_keeps_the_first(tmp_path: Path) -> None:
     first = saves.save(tmp_path, 1, FILES, "first")
     second = saves.save(tmp_path, 1, FILES, "second")
-    saves.keep_newest(tmp_path, 1)
     assert first.path == second.path
     assert saves.find(tmp_path).manifest["why"] == "first"
 
@@ -81,28 +80,6 @@ def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     path = saves.save(tmp_path, 1, FILES, "first").path
     (path / "empty").unlink()
     assert saves.save(tmp_path, 1, FILES, "second").manifest["why"] == "second"
-
-
-def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        saves.save(tmp_path, step, FILES, "test")
-    saves.keep_newest(tmp_path, 2)
-    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["3", "2"]
-    (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
-    (tmp_path / "step-000000999999").mkdir()
-    saves.keep_newest(tmp_path, 1)
-    assert [p.name[-1] for p in saves.saved_paths(tmp_path)] == ["9", "3", "2"]
-    assert saves.find(tmp_path).step == 2
-    saves.save(tmp_path, 4, FILES, "test")
-    saves.keep_newest(tmp_path, 1)
-    assert saves.find(tmp_path).step == 4
-
-
-def test_index_lists_the_saves(tmp_path: Path) -> None:
-    saves.save(tmp_path, 1, FILES, "test")
-    saves.keep_newest(tmp_path, 5)
-    index = json.loads((tmp_path / "index.json").read_text())
-    assert [(entry["step"], entry["why"]) for entry in index] == [(1, "test")]
 
 
 def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.find_save import read_best, resolve, valid_saves
+from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.checkpoints.pins import pin, read_pins
 from enn_trainer.cli import run
 from enn_trainer.tables import show_table
@@ -189,7 +189,7 @@ def test_prune_keeps_the_newest(run_dir: Path, capsys: pytest.CaptureFixture[str
     assert steps(run_dir) == {24, 48, 72}
     told = said(capsys, "prune", run_dir, "--keep", 1)
     assert "2 of 3 deleted" in told
-    assert "the newest" in told
+    assert "newest" in told
     assert steps(run_dir) == {72}
     (listed,) = json.loads((run_dir / "index.json").read_text())
     assert listed["step"] == 72
@@ -210,7 +210,7 @@ def test_prune_keeps_what_is_pinned_and_leaves_alone_what_is_no_valid_save(
 
 def test_prune_keeps_one_of_each_window(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "prune", run_dir, "--keep-every-steps", 30)
-    assert "first from 30 on" in told
+    assert "every 30 steps" in told
     assert steps(run_dir) == {48, 72}
 
 
@@ -220,14 +220,14 @@ def test_prune_keeps_the_best(
 ) -> None:
     with_metrics(run_dir, at_24=-1.0, at_48=2.0)
     told = said(capsys, "prune", run_dir, "--best", f"eval/episodic_reward.mean {which}")
-    assert "best by eval/episodic_reward.mean" in told
+    assert "best eval/episodic_reward.mean" in told
     assert steps(run_dir) == kept
 
 
 def test_prune_waits_for_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with going_on(run_dir):
         line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
-    assert "a run goes on here" in line
+    assert "expected a run that nobody trains" in line
     assert steps(run_dir) == {24, 48, 72}
     said(capsys, "prune", run_dir, "--keep", "1")
 
@@ -268,10 +268,10 @@ def test_pins_are_as_they_were_if_they_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"pins.json: cannot be written: No space"):
+    with pytest.raises(CheckpointError, match=r"pins.json.*: cannot be written: No space"):
         pin(saves.verify(at(run_dir, 48)))
     assert (run_dir / "pins.json").read_bytes() == before
-    assert not list(run_dir.glob(".writing-*"))
+    assert not list(run_dir.glob(".pins*"))
 
 
 def test_a_save_that_is_deleted_in_this_moment_is_not_pinned(run_dir: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_damaged_save_is_not_pinned(run_dir: Path, capsys: pytest.CaptureFixtu
 def test_show_says_what_is_in_a_save(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "pin", run_dir, "--note", "for the paper")
     told = said(capsys, "show", run_dir)
-    for words in ("because: interval", "torch 2.", "for the paper", "entity sheep", "action walk"):
+    for words in ("because: end", "torch 2.", "for the paper", "entity sheep", "action walk"):
         assert words in told, told
     assert "d_model: 8" not in told
     assert f"--resume-from {at(run_dir, 72)}" in told
@@ -394,16 +394,6 @@ def test_a_name_that_is_there_is_meant_by_itself(run_dir: Path) -> None:
     folder.with_name("run").mkdir()
     assert resolve(folder) == folder
     assert load_agent(folder)
-
-
-def test_the_best_save_is_the_earlier_of_equals(run_dir: Path) -> None:
-    with_metrics(run_dir, at_24=1.0, at_48=2.0, at_72=2.0)
-    best = read_best("eval/episodic_reward.mean max").of(valid_saves(run_dir))
-    assert [saved.step for saved in best] == [48, 72, 24]
-    assert read_best("other min").of(valid_saves(run_dir)) == []
-    for text in ("", "loss", "loss most", "loss max max"):
-        with pytest.raises(CheckpointError, match="expected a metric and min or max"):
-            read_best(text)
 
 
 # Mistakes

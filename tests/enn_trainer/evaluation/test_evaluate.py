@@ -200,8 +200,9 @@ def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> No
 
 
 def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
+    """What was measured at the end is saved with it, and not measured again."""
     run(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
-    assert load_checkpoint(tmp_path / "run").state.next_eval_step == 128
+    assert load_checkpoint(tmp_path / "run").state.next_eval_step == 128 + 64
     manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
     assert manager.state.next_eval_step == 256 + 64
 
@@ -218,7 +219,7 @@ def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) ->
     assert manager.state.next_eval_step == 128 + 3 * 64
 
 
-def test_run_is_saved_before_its_last_evaluation(tmp_path: Path) -> None:
+def test_run_is_saved_also_if_its_last_evaluation_fails(tmp_path: Path) -> None:
     def failing(*_: Any) -> RandomAgent:
         class Fails(RandomAgent):
             def forward(self, *_: Any, **__: Any) -> Any:

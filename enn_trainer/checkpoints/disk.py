@@ -1,0 +1,80 @@
+"""Writing to the disk: everything of the store that can fail for want of room goes through here.
+
+Each function raises a `CheckpointError` that names the file and the reason.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from enn_trainer.errors import CheckpointError
+
+
+@contextmanager
+def naming(path: Path, what: str = "cannot be written") -> Iterator[None]:
+    """Turn an error of the system into one that names a path.
+
+    Raises:
+        CheckpointError: the system refused what was done within the context.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {what}: {error.strerror or error}") from None
+
+
+def make_dir(path: Path) -> None:
+    """Make a folder in one that is there."""
+    with naming(path):
+        os.mkdir(path)  # noqa: PTH102 (a test lets each call of this module fail)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file; it is on the disk when this returns."""
+    with naming(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, in place of the one that is there."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        write_file(temporary, data)
+        rename(temporary, path)
+    except CheckpointError:
+        remove(temporary)
+        raise
+
+
+def sync_dir(path: Path) -> None:
+    """Put the names in a folder on the disk."""
+    with naming(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file or folder another name in the same folder."""
+    with naming(target):
+        os.rename(source, target)  # noqa: PTH104 (as above)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, as far as the system lets us."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,122 @@
+"""When a run is saved, and what a person is told of it."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.keep import reasons_to_save
+from enn_trainer.checkpoints.save_writer import Landed, Saveable, SaveWriter
+from enn_trainer.errors import CheckpointError
+
+RETRY_S = 60.0
+"""After a save that failed, no other is due for so long, or for as long as between two saves."""
+
+
+@final
+class RunSaver:
+    """Saves a run whenever that is due, or asked for.
+
+    Args:
+        say: prints a line.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._writer = SaveWriter()
+        self._last_save_s = time.monotonic()
+        self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
+        self._is_failing = False
+        self._num_failed = 0
+        self._numbers: dict[str, float] = {}
+
+    def step(self, run: Saveable) -> Path | None:
+        """Begin to save if a save is due; the save that has become complete since the last call."""
+        path = self._told(self._writer.poll())
+        reasons = self._reasons(run)
+        if self._writer.is_busy and _cannot_wait(run, reasons):
+            path = self._told(self._writer.wait())
+            reasons = self._reasons(run)  # which may be among those of that save
+        if reasons and not self._writer.is_busy:
+            self._begin(run, ", ".join(reasons))
+        return path
+
+    def save(self, run: Saveable, why: str) -> Path:
+        """Save now, after what is being written.
+
+        Raises:
+            CheckpointError: it could not be written; says which save stands.
+        """
+        self.wait()
+        self._begin(run, why)
+        landed = self._writer.wait()
+        assert landed is not None
+        if landed.path is None:
+            self._count(landed)
+            stands = checkpoint.newest(run.run_dir, self._say)
+            there = "nothing is saved" if stands is None else f"the newest save is {stands.path}"
+            raise CheckpointError(f"{landed.failure}; {there}")
+        self._told(landed)
+        return landed.path
+
+    def wait(self) -> Path | None:
+        """Wait until nothing is being written; the save that has become complete meanwhile."""
+        return self._told(self._writer.wait())
+
+    def forget(self) -> None:
+        """The run is in another folder from now on."""
+        self._manifests = None
+
+    def take_numbers(self) -> dict[str, float]:
+        """What was measured of saves since the last call, by tag."""
+        numbers, self._numbers = self._numbers, {}
+        return numbers
+
+    def _reasons(self, run: Saveable) -> list[str]:
+        """Why the run should be saved now; nothing if it need not be, or is."""
+        if self._manifests is None:
+            self._manifests = checkpoint.read_manifests(run.run_dir)
+        name = checkpoint.save_name(run.step)
+        since_s = time.monotonic() - self._last_save_s
+        interval_s = run.policy.every_seconds
+        if name in self._manifests:
+            return []
+        if self._is_failing and since_s < min(interval_s, RETRY_S):
+            return []
+        reasons = ["interval"] if since_s >= interval_s else []
+        manifest = {"step": run.step, **run.facts}
+        return reasons + reasons_to_save(self._manifests, name, manifest, run.policy)
+
+    def _begin(self, run: Saveable, why: str) -> None:
+        start = time.perf_counter()
+        contents = run.copy()
+        self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
+        self._last_save_s = time.monotonic()
+        self._writer.begin(run, why, contents)
+
+    def _told(self, landed: Landed | None) -> Path | None:
+        """Say what a person should know of a save that is over; where it is."""
+        if landed is None:
+            return None
+        for note in landed.notes:
+            self._say(note)
+        if landed.failure is not None and not self._is_failing:
+            self._say(f"{landed.failure}; training goes on, and saving is tried again")
+        self._count(landed)
+        return landed.path
+
+    def _count(self, landed: Landed) -> None:
+        self._is_failing = landed.failure is not None
+        self._num_failed += self._is_failing
+        self._manifests = landed.manifests
+        self._numbers["checkpoint/failed"] = float(self._num_failed)
+        if landed.path is not None:
+            self._numbers["checkpoint/write_ms"] = landed.write_ms
+            self._numbers["checkpoint/bytes"] = float(landed.num_bytes)
+
+
+def _cannot_wait(run: Saveable, reasons: list[str]) -> bool:
+    """Whether a save would be missed if training went on; what is best is gone soon."""
+    is_best = any(reason.startswith("best") for reason in reasons)
+    return is_best or (bool(reasons) and run.policy.every_seconds == 0)

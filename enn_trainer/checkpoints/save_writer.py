@@ -1,0 +1,119 @@
+"""A thread that makes saves of copies of the state, so that training goes on meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from enn_trainer.checkpoint_config import CheckpointConfig
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.keep import Verified, prune
+from enn_trainer.checkpoints.state_files import WEIGHTS, Contents, as_bytes
+from enn_trainer.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Saveable:
+    """A run that can be saved as it is now.
+
+    Attributes:
+        run_dir: its folder.
+        step: of the run.
+        facts: what else the manifest tells.
+        policy: when it is saved, and which saves are kept.
+        copy: copies what goes into the files, so that nobody else changes it.
+    """
+
+    run_dir: Path
+    step: int
+    facts: Mapping[str, Any]
+    policy: CheckpointConfig
+    copy: Callable[[], Mapping[str, Contents]]
+
+
+@dataclass
+class Landed:
+    """A save that is over.
+
+    Attributes:
+        path: where it is; None if it could not be written.
+        failure: what could not be written or removed, in words.
+        notes: what else a person should know.
+        manifests: of all saves that are kept, by name; None if that is not known.
+        num_bytes: of its files.
+        write_ms: how long it took.
+        bug: an error that is none of the disk.
+    """
+
+    path: Path | None = None
+    failure: str | None = None
+    notes: list[str] = field(default_factory=list)
+    manifests: dict[str, Mapping[str, Any]] | None = None
+    num_bytes: int = 0
+    write_ms: float = 0.0
+    bug: Exception | None = None
+
+
+@final
+class SaveWriter:
+    """Writes one save at a time. What it knows of earlier ones spares reading them again."""
+
+    def __init__(self) -> None:
+        self._known = Verified()
+        self._thread: threading.Thread | None = None
+        self._landed = Landed()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a save was begun that nobody has asked for since."""
+        return self._thread is not None
+
+    def begin(self, run: Saveable, why: str, contents: Mapping[str, Contents]) -> None:
+        """Begin to write a copy of a run; the writer is not busy."""
+        assert not self.is_busy
+        self._landed = Landed()
+        # No daemon: a program that ends by itself ends when the save is complete.
+        arguments = (run, why, contents, self._landed)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="save")
+        self._thread.start()
+
+    def poll(self) -> Landed | None:
+        """The save that is over since the last call, if there is one."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        return self.wait()
+
+    def wait(self) -> Landed | None:
+        """Wait until nothing is being written; the save that is over since the last call."""
+        if self._thread is None:
+            return None
+        self._thread.join()
+        self._thread = None
+        if self._landed.bug is not None:
+            raise self._landed.bug
+        return self._landed
+
+    def _write(
+        self, run: Saveable, why: str, contents: Mapping[str, Contents], landed: Landed
+    ) -> None:
+        start = time.perf_counter()
+        try:
+            files = as_bytes(contents)
+            landed.num_bytes = sum(map(len, files.values()))
+            saved = checkpoint.save(
+                run.run_dir, run.step, files, why, run.facts, landed.notes.append
+            )
+            landed.path = saved.path
+            if not checkpoint.holds(saved, WEIGHTS, files[WEIGHTS]):
+                landed.notes.append(
+                    f"{saved.path}: there already, with other weights; a save is never changed"
+                )
+            self._known.remember(saved)
+            landed.manifests = prune(run.run_dir, run.policy, known=self._known).manifests
+        except (CheckpointError, OSError) as error:
+            landed.failure = str(error)
+        except Exception as error:  # raised again where the run is
+            landed.bug = error
+        landed.write_ms = (time.perf_counter() - start) * 1e3

@@ -1,0 +1,147 @@
+"""One process at a time trains in the folder of a run."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_trainer import CheckpointError, StateManager, Trainer
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.run_lock import LOCK, run_lock
+from enn_trainer.cli import run as enn
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Meadow
+
+HOLD = """
+import sys
+from pathlib import Path
+from enn_trainer.checkpoints.run_lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another process that trains in a folder."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(run_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "locked\n"
+
+    def __enter__(self) -> "Holder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_second_process_is_refused_before_it_does_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with Holder(run_dir) as holder:
+        arguments = ["train", *SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(run_dir)]
+        assert enn(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {run_dir}: expected a run that nobody trains, process ")
+        assert f" {holder.process.pid} on " in line
+        assert [p.name for p in run_dir.iterdir()] == [LOCK], "nothing was begun"
+        assert [p.name for p in tmp_path.iterdir()] == ["run"]
+        os.kill(holder.process.pid, signal.SIGKILL)
+        holder.process.wait()
+        assert enn(arguments) == 0, "the lock is gone with its process"
+
+
+def test_folder_is_free_again_after_close_and_readable_all_the_time(tmp_path: Path) -> None:
+    def manager() -> StateManager:
+        where: Any = {"checkpoint_dir": tmp_path / "run"}
+        return StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"], **where)
+
+    with Trainer(manager(), Meadow):
+        with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
+            Trainer(manager(), Meadow)
+        assert checkpoint.find(tmp_path / "run").step == 0
+    Trainer(manager(), Meadow).close()
+
+
+def test_folder_is_free_after_a_run_that_could_not_begin(tmp_path: Path) -> None:
+    settings = [*SMALL, f"data_dir={tmp_path}", "env.kwargs={'a': 1}".replace("'", '"')]
+    with pytest.raises(ValueError):  # noqa: PT011 (whatever the world says)
+        Trainer(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Meadow)
+    with run_lock(tmp_path / "run"):
+        pass
+
+
+def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    kept = ["step-000000000001", ".damaged-step-000000000001-3", ".writing-mine", "index.json"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    for name in [".writing-step-000000000002-77", ".deleting-step-000000000001-77"]:
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "file").write_text("x")
+    (tmp_path / ".index.json-77").write_text("x")
+    with run_lock(tmp_path):
+        assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, LOCK])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"pid": 1}'])
+def test_lock_that_does_not_say_whose_it_is_is_a_lock(tmp_path: Path, text: str) -> None:
+    with run_lock(tmp_path):
+        (tmp_path / LOCK).write_text(text)
+        with pytest.raises(CheckpointError, match="another process does"), run_lock(tmp_path):
+            pass
+
+
+def test_file_system_without_locks_is_told_of_once_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leftovers stay: they may be those of a process at work."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / ".writing-step-000000000002-77").mkdir()
+    said: list[str] = []
+    with run_lock(tmp_path, said.append):
+        assert (tmp_path / ".writing-step-000000000002-77").exists()
+    assert len(said) == 1
+    assert "no locks" in said[0]
+
+
+def test_run_that_was_saved_by_another_process_meanwhile_is_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    """Its state would be older than what is there, and another run from the first save on."""
+
+    def manager() -> StateManager:
+        settings = [*SMALL, f"data_dir={tmp_path}"]
+        return StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+
+    early, late = manager(), manager()
+    assert early.resumed_from is None
+    with Trainer(late, Meadow) as trainer:
+        trainer.step()
+        trainer.save()
+    with pytest.raises(CheckpointError, match="another process saved step-000000000024 while"):
+        Trainer(early, Meadow)
+    chosen = manager()
+    assert chosen.resumed_from is not None
+    (tmp_path / "run" / "step-000000000099").mkdir()  # not valid: nothing to go on from
+    with Trainer(chosen, Meadow) as trainer:
+        assert trainer.state.step == 24

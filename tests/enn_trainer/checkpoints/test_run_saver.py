@@ -1,0 +1,442 @@
+"""Saving goes on beside training, saves what was at its step, and survives a full disk."""
+
+import json
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
+from enn_trainer.checkpoints import checkpoint, disk, keep
+from enn_trainer.cli import run as enn
+from tests.enn_trainer.checkpoints.failing_disk import failing_disk
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Meadow
+
+NEVER = "checkpoint.every_seconds=1000000"
+ALWAYS = "checkpoint.every_seconds=0"
+FILES = {"config.ron": b"(a: 1)", "state.ron": b"x" * 100}
+
+
+def manager_of(tmp_path: Path, *overrides: str) -> StateManager:
+    return StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides], checkpoint_dir=tmp_path / "run"
+    )
+
+
+def steps(run_dir: Path) -> list[int]:
+    return [int(path.name[5:]) for path in reversed(checkpoint.saved_paths(run_dir))]
+
+
+def whys(run_dir: Path) -> list[str]:
+    found = reversed(checkpoint.saved_paths(run_dir))
+    return [checkpoint.verify(path).manifest["why"] for path in found]
+
+
+def rubbish(run_dir: Path) -> list[str]:
+    """What is there beside saves and files of a run."""
+    known = {"index.json", ".lock"}
+    return [p.name for p in run_dir.iterdir() if p.name not in known and p.name[:5] != "step-"]
+
+
+class SlowDisk:
+    """While the context is open nothing is written until it is let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._go = threading.Event()
+        write_file = disk.write_file
+
+        def wait(path: Path, data: bytes) -> None:
+            assert self._go.wait(60)
+            write_file(path, data)
+
+        patch.setattr(disk, "write_file", wait)
+
+    def __enter__(self) -> "SlowDisk":
+        return self
+
+    def let_go(self) -> None:
+        self._go.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+
+
+def test_training_goes_on_while_a_save_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most one is; what is saved is the state of its step, to the bit."""
+    manager = manager_of(tmp_path, NEVER)
+    with Trainer(manager, Meadow) as trainer, SlowDisk(monkeypatch) as slow:
+        trainer.step()
+        before = load_checkpoint_of_memory(manager)
+        manager.save_interval_s = 1e-9
+        assert manager.step() is None, "it is not complete"
+        assert trainer.state.step == 24
+        for _ in range(3):
+            trainer.step()
+            assert manager.step() is None
+        assert steps(tmp_path / "run") == [0]
+        slow.let_go()
+        manager.save_interval_s = None
+        assert manager.wait() == tmp_path / "run" / "step-000000000024"
+        assert manager.wait() is None, "told once"
+        assert manager.step() is None
+        assert steps(tmp_path / "run") == [0, 24]
+    saved = load_checkpoint(tmp_path / "run")
+    assert saved.state.step == 24
+    weights = saved.state.agent.state_dict()
+    assert all(torch.equal(weights[name], before[name]) for name in before)
+    assert not all(torch.equal(p, before[n]) for n, p in trainer.state.agent.named_parameters())
+
+
+def load_checkpoint_of_memory(manager: StateManager) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of the agent."""
+    return {name: t.clone() for name, t in manager.state.agent.state_dict().items()}
+
+
+def test_state_that_is_saved_while_training_hammers_it_is_that_of_its_step(
+    tmp_path: Path,
+) -> None:
+    """Every save of a run that saves all the time equals the state of a run that stopped there."""
+    manager = manager_of(tmp_path, "checkpoint.every_seconds=1e-9", "checkpoint.keep=100")
+    train(manager, Meadow)
+    saved = steps(tmp_path / "run")
+    assert saved[0] == 0
+    assert saved[-1] == 72
+    other = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
+    with Trainer(other, Meadow) as trainer:
+        for step in (24, 48, 72):
+            trainer.step()
+            if step in saved:
+                path = tmp_path / "run" / f"step-{step:012d}"
+                assert_same(load_checkpoint(path).state, trainer.state)
+
+
+def test_copies_do_not_change_with_what_they_were_copied_from(tmp_path: Path) -> None:
+    """Also moments, input statistics, plain data and the configuration."""
+    manager = manager_of(tmp_path, "ppo.reward_scaling=true", 'ppo.ent_targets={"walk": 0.1}')
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        run = manager._saveable(tmp_path / "copy", {"a": 1.0})
+        contents = run.copy()
+        expected = {
+            n: c if isinstance(c, str | bytes) else {k: t.clone() for k, t in c.items()}
+            for n, c in contents.items()
+        }
+        manager.state.memory["asked"] = 99
+        trainer.config.checkpoint.keep = 77
+        trainer.step()
+        for tensor in trainer.state.agent.state_dict().values():
+            tensor.zero_()
+        assert run.policy.keep == 3
+        for name, content in contents.items():
+            if isinstance(content, str | bytes):
+                assert content == expected[name]
+            else:
+                then = expected[name]
+                assert isinstance(then, dict)
+                assert content.keys() == then.keys()
+                assert all(torch.equal(content[key], then[key]) for key in content), name
+
+
+def test_training_thread_waits_for_nothing_but_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = manager_of(tmp_path, NEVER)
+    with Trainer(manager, Meadow) as trainer, SlowDisk(monkeypatch) as slow:
+        trainer.step()
+        manager.save_interval_s = 1e-9
+        start = time.perf_counter()
+        manager.step()
+        copied_s = time.perf_counter() - start
+        time.sleep(2 * copied_s + 0.1)
+        slow.let_go()
+        manager.save_interval_s = None
+        manager.wait()
+        numbers = trainer.step()
+    assert 0 < numbers["checkpoint/copy_ms"] <= copied_s * 1e3
+    assert numbers["checkpoint/write_ms"] > 2 * copied_s * 1e3
+    (saved,) = (p for p in checkpoint.saved_paths(tmp_path / "run") if p.name[-2:] == "24")
+    sizes = checkpoint.verify(saved).manifest["files"].values()
+    assert numbers["checkpoint/bytes"] == sum(file["size"] for file in sizes)
+    assert numbers["checkpoint/failed"] == 0
+
+
+def test_a_run_is_saved_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+    train(manager_of(tmp_path), Meadow)
+    assert steps(tmp_path / "run") == [0, 72]
+    assert whys(tmp_path / "run") == ["begin", "end"]
+
+
+def test_a_run_that_starts_from_elsewhere_is_saved_when_it_begins(tmp_path: Path) -> None:
+    train(manager_of(tmp_path), Meadow)
+    elsewhere = StateManager(
+        overrides=["total_timesteps=96"],
+        init_path=tmp_path / "run",
+        checkpoint_dir=tmp_path / "other",
+    )
+    train(elsewhere, Meadow)
+    assert steps(tmp_path / "other") == [72, 96]
+    assert whys(tmp_path / "other") == ["begin", "end"]
+
+
+def test_step_without_progress_loses_nothing(tmp_path: Path) -> None:
+    """B59: twice at one step, and after a resume without an update between."""
+    settings = [ALWAYS, "checkpoint.keep=1"]
+    manager = manager_of(tmp_path, *settings)
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        for _ in range(3):
+            manager.step()
+        assert manager.wait() is None
+        trainer.save()
+        trainer.save()
+    assert steps(tmp_path / "run") == [24]
+    again = manager_of(tmp_path, *settings)
+    with Trainer(again, Meadow) as trainer:
+        for _ in range(3):
+            again.step()
+        trainer.save()
+    assert steps(tmp_path / "run") == [24]
+    assert checkpoint.find(tmp_path / "run").step == 24
+
+
+def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -> None:
+    """Windows of 60 steps begin at 60 and 120; the best evaluation is that of step 96."""
+
+    class Says(Callback):
+        def on_eval_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            metrics["eval/good"] = -abs(trainer.state.step - 96)
+
+    manager = manager_of(
+        tmp_path,
+        *["total_timesteps=192", NEVER, "checkpoint.keep=1", "checkpoint.keep_every_steps=60"],
+        *["eval.steps=1", "eval.interval=24", 'checkpoint.best=["eval/good max"]'],
+    )
+    train(manager, Meadow, callbacks=[Says()])
+    run_dir = tmp_path / "run"
+    assert steps(run_dir) == [72, 96, 120, 192]
+    index = json.loads((run_dir / keep.INDEX).read_text())
+    assert [entry["kept"] for entry in index] == [
+        ["newest", "every 60 steps"],
+        ["every 60 steps"],
+        ["best eval/good max"],
+        ["every 60 steps"],
+    ]
+    assert index[2]["metrics"]["eval/good"] == 0
+    assert index[2]["metrics"]["restart"] == 0, "those of the update at this step"
+    assert [entry["why"] for entry in index] == [
+        *["end", "every 60 steps", "best eval/good max", "every 60 steps, best eval/good max"]
+    ]
+
+
+def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
+    """N14."""
+    manager = manager_of(tmp_path, "seed=5", "eval.steps=2")
+    train(manager, Meadow)
+    manifest = checkpoint.find(tmp_path / "run").manifest
+    assert manifest["step"] == 72
+    assert manifest["seed"] == 5
+    assert manifest["time_used"] == manager.state.time_used > 0
+    assert manifest["config_version"] == manager.config.version()
+    assert manifest["metrics"]["eval/step.count"] == 12, "measured before the save"
+    assert "pytest" in manifest["command"]
+    assert manifest["host"]
+    assert manifest["packages"]["torch"] == torch.__version__
+    assert "git" in manifest
+
+
+def test_run_that_is_over_knows_what_was_measured_at_its_end(tmp_path: Path) -> None:
+    """Started again, it is not measured again, which would be recorded twice."""
+
+    class Counts(Callback):
+        evals = 0
+
+        def on_eval_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            self.evals += 1
+
+    counts = Counts()
+    settings = ["eval.steps=2", "eval.interval=1000"]
+    first = train(manager_of(tmp_path, *settings), Meadow, callbacks=[counts])
+    again = train(manager_of(tmp_path, *settings), Meadow, callbacks=[counts])
+    assert counts.evals == 2, "at the beginning and at the end"
+    assert again.step == first.step
+    assert again.eval == first.eval
+
+
+def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, "eval.steps=2", "eval.interval=48", ALWAYS)
+    train(manager, Meadow)
+    told = [
+        "eval/step.count" in checkpoint.verify(path).manifest["metrics"]
+        for path in checkpoint.saved_paths(tmp_path / "run")
+    ]
+    assert told == [True, True, False], "at 72, the end, and 48, and not at 24"
+
+
+def test_misspelt_metric_of_best_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(manager_of(tmp_path, 'checkpoint.best=["losses/entropie min"]'), Meadow)
+    out = capsys.readouterr().out
+    line = "checkpoint.best: no metric 'losses/entropie' so far, did you mean 'losses/entropy'?"
+    assert out.count(line) == 1
+
+
+def test_best_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint.best\[0\]: expected evaluations"):
+        manager_of(tmp_path, 'checkpoint.best=["eval/reward.mean max"]').config  # noqa: B018
+
+
+def test_full_disk_at_any_operation_of_a_save_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before is intact, nothing half done is left, and the next one works."""
+    for number in range(1000):
+        run_dir = tmp_path / str(number)
+        run_dir.mkdir()
+        checkpoint.save(run_dir, 1, FILES, "test")
+        with monkeypatch.context() as patch:
+            failing = failing_disk(patch, lambda call, number=number: call == number)
+            with suppress(CheckpointError):
+                checkpoint.save(run_dir, 2, FILES, "test")
+            if failing.calls <= number:
+                break
+        checkpoint.verify(run_dir / "step-000000000001")
+        there = {path.name for path in run_dir.iterdir()}
+        assert there <= {"step-000000000001", "step-000000000002"}
+        found = checkpoint.newest(run_dir, say=lambda line: pytest.fail(line))
+        assert found is not None, "and what is there is complete"
+        assert checkpoint.save(run_dir, 2, FILES, "test").step == 2
+        assert checkpoint.find(run_dir).step == 2
+    assert number >= 14, "mkdir, three files, two folders, rename"
+
+
+def test_full_disk_at_any_operation_of_a_damaged_save_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no valid save is moved aside only for a save that is complete."""
+    for number in range(1000):
+        run_dir = tmp_path / str(number)
+        damaged = run_dir / "step-000000000002"
+        damaged.mkdir(parents=True)
+        (damaged / "mine").write_text("x")
+        with monkeypatch.context() as patch:
+            failing = failing_disk(patch, lambda call, number=number: call == number)
+            with suppress(CheckpointError):
+                checkpoint.save(run_dir, 2, FILES, "test")
+            if failing.calls <= number:
+                break
+        assert [p.read_text() for p in run_dir.glob("*/mine")] == ["x"]
+        assert not list(run_dir.glob(".writing*"))
+    assert number >= 15
+
+
+def test_run_on_a_disk_that_fails_once_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Writing, of which every third operation fails in turn; and deleting and the index, each."""
+    manager = manager_of(tmp_path, ALWAYS, "checkpoint.keep=1")
+    run_dir = tmp_path / "run"
+    number, rounds, calls = 0, 0, 1
+    with Trainer(manager, Meadow) as trainer:
+        while number < calls:
+            number, rounds = number + (3 if number < 18 else 1), rounds + 1
+            trainer.step()
+            with monkeypatch.context() as patch:
+                failing = failing_disk(patch, lambda call: call == number)  # noqa: B023 (of now)
+                assert manager.step() is None
+                path = manager.wait()
+            calls = failing.calls
+            found = checkpoint.find(run_dir).step
+            # Where only flushing the folder failed, the save is there nevertheless.
+            assert found == trainer.state.step or (
+                path is None and found == trainer.state.step - 24
+            )
+            failed = trainer.step()["checkpoint/failed"]
+            said = [line for line in capsys.readouterr().out.splitlines() if "No space" in line]
+            if number < calls:
+                assert failed == rounds
+                assert len(said) == 1
+                assert "training goes on" in said[0]
+                assert str(run_dir) in said[0]
+            else:
+                assert (failed, said) == (rounds - 1, []), "no operation is left to fail"
+            manager.step()
+            assert manager.wait() == run_dir / f"step-{trainer.state.step:012d}"
+            assert rubbish(run_dir) == []
+            assert steps(run_dir) == [trainer.state.step]
+    assert number >= 20
+
+
+def test_disk_that_stays_full_is_told_of_once_and_the_end_of_the_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Fills(Callback):
+        def on_train_start(self, trainer: Any) -> None:
+            failing_disk(monkeypatch, lambda call: True)
+
+    manager = manager_of(tmp_path, ALWAYS)
+    with pytest.raises(CheckpointError, match=r"No space left on device; the newest save is .*000"):
+        train(manager, Meadow, callbacks=[Fills()])
+    assert manager.state.step == 72, "training went on"
+    out = capsys.readouterr().out
+    assert out.count("No space") == 1
+    assert steps(tmp_path / "run") == [0]
+    assert rubbish(tmp_path / "run") == []
+
+
+def test_full_disk_at_the_end_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ["train", *SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(run_dir)]
+    assert enn(arguments) == 0
+    failing_disk(monkeypatch, lambda call: True)
+    assert enn([*arguments, "--resume", "total_timesteps=96"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "No space left on device; the newest save is" in line
+    assert "step-000000000072" in line
+
+
+def test_run_that_cannot_be_saved_at_its_beginning_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_disk(monkeypatch, lambda call: True)
+    with pytest.raises(CheckpointError, match="No space left on device; nothing is saved"):
+        Trainer(manager_of(tmp_path), Meadow)
+
+
+def test_error_of_the_writer_that_is_none_of_the_disk_reaches_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        monkeypatch.setattr(keep, "reasons_to_keep", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainer.save()
+
+
+def test_close_waits_for_what_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = manager_of(tmp_path, NEVER)
+    write_file = disk.write_file
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        manager.save_interval_s = 1e-9
+
+        def slowly(path: Path, data: bytes) -> None:
+            time.sleep(0.1)
+            write_file(path, data)
+
+        monkeypatch.setattr(disk, "write_file", slowly)
+        manager.step()
+        assert steps(tmp_path / "run") == [0]
+    assert steps(tmp_path / "run") == [0, 24]
