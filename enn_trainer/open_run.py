@@ -6,11 +6,11 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.checkpoint import make_run_dir
+from enn_trainer.checkpoints.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.opponents import space_differences
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.metrics import AddMetricsWrapper
@@ -47,6 +47,7 @@ def open_state(
     different = space_differences(
         state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
     )
+    different += label_orders(state.action_space, envs.action_space())
     if different:
         raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
     if manager.resumed_from is not None:
