@@ -189,6 +189,8 @@ def _header(capture: Capture, state: State) -> dict[str, object]:
 def continues(manager: StateManager) -> bool:
     """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
     saved, run_dir = manager.resumed_from, manager.checkpoint_dir
+    if not manager.state.run_name:  # nothing was written so far, as of a save that was upgraded
+        return False
     if saved is None:
-        return bool(manager.state.run_name)  # this program has trained it before
+        return True  # this program has trained it before
     return run_dir is not None and saved.path.parent.resolve() == run_dir.resolve()

@@ -142,7 +142,8 @@ class Trainer:
         self.state.agent.eval()
         self._obs: VecObs | None = self._first_frames()
         if self.state.step == 0 and self.manager.resumed_from is None:
-            self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
+            if not self.manager.has_input_statistics:
+                self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             if is_recorded:
                 # So that there is always a save which the files belong to.
                 self.manager.save("begin")

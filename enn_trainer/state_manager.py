@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import hyperstate
 import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints.init_from import InitFrom, state_from
 from enn_trainer.checkpoints.state_files import WEIGHTS, restore, to_files
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -44,6 +46,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         checkpoint_key: `step`.
         environment: environment variables; those that begin with ENN_ are settings, which
             `overrides` overrule.
+        init_from: a checkpoint whose weights and input statistics a run that begins has at first,
+            upgraded to its world where that differs. A run that continues has its own.
+        init_parts: which of them: some of "policy", "value" and "norm".
+        init_renames: what the world of the checkpoint calls otherwise, such as "Trap=Mine".
     """
 
     save_interval_s: float = 60.0
@@ -62,11 +68,24 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         ignore_extra_fields: bool = False,
         checkpoint_key: str = "step",
         environment: Mapping[str, str] | None = None,
+        init_from: str | Path | None = None,
+        init_parts: Sequence[str] = PARTS,
+        init_renames: Sequence[str] = (),
     ) -> None:
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
         self._last_save_s = time.monotonic()
         self.environment = environment
+        self.init_from: InitFrom | None = None
+        if init_from is not None:
+            if init_path is not None and Path(init_path).is_dir():
+                raise ConfigError(
+                    "--init-from and --resume-from: expected one of them, got both; the first "
+                    "begins a new run, the second continues one"
+                )
+            self.init_from = InitFrom(Path(init_from), init_parts, init_renames)
+        elif tuple(init_parts) != PARTS or init_renames:
+            raise ConfigError("--init-parts, --rename: expected --init-from beside them")
         self._sources: Sources | None = None
         super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
 
@@ -127,9 +146,21 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             saved = self.resumed_from
             if saved is not None:
                 self._state = restore(saved, self.config, agent)
+            elif self.init_from is not None:
+                ctx, make = self._deserialize_ctx, self._initial_state
+                self._state = state_from(self.init_from, self.config, ctx, make, self.say)
             else:
                 self._state = self._initial_state(self.config, self._deserialize_ctx)
         return self._state
+
+    def take_state(self, state: State) -> None:
+        """Go on with another form of the state, and save that."""
+        self._state = state
+
+    @property
+    def has_input_statistics(self) -> bool:
+        """Whether the network of a run that begins knows what its input is like."""
+        return self.init_from is not None and "norm" in self.init_from.parts
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
@@ -175,6 +206,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.checkpoint_dir is not None:
             saved = saves.newest(self.checkpoint_dir, self.say)
             if saved is not None:
+                if self.init_from is not None:
+                    self.say(f"continuing {saved.path}; {self.init_from.path} is not used")
                 if self.init_path is not None and self.init_path.is_dir():
                     self.say(f"continuing {saved.path}; {self.init_path} is not used")
                 return saved

@@ -38,19 +38,12 @@ LOSS_STATE = "state.loss.safetensors"
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
-    names = {parameter: name for name, parameter in state.agent.named_parameters()}
-    moments = {
-        f"{names[parameter]}/{key}": value
-        for optimizer in state.optimizers()
-        for parameter, entry in optimizer.state.items()
-        for key, value in entry.items()
-    }
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _tensor_bytes(state.agent.state_dict()),
-        "state.optimizer.safetensors": _tensor_bytes(moments),
+        "state.optimizer.safetensors": _tensor_bytes(moments_of(state)),
         **({LOSS_STATE: _tensor_bytes(learnt)} if learnt else {}),
     }
 
@@ -86,7 +79,7 @@ def restore(
         reward_scaling=loss_state.reward_scaling(learnt, config),
         **plain,
     )
-    _load_moments(state, _tensors(saved, "state.optimizer.safetensors"))
+    load_moments(state, _tensors(saved, "state.optimizer.safetensors"))
     return state
 
 
@@ -211,8 +204,19 @@ def _load_weights(network: nn.Module, saved: checkpoint.Checkpoint) -> None:
         ) from None
 
 
-def _load_moments(state: State, tensors: dict[str, Tensor]) -> None:
-    """Give every parameter the moments saved under its name; the settings stay as configured."""
+def moments_of(state: State) -> dict[str, Tensor]:
+    """What the optimizers know of each parameter, by `parameter/what`."""
+    names = {parameter: name for name, parameter in state.agent.named_parameters()}
+    return {
+        f"{names[parameter]}/{key}": value
+        for optimizer in state.optimizers()
+        for parameter, entry in optimizer.state.items()
+        for key, value in entry.items()
+    }
+
+
+def load_moments(state: State, tensors: dict[str, Tensor]) -> None:
+    """Give every parameter the moments kept under its name; the settings stay as configured."""
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
     for key, value in tensors.items():
