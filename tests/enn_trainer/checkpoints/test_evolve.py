@@ -11,6 +11,7 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.command import run_command
 from enn_trainer.commands.evolve_command import (
     add_diff_arguments,
     add_evolve_arguments,
@@ -278,3 +279,25 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     assert "changes nothing at first" in out
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
+
+
+def test_command_line_begins_with_the_weights_of_another_run(
+    saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when it is only tried, and with renames from a file."""
+    (tmp_path / "renames").write_text("peg=oil\n")
+    begin = [*SMALL, f"data_dir={tmp_path}", "--init-from", str(saved_run)]
+    renames = ["--rename-file", str(tmp_path / "renames"), "--rename", "gear.x=age"]
+
+    def run_oiled(manager: StateManager) -> None:
+        train(manager, Oiled)
+
+    assert run_command([*begin, *renames, "--dry-run"], "train", run_oiled) == 0
+    out = capsys.readouterr().out
+    assert "entity types: added ['peg']" in out
+    assert "features of gear: added ['x']" in out
+    assert "dry run: all is well" in out
+    assert run_command([*begin, "--init-parts", "brain"], "train", run_oiled) == 2
+    assert capsys.readouterr().err == (
+        "error: --init-parts: expected some of policy,value,norm, got brain\n"
+    )
