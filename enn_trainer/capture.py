@@ -184,6 +184,8 @@ def _header(capture: Capture, state: State) -> dict[str, object]:
 
 def continues(manager: StateManager) -> bool:
     """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
+    if not manager.state.run_name:  # nothing was written so far, as of a save that was upgraded
+        return False
     if manager.resumed_from is None:
-        return bool(manager.state.run_name)  # this program has trained it before
+        return True  # this program has trained it before
     return manager.is_resumed_in_place

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from enn_trainer.checkpoints.evolve_rules import SYNTAX, rename_lines
+from enn_trainer.checkpoints.evolve_tensors import PARTS
 from enn_trainer.checkpoints.existing_run import Existing
 from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.config import TrainConfig
@@ -100,6 +102,7 @@ def run_command(
         resume_from = resolve(options.resume_from) if options.resume_from else None
         if resume_from and not resume_from.is_dir():
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
+        file_renames = rename_lines(options.rename_file) if options.rename_file else []
         manager = StateManager(
             config_cls,
             init_path=options.config or resume_from,
@@ -107,6 +110,9 @@ def run_command(
             overrides=options.overrides,
             environment=os.environ,
             existing=_EXISTING[given[0]] if given else "refuse",
+            init_from=options.init_from,
+            init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
+            init_renames=[*options.rename, *file_renames],
         )
         if options.print_config:
             print(show_config(manager.config, manager.sources))
@@ -143,6 +149,20 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
 
 
+def add_rename_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--rename` and `--rename-file`."""
+    parser.add_argument(
+        "--rename",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help=f"what the world calls otherwise now: {SYNTAX}; may be repeated",
+    )
+    parser.add_argument(
+        "--rename-file", type=Path, metavar="FILE", help="a file with such renames, one a line"
+    )
+
+
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
     parser.add_argument(
@@ -175,6 +195,16 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="SAVE",
         help="start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best",
     )
+    parser.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="DIR",
+        help="begin a new run with the weights of a checkpoint, also of a world that was changed",
+    )
+    parser.add_argument(
+        "--init-parts", metavar="PARTS", help=f"which of them, some of {','.join(PARTS)}"
+    )
+    add_rename_arguments(parser)
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
     )

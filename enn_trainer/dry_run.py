@@ -49,6 +49,8 @@ def dry_run(
                 overrides=manager.overrides if half == 1 else None,
                 environment=manager.environment if half == 1 else None,
             )
+            if saved is None and half == 1:
+                trial.init_from = manager.init_from
             trial.is_dry = True
             _shorten(trial.config, before + half * frames, folder)
             run(trial)

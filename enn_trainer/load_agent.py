@@ -7,8 +7,12 @@ import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.space_diff import unfit
 from enn_trainer.checkpoints.weights_file import load_weights_file
 from enn_trainer.errors import CheckpointError
+from entity_env.environment import Environment
+from entity_env.match import Match
+from rogue_net.wiring import Wired
 
 
 def load_agent(
@@ -17,6 +21,7 @@ def load_agent(
     deterministic: bool = False,
     seed: int = 0,
     agent: PPOAgent | None = None,
+    env: Environment | Match | None = None,
 ) -> RogueNetAgent:
     """The agent of a checkpoint, ready to act.
 
@@ -30,9 +35,13 @@ def load_agent(
         deterministic: take the most probable choice instead of sampling.
         seed: of the sampled choices.
         agent: a network of your own of the shape of the saved one, which takes its weights.
+        env: the world it acts in. Then features, entity types and labels are found by name, in
+            whatever order the world has them, and what the agent does not know it does not see;
+            without it, observations must be those of the world it was trained in.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or the file holds something else.
+        CheckpointError: there is no valid checkpoint; the file holds something else; or the world
+            has other actions or lacks features that the agent needs.
     """
     path = Path(path)
     if path.is_file():
@@ -40,6 +49,12 @@ def load_agent(
         return RogueNetAgent(network.to(device), deterministic, seed)
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
+    if env is not None:
+        obs_space, action_space = env.obs_space(), env.action_space()
+        if different := unfit(saved.obs_space, saved.action_space, obs_space, action_space):
+            raise CheckpointError(f"{path} is of another world: {'; '.join(different)}")
+        wired = Wired(network, obs_space, action_space, saved.obs_space, saved.action_space)
+        return RogueNetAgent(wired, deterministic, seed)
     return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)
 
 

@@ -154,7 +154,8 @@ class Trainer:
         if self._obs is None:
             self._run.episodes = f"new episodes begin: {resumed.why_not}"
             self._obs = self._first_frames()
-        if self.state.step == 0 and self.manager.resumed_from is None:
+        is_new = self.state.step == 0 and self.manager.resumed_from is None
+        if is_new and not self.manager.has_input_statistics:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
         if not self.manager.is_resumed_in_place:
             self.manager.save("begin")  # so that there is always a save to go on from

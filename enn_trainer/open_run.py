@@ -5,11 +5,12 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints.evolve import with_action_space
+from enn_trainer.checkpoints.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.opponents import space_differences
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.metrics import AddMetricsWrapper
@@ -45,7 +46,19 @@ def open_state(
         state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
     )
     if different:
-        raise CheckpointError(f"the world is not the one of the checkpoint: {'; '.join(different)}")
+        raise CheckpointError(
+            f"the world is not the one of the checkpoint: {'; '.join(different)}; begin a new run "
+            "with --init-from, or upgrade the save by enn checkpoints evolve"
+        )
+    reordered = label_orders(state.action_space, envs.action_space())
+    if reordered and agent is not None:
+        raise CheckpointError(
+            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; of a network of "
+            "your own it is not known what its outputs are of"
+        )
+    if reordered:
+        state = with_action_space(state, manager.config, envs.action_space())
+        manager.take_state(state)
     if manager.resumed_from is not None:
         state.restart += 1
     evaluation = manager.config.eval

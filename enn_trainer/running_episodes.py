@@ -42,7 +42,8 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
     if state is None:
         return None
     try:
-        return pack({"step": step, "settings": _settings(config), "envs": state}, exact=True)
+        about = {"step": step, "settings": _settings(config), "world": _world(envs)}
+        return pack({**about, "envs": state}, exact=True)
     except MessageError as error:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
 
@@ -71,10 +72,25 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig) -> Resume
         ]
         if changed:
             return Resumed(None, ", ".join(changed))
+        if saved["world"] != _world(envs):  # frames that were shown are in the order of then
+            return Resumed(None, "the world shows features, types or labels in another order")
         obs = envs.set_state(saved["envs"], state.obs_space)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise CheckpointError(f"the saved episodes cannot be read: {error!r}") from None
     return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
+
+
+def _world(envs: VecEnv) -> list[Any]:
+    """What the world shows and allows, in its order."""
+    obs_space = envs.obs_space()
+    return [
+        [*obs_space.global_features],
+        [[name, [*entity.features]] for name, entity in obs_space.entities.items()],
+        [
+            [name, [*getattr(space, "index_to_label", [])]]
+            for name, space in envs.action_space().items()
+        ],
+    ]
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Where a run's configuration and state come from, and when they are saved."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +12,8 @@ import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import existing_run, find_save
+from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints.init_from import InitFrom, state_from
 from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
 from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.run_saver import RunSaver
@@ -49,6 +51,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         existing: what to do with a run that is in `checkpoint_dir` already: "continue" it if there
             is one, "resume" it and fail if there is none, "refuse" it, or "replace" it: it is set
             aside when the new run begins.
+        init_from: a checkpoint whose weights and input statistics a run that begins has at first,
+            upgraded to its world where that differs. A run that continues has its own.
+        init_parts: which of them: some of "policy", "value" and "norm".
+        init_renames: what the world of the checkpoint calls otherwise, such as "Trap=Mine".
 
     Raises:
         ConfigError: `existing` is none of these; and when the configuration or the state is first
@@ -73,6 +79,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         checkpoint_key: str = "step",
         environment: Mapping[str, str] | None = None,
         existing: existing_run.Existing = "continue",
+        init_from: str | Path | None = None,
+        init_parts: Sequence[str] = PARTS,
+        init_renames: Sequence[str] = (),
     ) -> None:
         if existing not in existing_run.EXISTING:
             known = ", ".join(existing_run.EXISTING)
@@ -84,6 +93,16 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self.environment = environment
         self.existing = existing
         init_path = None if init_path is None else find_save.resolve(Path(init_path))
+        self.init_from: InitFrom | None = None
+        if init_from is not None:
+            if init_path is not None and Path(init_path).is_dir():
+                raise ConfigError(
+                    "--init-from and --resume-from: expected one of them, got both; the first "
+                    "begins a new run, the second continues one"
+                )
+            self.init_from = InitFrom(Path(init_from), init_parts, init_renames)
+        elif tuple(init_parts) != PARTS or init_renames:
+            raise ConfigError("--init-parts, --rename: expected --init-from beside them")
         self._sources: Sources | None = None
         super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
 
@@ -145,9 +164,21 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             saved = self.resumed_from
             if saved is not None:
                 self._state = restore(saved, self.config, agent)
+            elif self.init_from is not None:
+                ctx, make = self._deserialize_ctx, self._initial_state
+                self._state = state_from(self.init_from, self.config, ctx, make, self.say)
             else:
                 self._state = self._initial_state(self.config, self._deserialize_ctx)
         return self._state
+
+    def take_state(self, state: State) -> None:
+        """Go on with another form of the state, and save that."""
+        self._state = state
+
+    @property
+    def has_input_statistics(self) -> bool:
+        """Whether the network of a run that begins knows what its input is like."""
+        return self.init_from is not None and "norm" in self.init_from.parts
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
@@ -302,6 +333,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.checkpoint_dir is not None:
             saved = existing_run.save_to_continue(self.checkpoint_dir, self.existing, self.say)
             if saved is not None:
+                if self.init_from is not None:
+                    self.say(f"continuing {saved.path}; {self.init_from.path} is not used")
                 if self.init_path is not None and self.init_path.is_dir():
                     self.say(f"continuing {saved.path}; {self.init_path} is not used")
                 return saved

@@ -1,7 +1,7 @@
 """Normalisation of input features by their running mean and variance."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ class Moments(NamedTuple):
     """What is kept of the rows that were seen, enough to merge it with what others saw.
 
     Attributes:
-        num_rows: () int64.
+        num_rows: (F,) int64, of each feature.
         mean: (F,) float64.
         squares_sum: (F,) float64, the sum of squared differences from the mean.
     """
@@ -25,7 +25,7 @@ class Moments(NamedTuple):
         """Those of (n, F) rows."""
         x = x.detach().double()
         mean = x.sum(dim=0) / max(1, len(x))
-        count = torch.full((), len(x), device=x.device)
+        count = torch.full_like(mean, len(x), dtype=torch.int64)
         return Moments(count, mean, (x - mean).square().sum(dim=0))
 
     def merged(self, other: "Moments") -> "Moments":
@@ -51,7 +51,8 @@ class InputNorm(nn.Module):
     """Centres and scales features by statistics that change only when asked to.
 
     The statistics are kept in 64 bit, whatever the module is converted to: counts beyond 2**24 and
-    sums of squares stay exact enough.
+    sums of squares stay exact enough. Rows are counted for each feature, so that one that was added
+    to a trained network is known as soon as it was seen, whatever is known of the others.
 
     Args:
         num_features: F.
@@ -65,7 +66,7 @@ class InputNorm(nn.Module):
     def __init__(self, num_features: int, clip: float = 5.0) -> None:
         super().__init__()
         self.clip = clip
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("count", torch.zeros(num_features, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("squares_sum", torch.zeros(num_features, dtype=torch.float64))
 
@@ -79,6 +80,13 @@ class InputNorm(nn.Module):
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
         for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
             kept.copy_(value)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Also read statistics that have one count for all features."""
+        count = state_dict.get(f"{prefix}count")
+        if count is not None and count.ndim == 0:
+            state_dict[f"{prefix}count"] = count.expand(len(self.count))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""

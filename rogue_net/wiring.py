@@ -25,18 +25,31 @@ class Wired(nn.Module):
     Args:
         network: made for other spaces, a `RogueNet` or one that answers alike.
         shown: what the world shows.
+        actions: what can be done in the world; those of the network, with labels in any order.
+        known: what the network was made for, if it does not say so itself.
+        known_actions: likewise.
 
     Raises:
-        ValueError: the network needs features that the world does not show.
+        ValueError: the network needs features that the world does not show, or has other labels.
     """
 
-    def __init__(self, network: Any, shown: ObsSpace) -> None:
+    def __init__(
+        self,
+        network: Any,
+        shown: ObsSpace,
+        actions: Mapping[str, ActionSpace] | None = None,
+        known: ObsSpace | None = None,
+        known_actions: Mapping[str, ActionSpace] | None = None,
+    ) -> None:
         super().__init__()
-        if missing := missing_features(shown, network.obs_space):
+        self._known: ObsSpace = network.obs_space if known is None else known
+        if missing := missing_features(shown, self._known):
             raise ValueError(f"obs_space: expected {'; '.join(missing)}")
         self.network = network
         self.obs_space = shown
-        self.action_space: Mapping[str, ActionSpace] = network.action_space
+        own = network.action_space if known_actions is None else known_actions
+        self.action_space: Mapping[str, ActionSpace] = own if actions is None else actions
+        self._labels = _label_orders(own, self.action_space)
 
     def forward(
         self,
@@ -48,7 +61,7 @@ class Wired(nn.Module):
     ) -> NetOutput:
         """As the network; attention is that of the entities that it sees."""
         known, parts = self._wired(batch)
-        if not parts:
+        if not parts and not self._labels:
             if generator is not None:
                 options["generator"] = generator
             out: NetOutput = self.network(known, actions, uniforms, **options)
@@ -58,6 +71,8 @@ class Wired(nn.Module):
             name: parts[name].widened(p) if name in parts else p
             for name, p in out.log_probs.items()
         }
+        for name, (_, of_shown) in self._labels.items():
+            log_probs[name] = log_probs[name][:, of_shown]
         if generator is not None:
             uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
         return answer(log_probs, out.values, actions, uniforms)._replace(
@@ -75,11 +90,32 @@ class Wired(nn.Module):
         self.network.update_input_stats(self._wired(batch)[0])
 
     def _wired(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, Narrowed]]:
-        known: ObsSpace = self.network.obs_space
+        known = self._known
+        by_name = dict(batch.actions)
+        for name, (of_known, _) in self._labels.items():
+            mask = by_name[name].mask
+            if mask is not None:
+                mask = RaggedTensor(mask.values[:, of_known], mask.lengths)
+                by_name[name] = replace(by_name[name], mask=mask)
+        batch = replace(batch, actions=by_name)
         parts = _known_parts(batch, self.obs_space, known)
         taken = {name: part.action for name, part in parts.items()}
         narrow = replace(batch, actions={**batch.actions, **taken})
         return wired(narrow, self.obs_space, known), parts
+
+
+def _label_orders(
+    known: Mapping[str, ActionSpace], shown: Mapping[str, ActionSpace]
+) -> dict[str, tuple[list[int], list[int]]]:
+    """For the actions whose labels are in another order: the ones among the others, both ways."""
+    orders = {}
+    for name, space in known.items():
+        one, other = (getattr(s, "index_to_label", []) for s in (space, shown.get(name)))
+        if sorted(one) != sorted(other):
+            raise ValueError(f"labels of {name!r}: expected {[*one]} in any order, got {[*other]}")
+        if one != other:
+            orders[name] = [other.index(x) for x in one], [one.index(x) for x in other]
+    return orders
 
 
 def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:

@@ -45,19 +45,12 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
 
 def copied(config: TrainConfig, state: State) -> dict[str, Contents]:
     """What goes into the files of a checkpoint, by name; it stays while training goes on."""
-    names = {parameter: name for name, parameter in state.agent.named_parameters()}
-    moments = {
-        f"{names[parameter]}/{key}": value
-        for optimizer in state.optimizers()
-        for parameter, entry in optimizer.state.items()
-        for key, value in entry.items()
-    }
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
         "config.ron": dump_config(config),
         "state.ron": _dump_state(state),
         WEIGHTS: _copies(state.agent.state_dict()),
-        OPTIMIZER: _copies(moments),
+        OPTIMIZER: _copies(moments_of(state)),
         REST: _dump_rest(state),
         **({LOSS_STATE: _copies(learnt)} if learnt else {}),
     }
@@ -126,7 +119,7 @@ def _restored(
         reward_scaling=reward_scaling,
         **plain,
     )
-    _load_moments(saved, state)
+    load_moments(state, read_tensors(saved, OPTIMIZER), f"{saved.path}: {OPTIMIZER}")
     return state
 
 
@@ -236,27 +229,45 @@ def _refuse_other_learner(
         )
 
 
-def _load_moments(saved: checkpoint.Checkpoint, state: State) -> None:
-    """Give every parameter the moments saved under its name; the settings stay as configured."""
+def moments_of(state: State) -> dict[str, Tensor]:
+    """What the optimizers know of each parameter, by `parameter/what`."""
+    names = {parameter: name for name, parameter in state.agent.named_parameters()}
+    return {
+        f"{names[parameter]}/{key}": value
+        for optimizer in state.optimizers()
+        for parameter, entry in optimizer.state.items()
+        for key, value in entry.items()
+    }
+
+
+def load_moments(state: State, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Give every parameter the moments kept under its name; the settings stay as configured.
+
+    Args:
+        state: its optimizers are changed.
+        tensors: as `moments_of` has them.
+        where: they are from, for messages.
+
+    Raises:
+        CheckpointError: they are of other parameters, or none that an optimizer can have.
+    """
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
-    for key, value in read_tensors(saved, OPTIMIZER).items():
+    for key, value in tensors.items():
         name, _, moment = key.rpartition("/")
         if name not in moments:
-            raise CheckpointError(
-                f"{saved.path}: {OPTIMIZER} has {key}, but the network has no {name}"
-            )
+            raise CheckpointError(f"{where} has {key}, but the network has no {name}")
         moments[name][moment] = value
     for parameter, name in names.items():
         for moment, value in moments[name].items():
             if not _is_moment(value, parameter):
                 raise CheckpointError(
-                    f"{saved.path}: {OPTIMIZER}: {name}/{moment}: expected finite numbers of the "
+                    f"{where}: {name}/{moment}: expected finite numbers of the "
                     f"shape of the parameter, {list(parameter.shape)}, or a count"
                 )
     for optimizer in state.optimizers():
         trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
-        _refuse_incomplete(saved, [(name, p.ndim, moments[name]) for name, p in trained.values()])
+        _refuse_incomplete(where, [(name, p.ndim, moments[name]) for name, p in trained.values()])
         own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
         optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
@@ -275,7 +286,7 @@ def _is_moment(value: Tensor, parameter: Tensor) -> bool:
 
 
 def _refuse_incomplete(
-    saved: checkpoint.Checkpoint, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]
+    where: str, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]
 ) -> None:
     """An optimizer keeps the same for all parameters of as many axes, or nothing as yet."""
     kept: dict[int, set[str]] = {}
@@ -283,7 +294,7 @@ def _refuse_incomplete(
         expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
         if expected != set(own):
             raise CheckpointError(
-                f"{saved.path}: {OPTIMIZER}: {name}: expected {', '.join(sorted(expected))} as of "
+                f"{where}: {name}: expected {', '.join(sorted(expected))} as of "
                 f"other parameters, got {', '.join(sorted(own))}"
             )
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore, to_files
-from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
-from enn_trainer.settings.config_io import load_config
 
 
 def upgrade_checkpoint(
@@ -31,7 +30,7 @@ def upgrade_checkpoint(
     """
     run_dir = Path(run_dir)
     saved = find(Path(path), to_continue=True)
-    config = load_config(TrainConfig, None, text=saved.read("config.ron").decode())
+    config = read_config(saved)
     taken = [save for save in checkpoint.saved_paths(run_dir) if _step(save) == saved.step]
     if taken:
         raise CheckpointError(

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from enn_trainer.checkpoints.space_diff import label_orders, space_differences
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.opponents import space_differences
 from entity_env.entity_gym_samples import open_entity_gym_samples
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.read_recording import Episode, Recording
@@ -130,13 +130,14 @@ def refuse_other_world(
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
 ) -> None:
-    """Refuse a recording whose spaces differ in more than the order of names.
+    """Refuse a recording whose spaces differ in more than the order of types and features.
 
     Raises:
         ConfigError: it does; lists the differences.
     """
     theirs = recording.obs_space, recording.action_space
     different = space_differences(obs_space, action_space, *theirs)
+    different += label_orders(action_space, theirs[1])
     if different:
         raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")
 

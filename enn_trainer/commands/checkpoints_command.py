@@ -15,12 +15,20 @@ from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
 from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.diff_saves import diff_saves
+from enn_trainer.commands.evolve_command import (
+    add_diff_arguments,
+    add_evolve_arguments,
+    diff_world,
+    evolve_command,
+)
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.tables import printable, show_table
+from entity_env.errors import EntityEnvError
 
 _EPILOG = """\
 A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
@@ -29,7 +37,7 @@ _SHOWN_METRICS = ("eval/episodic_reward.mean", "episodic_reward.mean", "losses/e
 
 
 def checkpoints_command(arguments: Sequence[str]) -> int:
-    """`enn checkpoints`: list, verify, delete, pin, show and compare saves.
+    """`enn checkpoints`: list, verify, delete, pin, show, compare and upgrade saves.
 
     Returns:
         0 if all is well, 1 if a save is damaged or two are different, 2 for a mistake in the
@@ -39,7 +47,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, EntityEnvError) as error:
         return failed(error)
 
 
@@ -166,7 +174,17 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
+    if (options.other is None) == (options.env is None):
+        raise ConfigError("diff: expected either a second save or --env ENV beside the first")
+    if options.env is not None:
+        return diff_world(options)
     return 0 if diff_saves(options.one, options.other, Console()) else 1
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    saved = upgrade_checkpoint(resolve(options.one), options.to)
+    print(f"saved {saved.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
+    return 0
 
 
 def _run_dir(path: Path) -> Path:
@@ -206,7 +224,7 @@ def _as_json(entry: Entry, pinned: dict[str, str]) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="enn checkpoints",
-        description="List, verify, delete, pin, show and compare saves.",
+        description="List, verify, delete, pin, show, compare and upgrade saves.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -247,7 +265,13 @@ def _parser() -> argparse.ArgumentParser:
     showing.add_argument("path", type=Path, metavar="SAVE")
     showing.add_argument("--config", action="store_true", help="the whole configuration")
     showing.add_argument("--tensors", action="store_true", help="every tensor")
-    diffing = add("diff", _diff, "say how two saves differ; status 1 if they do")
+    diffing = add("diff", _diff, "say how a save and another, or a world, differ; status 1 if so")
     diffing.add_argument("one", type=Path, metavar="A")
-    diffing.add_argument("other", type=Path, metavar="B")
+    diffing.add_argument("other", type=Path, metavar="B", nargs="?")
+    add_diff_arguments(diffing)
+    evolving = add("evolve", evolve_command, "upgrade a save to a world that was changed")
+    add_evolve_arguments(evolving)
+    upgrading = add("upgrade", _upgrade, "write a save of an older version in today's format")
+    upgrading.add_argument("one", type=Path, metavar="SAVE")
+    upgrading.add_argument("--to", type=Path, required=True, metavar="RUN")
     return parser

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone, print_if_read
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
-from enn_trainer.evaluation.opponents import space_differences
 from enn_trainer.settings.config_help import hps_info
 from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.state import State

@@ -9,7 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from enn_trainer.checkpoints.contents import Contents, read_contents
-from enn_trainer.evaluation.opponents import space_differences
+from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_sources import in_one_line, leaves
 from enn_trainer.tables import printable, show_table

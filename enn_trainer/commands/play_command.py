@@ -13,7 +13,6 @@ from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.opponents import space_differences
 from enn_trainer.load_agent import load_agent
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError
@@ -91,12 +90,10 @@ def _value(text: str) -> Any:
 
 
 def _agent(path: str, world: Environment | Match, seed: int) -> Agent:
-    agent = load_agent(path, seed=seed)
-    different = space_differences(
-        agent.obs_space, agent.action_space, world.obs_space(), world.action_space()
-    )
-    if different:
-        raise CheckpointError(f"--agent: {path} is of another world: {'; '.join(different)}")
+    try:
+        agent = load_agent(path, seed=seed, env=world)
+    except CheckpointError as error:
+        raise CheckpointError(f"--agent: {error}") from None
     return agent.act
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import suite_path
-from enn_trainer.evaluation.opponents import space_differences
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace

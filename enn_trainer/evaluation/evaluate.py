@@ -12,6 +12,7 @@ from torch import nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import capture_of_evals, recorded
+from enn_trainer.checkpoints.space_diff import label_orders
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
@@ -30,6 +31,8 @@ from enn_trainer.evaluation.opponents import CreateOpponent, RandomAgent
 from enn_trainer.evaluation.play_episodes import Seats, play
 from enn_trainer.evaluation.video import FilmedEnvs
 from entity_env.seeding import derive_seed
+from entity_env.vec_env import VecEnv
+from rogue_net.wiring import Wired
 
 Opponents = Mapping[str, PPOAgent]
 """Those whom the suites name, by the path that the configuration has."""
@@ -149,7 +152,7 @@ class _Suite(NamedTuple):
             processes = None if film is None else 1
             envs = make_envs(self.config, self.name, suite, create_envs, state, processes)
             stack.callback(envs.close)
-            seats, counted = self._seats(len(envs))
+            seats, counted = self._seats(len(envs), self._agent(envs))
             quota = np.where(counted, NO_END, 0)
             if suite.episodes is not None:
                 quota = quotas(suite.episodes, counted)
@@ -182,16 +185,24 @@ class _Suite(NamedTuple):
             film_problem=problem,
         )
 
-    def _seats(self, num_envs: int) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
+    def _agent(self, envs: VecEnv) -> PPOAgent:
+        """The agent, with labels in the order of the world it is measured in."""
+        state, actions = self.state, envs.action_space()
+        if not label_orders(state.action_space, actions):
+            return state.agent  # type: ignore[no-any-return]
+        known = state.obs_space, state.action_space
+        return Wired(state.agent, state.obs_space, actions, *known)
+
+    def _seats(self, num_envs: int, agent: PPOAgent) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
         """Who plays where, and (num_envs,) bool which environments count."""
         everywhere, greedy = np.arange(num_envs), self.settings.deterministic
         counted = np.ones(num_envs, dtype=np.bool_)
         if self.opponent is None:
-            return [Seats(self.state.agent, everywhere, greedy)], counted
+            return [Seats(agent, everywhere, greedy)], counted
         others = greedy and not isinstance(self.opponent, RandomAgent)
         if self.settings.opponent_only:
             return [Seats(self.opponent, everywhere, others)], counted
-        ours = Seats(self.state.agent, everywhere[::2], greedy)
+        ours = Seats(agent, everywhere[::2], greedy)
         return [ours, Seats(self.opponent, everywhere[1::2], others)], everywhere % 2 == 0
 
     def _limit(self) -> str:

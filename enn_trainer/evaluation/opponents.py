@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.space_diff import unfit
 from enn_trainer.errors import CheckpointError
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, to_device
 from rogue_net.rogue_net import NetOutput, answer
-from rogue_net.wiring import Wired, missing_features
+from rogue_net.wiring import Wired
 
 CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
 
@@ -43,15 +44,12 @@ def create_opponent(
         saved = read_saved_run(Path(path))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = [
-        *(f"expected {missing}" for missing in missing_features(obs_space, saved.obs_space)),
-        *action_differences(saved.action_space, action_space),
-    ]
+    different = unfit(saved.obs_space, saved.action_space, obs_space, action_space)
     if different:
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
         )
-    return Wired(saved.agent, obs_space).to(device)
+    return Wired(saved.agent, obs_space, action_space).to(device)
 
 
 class RandomAgent(nn.Module):
@@ -100,38 +98,3 @@ def _uniform(action: ActionBatch, space: ActionSpace) -> Tensor:
         allowed = torch.ones(shape, dtype=torch.bool, device=device)
     logits = torch.zeros(allowed.shape, device=device).masked_fill(~allowed, -math.inf)
     return logits.log_softmax(dim=-1)
-
-
-def space_differences(
-    have: ObsSpace,
-    have_actions: Mapping[str, ActionSpace],
-    want: ObsSpace,
-    want_actions: Mapping[str, ActionSpace],
-) -> list[str]:
-    """How two worlds differ, in words, one difference each; not in the order of names."""
-    different = _list_difference("global features", have.global_features, want.global_features)
-    different += _list_difference("entity types", list(have.entities), list(want.entities))
-    for name in sorted(have.entities.keys() & want.entities.keys()):
-        different += _list_difference(
-            f"features of {name}", have.entities[name].features, want.entities[name].features
-        )
-    return different + action_differences(have_actions, want_actions)
-
-
-def action_differences(
-    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
-) -> list[str]:
-    """How the actions of two worlds differ, in words, one difference each."""
-    different = []
-    if have_actions.keys() != want_actions.keys():
-        different.append(f"actions {sorted(have_actions)} became {sorted(want_actions)}")
-    different += [
-        f"action {name} {have_actions[name]} became {want_actions[name]}"
-        for name in sorted(have_actions.keys() & want_actions.keys())
-        if have_actions[name] != want_actions[name]
-    ]
-    return different
-
-
-def _list_difference(what: str, have: list[str], want: list[str]) -> list[str]:
-    return [] if sorted(have) == sorted(want) else [f"{what} {have} became {want}"]

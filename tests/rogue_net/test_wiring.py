@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from entity_env import (
     CategoricalActionMask,
+    CategoricalActionSpace,
     Entity,
     Observation,
     ObsSpace,
@@ -18,7 +19,7 @@ from entity_env import (
 )
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig
 from rogue_net.wiring import Wired, missing_features, wired
-from tests.rogue_net.nets import SPACE, batch_of, frame, net_of
+from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, frame, net_of
 
 COUNTS = [(2, 1, 3), (0, 2, 1), (3, 0, 0), (1, 4, 2)]
 POSITIONS = RelposEncodingConfig([2, 2], ["x", "y"], interpolate=True)
@@ -214,3 +215,36 @@ def test_what_a_narrow_network_chooses_is_always_allowed(
             assert allowed[out.actions["pick"][i]]
             assert not probs[i, : len(allowed)][~allowed].any()
             assert not probs[i, len(allowed) :].any()
+
+
+def test_labels_are_wired_by_name() -> None:
+    """Also where masks forbid some, and where entities take part that the network does not know."""
+    net = net_of()
+    net.update_input_stats(batch_in(SPACE))
+    order = ["stay", "left", "right"]
+    turned = {**ACTIONS, "move": CategoricalActionSpace(order)}
+    back = [order.index(label) for label in ("left", "right", "stay")]
+    mask = np.array([[True, False, True], [True, True, False]])
+    for types, strangers in ((["Unit"], 0), (["Unit", "Stranger"], 2)):
+        allowed = np.concatenate([mask, np.ones((strangers, 3), dtype=np.bool_)])
+        turned_mask = allowed[:, [2, 0, 1]]
+        said = []
+        for actions, one in ((ACTIONS, allowed), (turned, turned_mask)):
+            masks = {"move": CategoricalActionMask(actor_types=types, mask=one)}
+            batch = batch_of([with_strangers(masks)], STRANGE, actions)
+            said.append((Wired(net, STRANGE, actions)(batch), batch, actions))
+        (plain, _, _), (other, batch, _) = said
+        torch.testing.assert_close(other.log_probs["move"][:, back], plain.log_probs["move"])
+        wired_net = Wired(net, STRANGE, turned)
+        judged = wired_net(batch, other.actions)
+        torch.testing.assert_close(judged.logprobs["move"], other.logprobs["move"])
+        probs = other.log_probs["move"].exp()
+        torch.testing.assert_close(
+            judged.logprobs["move"].exp(), probs[range(len(probs)), other.actions["move"]]
+        )
+
+
+def test_other_labels_are_refused() -> None:
+    more = {**ACTIONS, "move": CategoricalActionSpace(["left", "right"])}
+    with pytest.raises(ValueError, match=r"labels of 'move': expected .* in any order, got"):
+        Wired(net_of(), SPACE, more)

@@ -1,0 +1,228 @@
+"""A saved run in a world that shows or allows something else: upgraded by name."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.evolve_config import refuse_other_network, renamed_config
+from enn_trainer.checkpoints.evolve_report import Report, function_changes
+from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.saved_run import SavedRun
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.space_diff import diff_spaces
+from enn_trainer.checkpoints.state_files import load_moments, moments_of, restore, to_files
+from enn_trainer.checkpoints.tensor_axes import Network
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
+from enn_trainer.ppo import loss_state
+from enn_trainer.ppo.optimizers import make_optimizers, value_network
+from enn_trainer.schedules import follow_schedules
+from enn_trainer.state import State, make_network
+from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.rogue_net import RogueNet
+from rogue_net.value_net import RogueNetWithValueNet
+
+
+class Evolved(NamedTuple):
+    """A run in another world.
+
+    Attributes:
+        config: of the run that continues.
+        state: of the run, at the step of the save.
+        report: what was done to get there.
+    """
+
+    config: TrainConfig
+    state: State
+    report: Report
+
+    def save(self, run_dir: Path) -> checkpoint.Checkpoint:
+        """Write it as a save of a run, which can be resumed.
+
+        Raises:
+            CheckpointError: the folder has saves already, or cannot be written to.
+        """
+        if checkpoint.saved_paths(run_dir):
+            raise CheckpointError(
+                f"{run_dir}: expected a folder for a new run, got one with saves; name another"
+            )
+        checkpoint.make_run_dir(run_dir)
+        return checkpoint.save(
+            run_dir, self.state.step, to_files(self.config, self.state), "evolved"
+        )
+
+
+def evolve(
+    saved: checkpoint.Checkpoint,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    config: TrainConfig | None = None,
+    rules: Rules | None = None,
+) -> Evolved:
+    """A saved run, upgraded to other spaces.
+
+    On all that the old world could show, values and the probabilities of the old choices, among
+    themselves, are those of the save, to rounding, unless the report says why not. The moments of
+    the optimizer follow their parameters. The step stays; trackers begin a run of their own.
+
+    Args:
+        saved: the save.
+        obs_space: what the world shows now.
+        action_space: what can be done in it now.
+        config: of the run that continues; by default that of the save, with the names of now.
+        rules: what is called otherwise, and how probable what is new is.
+
+    Raises:
+        CheckpointError: the save cannot be used, or its network is made of other parts than that
+            of `config`.
+        ConfigError: `config` names what the world does not have, or two names become one.
+    """
+    rules = rules or Rules()
+    old_config = read_config(saved)
+    config = config or renamed_config(old_config, rules, obs_space)
+    old = restore(saved, old_config)
+    state, report = evolved_state(old, old_config, config, obs_space, action_space, rules)
+    begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
+    return Evolved(config, begins, report)
+
+
+def evolved_state(
+    old: State,
+    old_config: TrainConfig,
+    config: TrainConfig,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    rules: Rules,
+) -> tuple[State, Report]:
+    """A state in another world, as `evolve` has it; with the name of the run it had.
+
+    Args:
+        old: the state, which is not changed.
+        old_config: its configuration.
+        config: the configuration of the run that continues.
+        obs_space: what the world shows now.
+        action_space: what can be done in it now.
+        rules: what is called otherwise.
+    """
+    before, wanted = old_config.optim, config.optim
+    if (before.name, before.kwargs) != (wanted.name, wanted.kwargs):
+        raise CheckpointError(
+            f"optim.name, optim.kwargs: expected {before.name} and {before.kwargs} as in the save, "
+            f"got {wanted.name} and {wanted.kwargs}; moments of one mean nothing to the other"
+        )
+    follow_schedules(config, old)
+    fresh = make_network(config, obs_space, dict(action_space))
+    upgrade, report = _upgrade((old_config, _own(old.agent)), (config, fresh), rules, PARTS)
+    fresh.load_state_dict(upgrade.tensors)
+    optimizer, vf_optimizer = make_optimizers(fresh, config.optim)
+    tunings = {rules.action(name): tuning for name, tuning in old.ent_tunings.items()}
+    scaling = old.reward_scaling or loss_state.fresh_reward_scaling(config)
+    state = replace(
+        old,
+        agent=fresh,
+        value_function=value_network(fresh),
+        optimizer=optimizer,
+        vf_optimizer=vf_optimizer,
+        obs_space=obs_space,
+        action_space=dict(action_space),
+        ent_tunings={
+            name: tunings.get(name, tuning)
+            for name, tuning in loss_state.fresh_ent_tunings(config.ppo, action_space).items()
+        },
+        reward_scaling=scaling if config.ppo.reward_scaling else None,
+    )
+    moments, dropped = _moments(old, upgrade)
+    load_moments(state, moments, "evolve")
+    return state, replace(report, moments_dropped=dropped)
+
+
+def with_action_space(
+    state: State, config: TrainConfig, action_space: Mapping[str, ActionSpace]
+) -> State:
+    """A state for the same actions with their labels in another order.
+
+    Args:
+        state: of a run.
+        config: its configuration.
+        action_space: the same names.
+    """
+    return evolved_state(state, config, config, state.obs_space, action_space, Rules())[0]
+
+
+def initialised(
+    saved: SavedRun,
+    config: TrainConfig,
+    fresh: Any,
+    rules: Rules,
+    parts: Collection[str] = PARTS,
+) -> Report:
+    """Give a new run's network the weights and statistics of a save, upgraded to its world.
+
+    Args:
+        saved: the network of a save.
+        config: of the new run.
+        fresh: its network, which is changed.
+        rules: what is called otherwise, and how probable what is new is.
+        parts: which of `PARTS` to take.
+
+    Raises:
+        CheckpointError: the networks are made of other parts.
+    """
+    before = saved.config, _own(saved.agent)
+    upgrade, report = _upgrade(before, (config, _own(fresh)), rules, parts)
+    fresh.load_state_dict(upgrade.tensors)
+    return report
+
+
+def _upgrade(
+    before: tuple[TrainConfig, Network],
+    now: tuple[TrainConfig, Network],
+    rules: Rules,
+    parts: Collection[str],
+) -> tuple[Upgrade, Report]:
+    (old_config, old), (config, fresh) = before, now
+    renamed = rules.spaces(old.obs_space, old.action_space)
+    diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
+    refuse_other_network(old_config, config, parts)
+    upgrade = upgraded(old, fresh, rules, parts)
+    changes = function_changes(old, fresh, rules)
+    left_out = [part for part in PARTS if part not in parts]
+    if left_out:
+        changes.append(f"{', '.join(left_out)}: not taken, begins anew")
+    return upgrade, Report(diff, upgrade.moved, changes)
+
+
+def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]]:
+    """What the optimizers know, by the names of now; and what of it is given up."""
+    parameters = dict(old.agent.named_parameters())
+    before: dict[str, dict[str, Tensor]] = {}
+    for name, moment in moments_of(old).items():
+        parameter, _, key = name.rpartition("/")
+        before.setdefault(parameter, {})[key] = moment
+    moments: dict[str, Tensor] = {}
+    dropped = []
+    for key, source in upgrade.sources.items():
+        moved = {
+            name: moved_moment(name, moment, parameters[source.key], source)
+            for name, moment in before.get(source.key, {}).items()
+        }
+        known = {f"{key}/{name}": moment for name, moment in moved.items() if moment is not None}
+        if len(known) < len(moved):
+            dropped.append(key)
+        else:
+            moments |= known
+    return moments, dropped
+
+
+def _own(network: Any) -> Network:
+    if not isinstance(network, RogueNet | RogueNetWithValueNet):
+        raise CheckpointError(
+            f"expected a RogueNet to upgrade, got {type(network).__name__}, of which it is not "
+            "known what its tensors are of"
+        )
+    return network

@@ -1,0 +1,105 @@
+"""What an upgrade to another world did, to be read by a person."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.evolve_tensors import Moved
+from enn_trainer.checkpoints.space_diff import SpaceDiff
+from enn_trainer.checkpoints.tensor_axes import Network, parts_of, wiring_of
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an upgrade did.
+
+    Attributes:
+        diff: how the worlds differ, after renaming.
+        tensors: what became of every tensor.
+        function_changes: why the network answers otherwise where it could not be avoided.
+        moments_dropped: parameters whose optimizer begins anew though they are kept.
+    """
+
+    diff: SpaceDiff
+    tensors: Sequence[Moved]
+    function_changes: Sequence[str] = ()
+    moments_dropped: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *_table(self.tensors)])
+
+    def summary(self) -> str:
+        """Without the tensors that are simply kept."""
+        changed = [one for one in self.tensors if one.fate != "kept"]
+        return "\n".join([*self._head(), *_table(changed)])
+
+    def _head(self) -> Iterator[str]:
+        yield str(self.diff)
+        for change in self.function_changes:
+            yield f"answers otherwise: {change}"
+        for key in self.moments_dropped:
+            yield f"optimizer begins anew: {key}"
+        counts = Counter(one.fate for one in self.tensors)
+        yield "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items())
+
+
+def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
+    """Why two networks of one meaning answer otherwise where both worlds show the same.
+
+    Args:
+        old: of the save.
+        new: in the world of now.
+        rules: what is called otherwise.
+    """
+    changes = []
+    befores = parts_of(old)
+    for part, net in parts_of(new).items():
+        if part not in befores:
+            continue
+        section = "vf_net" if part == "value_function" else "net"
+        was = befores[part]
+        if was.config.n_layer > net.config.n_layer:
+            changes.append(
+                f"{section}.n_layer: {was.config.n_layer - net.config.n_layer} of "
+                f"{was.config.n_layer} blocks are dropped"
+            )
+        before, now = wiring_of(was), wiring_of(net)
+        if before.global_entity != now.global_entity:
+            verb = "became" if now.global_entity else "is no longer"
+            changes.append(f"{section}: what is global {verb} an entity, as global actions have it")
+        known = {rules.type(name) for name in was.embedding.types} & {*net.embedding.types}
+        renamed = {
+            (what, rules.type(name)): [rules.name(one) for one in columns]
+            for (what, name), columns in before.positions.items()
+        }
+        for what, name in sorted(renamed.keys() | now.positions.keys()):
+            columns = renamed.get((what, name), []), now.positions.get((what, name), [])
+            if name in known and columns[0] != columns[1]:
+                had, has = ([one[-1] for one in names] for names in columns)
+                changes.append(f"{section}: {what} of {name} had features {had}, now {has}")
+    return changes
+
+
+def _table(tensors: Sequence[Moved]) -> list[str]:
+    if not tensors:
+        return []
+    rows = [("tensor", "became", "before", "now")]
+    rows += [
+        (
+            one.key,
+            f"{one.fate} ({one.why})" if one.why else one.fate,
+            _shape(one.before),
+            _shape(one.now),
+        )
+        for one in tensors
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "-" if shape is None else "x".join(map(str, shape)) or "()"

@@ -1,0 +1,272 @@
+"""Tensors of a network of one world become those of a network of another, slice by slice."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.tensor_axes import Axes, Network, axes_of, parts_of
+from enn_trainer.errors import CheckpointError
+from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
+from rogue_net.rogue_net import RogueNet
+
+PARTS = ("policy", "value", "norm")
+_STATISTICS = ("count", "mean", "squares_sum")
+# Sizes of gradients and of steps. New entries begin with the mean of the others: with zero the
+# first steps of what is new would be several times as long as those of the rest.
+_SIZES = (
+    *("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum", "step_size"),
+    *("row_var", "col_var", "variance"),
+)
+
+
+class Moved(NamedTuple):
+    """What became of a tensor.
+
+    Attributes:
+        key: its name in the new state dict, or in the old one where it is dropped.
+        fate: "kept", "permuted", "grown", "cut" or several of these; "dropped" or "new".
+        before: its shape in the save, None for a new one.
+        now: its shape in the new network, None for a dropped one.
+        why: more about it, or "".
+    """
+
+    key: str
+    fate: str
+    before: tuple[int, ...] | None
+    now: tuple[int, ...] | None
+    why: str = ""
+
+
+class Source(NamedTuple):
+    """Where a tensor comes from.
+
+    Attributes:
+        key: its name in the old state dict.
+        dim: the dimension whose slices have names, None if there is none.
+        old: of the slices that were there, their indices in the old tensor.
+        new: and in the new one.
+        size: how many slices the new one has.
+    """
+
+    key: str
+    dim: int | None
+    old: list[int]
+    new: list[int]
+    size: int
+
+
+class Upgrade(NamedTuple):
+    """The tensors of a network in another world.
+
+    Attributes:
+        tensors: its state dict.
+        sources: those that come from the save, by their key.
+        moved: what became of every tensor.
+    """
+
+    tensors: dict[str, Tensor]
+    sources: dict[str, Source]
+    moved: list[Moved]
+
+
+@torch.no_grad()
+def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str]) -> Upgrade:
+    """The weights and statistics of a network, for the world and configuration of another one.
+
+    Args:
+        old: with the weights.
+        fresh: with the names and shapes that are wanted, and beginnings for what is new.
+        rules: how the two worlds go together.
+        parts: which of `PARTS` to take; all else stays fresh.
+
+    Raises:
+        CheckpointError: a tensor has another shape for no reason that names explain.
+    """
+    before = old.state_dict()
+    tensors = {key: tensor.clone() for key, tensor in fresh.state_dict().items()}
+    old_axes = {rules.name(axes.place): (key, axes) for key, axes in axes_of(old).items()}
+    sources, moved = {}, []
+    for key, axes in axes_of(fresh).items():
+        found = old_axes.get(axes.place)
+        part = part_of(key, parts_of(fresh))
+        if found is None or part not in parts:
+            why = f"{part} is not taken" if found is not None else ""
+            moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
+            continue
+        source = sources[key] = _source(*found, key, axes, rules)
+        tensor = before[source.key]
+        _refuse_other_shape(tensor, tensors[key], source, key)
+        tensors[key] = taken(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
+        moved.append(Moved(key, _fate(source, tensor), (*tensor.shape,), (*tensors[key].shape,)))
+    used = {source.key for source in sources.values()}
+    for key, tensor in before.items():
+        if key not in used:
+            moved.append(Moved(key, "dropped", (*tensor.shape,), None))
+    neutral: set[str] = set()
+    for begin, was, is_now in _parts_taken(old, fresh, parts):
+        neutral |= _add_blocks(begin, was, is_now, tensors)
+        neutral |= _change_embeddings(begin, was, is_now, tensors, rules)
+    moved = [m._replace(why="changes nothing at first") if m.key in neutral else m for m in moved]
+    return Upgrade(tensors, sources, moved)
+
+
+def part_of(key: str, parts: Mapping[str, RogueNet]) -> str:
+    """Which of `PARTS` a tensor belongs to.
+
+    Args:
+        key: its name in the state dict.
+        parts: what `parts_of` says of the network.
+    """
+    *_, module, tensor = key.split(".")
+    if module == "norm" and tensor in _STATISTICS:
+        return "norm"
+    if "" in parts:
+        return "value" if key.startswith("regression_heads.") else "policy"
+    return "value" if key.startswith("value_function.") else "policy"
+
+
+def taken(old: Tensor, source: Source, fill: Tensor) -> Tensor:
+    """The slices of an old tensor where they belong now, and of `fill` where there were none."""
+    if source.dim is None:
+        return old.clone()
+    index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
+    where = torch.tensor(source.new, dtype=torch.int64, device=old.device)
+    return fill.clone().index_copy(source.dim, where, old.index_select(source.dim, index))
+
+
+def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
+    """What an optimizer knows of a parameter, for its slices of now.
+
+    Args:
+        name: what the optimizer calls it.
+        moment: of the old parameter: a number, of its shape, or with dimensions of size 1.
+        parameter: the old one.
+        source: where the new one comes from.
+
+    Returns:
+        The moment; None if it has another shape.
+    """
+    if moment.ndim == 0 or source.dim is None:
+        return moment.clone()
+    shapes = zip(moment.shape, parameter.shape, strict=False)
+    if moment.ndim != parameter.ndim or any(m not in (1, p) for m, p in shapes):
+        return None
+    if moment.shape[source.dim] == 1:
+        return moment.clone()
+    shape = [*moment.shape]
+    shape[source.dim] = source.size
+    fill = moment.new_zeros(shape)
+    if name in _SIZES and source.old:
+        index = torch.tensor(source.old, dtype=torch.int64, device=moment.device)
+        kept = moment.index_select(source.dim, index)
+        fill = kept.mean(dim=source.dim, keepdim=True).expand(shape)
+    return taken(moment, source, fill)
+
+
+def _source(old_key: str, old: Axes, key: str, new: Axes, rules: Rules) -> Source:
+    for dim, (slices, wanted) in enumerate(zip(old.slices, new.slices, strict=True)):
+        if slices is not None and wanted is not None:
+            place = {rules.name(name): i for i, name in enumerate(slices)}
+            pairs = [(place[name], i) for i, name in enumerate(wanted) if name in place]
+            return Source(old_key, dim, [o for o, _ in pairs], [n for _, n in pairs], len(wanted))
+    return Source(old_key, None, [], [], 0)
+
+
+def _refuse_other_shape(old: Tensor, new: Tensor, source: Source, key: str) -> None:
+    have, want = [*old.shape], [*new.shape]
+    if source.dim is not None:
+        have[source.dim] = want[source.dim]
+    if have != want:
+        raise CheckpointError(f"{key}: expected shape {have} as in the save, got {want}")
+
+
+def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) -> Tensor:
+    """What slices begin with that the save does not have."""
+    match axes.place:
+        case (*_, "embedding", "linear", "weight") | (*_, "embedding", "norm", _):
+            return torch.zeros_like(fresh)
+        case (*_, "project", "weight" | "bias" as which) if source.dim is not None and source.old:
+            return _beginning_of_labels(fresh, old, source, rules, is_bias=which == "bias")
+    return fresh
+
+
+def _beginning_of_labels(
+    fresh: Tensor, old: Tensor, source: Source, rules: Rules, is_bias: bool
+) -> Tensor:
+    """The mean of the scores of the labels that were there, lowered.
+
+    The mean of n scores is at most the logarithm of their mean exponential, so that the labels that
+    are new are together at most as probable as the rules say, and so probable where the others are
+    equal.
+    """
+    index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
+    mean = old.index_select(0, index).mean(dim=0, keepdim=True).expand_as(fresh)
+    if not is_bias or len(source.new) == source.size:
+        return mean
+    added, prob = source.size - len(source.new), rules.new_label_prob
+    return mean + math.log(len(source.old) * prob / (added * (1 - prob)))
+
+
+def _fate(source: Source, old: Tensor) -> str:
+    if source.dim is None:
+        return "kept"
+    fates = []
+    if source.old != sorted(source.old):
+        fates.append("permuted")
+    if len(source.old) < source.size:
+        fates.append("grown")
+    if len(source.old) < old.shape[source.dim]:
+        fates.append("cut")
+    return " and ".join(fates) or "kept"
+
+
+def _parts_taken(
+    old: Network, fresh: Network, parts: Collection[str]
+) -> Iterator[tuple[str, RogueNet, RogueNet]]:
+    """The networks of both that are taken: how their names begin, the old and the fresh one."""
+    befores = parts_of(old)
+    for part, net in parts_of(fresh).items():
+        wanted = "value" if part == "value_function" else "policy"
+        if part in befores and wanted in parts:
+            yield f"{part}." if part else "", befores[part], net
+
+
+def _add_blocks(begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor]) -> set[str]:
+    """Let blocks that the save does not have add nothing at first; the tensors that do that."""
+    keys = {
+        f"{begin}transformer.blocks.{i}.{module}.{name}"
+        for i in range(old.config.n_layer, fresh.config.n_layer)
+        for module in ("attention.project", "mlp.2")
+        for name in ("weight", "bias")
+    }
+    for key in keys:
+        tensors[key].zero_()
+    return keys
+
+
+def _change_embeddings(
+    begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor], rules: Rules
+) -> set[str]:
+    """Let types be embedded as before that had no features, or have none now; what does that."""
+    keys: set[str] = set()
+    for name in old.embedding.types:
+        now = rules.type(name)
+        if now not in fresh.embedding.types:
+            continue
+        was = old.embedding.by_type[module_key(name)]
+        is_now = fresh.embedding.by_type[module_key(now)]
+        key = f"{begin}embedding.by_type.{module_key(now)}"
+        if isinstance(was, FeaturelessEmbedding) and isinstance(is_now, TypeEmbedding):
+            # The features come in as soon as the gain is learnt.
+            tensors[f"{key}.layer_norm.weight"].zero_()
+            tensors[f"{key}.layer_norm.bias"].copy_(was.vector[0])
+            keys |= {f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"}
+        if isinstance(was, TypeEmbedding) and isinstance(is_now, FeaturelessEmbedding):
+            with_features_at_their_mean = was.layer_norm(was.linear.bias.relu())
+            tensors[f"{key}.vector"].copy_(with_features_at_their_mean.unsqueeze(0))
+            keys.add(f"{key}.vector")
+    return keys

@@ -1,0 +1,80 @@
+"""A run that begins with the weights of another one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from enn_trainer.checkpoints.evolve import initialised
+from enn_trainer.checkpoints.evolve_rules import Rules, read_renames
+from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.state import State
+
+
+@dataclass(frozen=True)
+class InitFrom:
+    """What a run begins with.
+
+    Attributes:
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
+        parts: which of `PARTS` to take: the policy, the value function, the input statistics.
+        renames: what is called otherwise, as `read_renames` has it.
+    """
+
+    path: Path
+    parts: Sequence[str] = PARTS
+    renames: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.parts if part not in PARTS]
+        if unknown or not self.parts:
+            raise ConfigError(
+                f"--init-parts: expected some of {','.join(PARTS)}, got {','.join(self.parts)}"
+            )
+
+
+def state_from(
+    source: InitFrom,
+    config: TrainConfig,
+    context: dict[str, Any],
+    initial_state: Callable[[TrainConfig, dict[str, Any]], State],
+    say: Callable[[str], None],
+) -> State:
+    """The state of a run at step 0, with the weights of another.
+
+    Args:
+        source: where they are, and which to take.
+        config: of the run that begins.
+        context: of `initial_state`: the spaces, and a network of the user's own if there is one.
+        initial_state: makes the state of a run that begins.
+        say: tells what was taken.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or it does not fit.
+        ConfigError: the parts cannot be taken, or a rename is of nothing.
+    """
+    own = context.get("agent")
+    if own is not None:
+        if set(source.parts) != {*PARTS} or source.renames:
+            raise ConfigError(
+                "--init-parts, --rename: expected none with a network of your own, of which it is "
+                "not known what its tensors are of"
+            )
+        read_saved_run(source.path, own)
+        say(f"all weights are those of {source.path}")
+        return initial_state(config, context)
+    saved = read_saved_run(source.path)
+    alone = saved.config.vf_net is None
+    if alone and "value" in source.parts and "policy" not in source.parts:
+        raise ConfigError(
+            "--init-parts: expected policy beside value, as the value function of the save looks "
+            "at what the policy's layers say"
+        )
+    renamed = read_renames(source.renames, saved.obs_space, saved.action_space)
+    state = initial_state(config, context)
+    report = initialised(saved, config, state.agent, Rules(renamed), source.parts)
+    say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
+    return state

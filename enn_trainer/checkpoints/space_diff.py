@@ -1,0 +1,139 @@
+"""How two worlds differ, by the names of what they show and of what can be done in them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
+from rogue_net.wiring import missing_features
+
+_KINDS = {
+    "CategoricalActionSpace": "categorical",
+    "GlobalCategoricalActionSpace": "global",
+    "SelectEntityActionSpace": "select-entity",
+}
+
+
+@dataclass
+class SpaceDiff:
+    """What has changed from one world to another, in words, one sentence for each list of names.
+
+    Attributes:
+        changed: names that were added or removed, and actions of another kind.
+        reordered: lists with the same names in another order.
+    """
+
+    changed: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join([*self.changed, *self.reordered]) or "no difference"
+
+    def names(self, what: str, have: Sequence[str], want: Sequence[str]) -> None:
+        """Compare two lists of names."""
+        added = [name for name in want if name not in have]
+        removed = [name for name in have if name not in want]
+        parts = []
+        if added:
+            parts.append(f"added {added}")
+        if removed:
+            parts.append(f"removed {removed}")
+        if parts:
+            hints = _renames(removed, added)
+            self.changed.append(f"{what}: {', '.join(parts)}{hints}")
+        kept = [name for name in have if name in want]
+        kept_now = [name for name in want if name in have]
+        if kept != kept_now:
+            self.reordered.append(f"{what}: reordered {kept} to {kept_now}")
+
+
+def diff_spaces(
+    have: ObsSpace,
+    have_actions: Mapping[str, ActionSpace],
+    want: ObsSpace,
+    want_actions: Mapping[str, ActionSpace],
+) -> SpaceDiff:
+    """All differences between two worlds.
+
+    Args:
+        have: what was shown.
+        have_actions: what could be done.
+        want: what is shown now.
+        want_actions: what can be done now.
+    """
+    diff = SpaceDiff()
+    diff.names("global features", have.global_features, want.global_features)
+    diff.names("entity types", [*have.entities], [*want.entities])
+    for name, entity in have.entities.items():
+        if name in want.entities:
+            diff.names(f"features of {name}", entity.features, want.entities[name].features)
+    diff.names("actions", [*have_actions], [*want_actions])
+    for name, space in have_actions.items():
+        if name not in want_actions:
+            continue
+        kind, kind_now = kind_of(space), kind_of(want_actions[name])
+        if kind != kind_now:
+            diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
+        diff.names(f"labels of {name}", labels_of(space), labels_of(want_actions[name]))
+    return diff
+
+
+def space_differences(
+    have: ObsSpace,
+    have_actions: Mapping[str, ActionSpace],
+    want: ObsSpace,
+    want_actions: Mapping[str, ActionSpace],
+) -> list[str]:
+    """How two worlds differ, in words, one difference each; not in the order of names."""
+    return diff_spaces(have, have_actions, want, want_actions).changed
+
+
+def action_differences(
+    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
+) -> list[str]:
+    """How the actions of two worlds differ, in words, one difference each; not in their order."""
+    return space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
+
+
+def unfit(
+    have: ObsSpace,
+    have_actions: Mapping[str, ActionSpace],
+    want: ObsSpace,
+    want_actions: Mapping[str, ActionSpace],
+) -> list[str]:
+    """Why a network of one world cannot play in another, in words; what is new it need not see."""
+    missing = (f"expected {one}" for one in missing_features(want, have))
+    return [*missing, *action_differences(have_actions, want_actions)]
+
+
+def label_orders(
+    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
+) -> list[str]:
+    """The actions of two worlds whose labels are the same in another order, in words."""
+    diff = SpaceDiff()
+    for name in have_actions.keys() & want_actions.keys():
+        labels = labels_of(have_actions[name]), labels_of(want_actions[name])
+        diff.names(f"labels of {name}", *labels)
+    return sorted(diff.reordered)
+
+
+def kind_of(space: ActionSpace) -> str:
+    """What is chosen in an action, in a word."""
+    return _KINDS[type(space).__name__]
+
+
+def labels_of(space: ActionSpace) -> list[str]:
+    """The labels of an action; none where entities are selected."""
+    return [] if isinstance(space, SelectEntityActionSpace) else space.index_to_label
+
+
+def _renames(removed: Sequence[str], added: Sequence[str]) -> str:
+    """Which of the removed names may have become which of the added ones."""
+    pairs = [
+        f"{name} renamed to {near[0]}"
+        for name in removed
+        if (near := get_close_matches(name, added, n=1, cutoff=0.5))
+    ]
+    if not pairs and len(removed) == len(added) == 1:
+        pairs = [f"{removed[0]} renamed to {added[0]}"]
+    return f" (perhaps {', '.join(pairs)})" if pairs else ""

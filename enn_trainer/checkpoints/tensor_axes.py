@@ -1,0 +1,130 @@
+"""What the tensors of a network are of, by the names of its world: the key to move them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from enn_trainer.checkpoints.evolve_rules import Name
+from enn_trainer.checkpoints.space_diff import kind_of, labels_of
+from entity_env.spaces import GLOBAL
+from rogue_net.embedding import feature_names, module_key
+from rogue_net.rogue_net import RogueNet
+from rogue_net.value_net import RogueNetWithValueNet
+
+Network = RogueNet | RogueNetWithValueNet
+DISTANCE: Name = ("distance",)
+
+
+class Axes(NamedTuple):
+    """What a tensor is of.
+
+    Attributes:
+        place: what it is the parameter of; the same in every world that has this.
+        slices: what the slices along each dimension are of; None where they have no names.
+    """
+
+    place: Name
+    slices: tuple[Sequence[Name] | None, ...]
+
+
+def axes_of(network: Network) -> dict[str, Axes]:
+    """What each tensor of a state dict is of, by its key there."""
+    if isinstance(network, RogueNetWithValueNet):
+        return {
+            f"{part}.{key}": Axes(("part", part, *axes.place), axes.slices)
+            for part, own in parts_of(network).items()
+            for key, axes in axes_of(own).items()
+        }
+    types = {module_key(name): name for name in network.embedding.types}
+    actions = {module_key(name): name for name in network.action_space}
+    return {
+        key: _axes(key, tensor.ndim, network, types, actions)
+        for key, tensor in network.state_dict().items()
+    }
+
+
+def parts_of(network: Network) -> dict[str, RogueNet]:
+    """The networks of a network, by the beginning of their names; "" of one alone."""
+    if isinstance(network, RogueNet):
+        return {"": network}
+    return {"policy": network.policy, "value_function": network.value_function}
+
+
+def columns_of_type(network: RogueNet, name: str) -> list[Name]:
+    """What an entity type is embedded from."""
+    space = network.obs_space
+    own = space.entities[name].features if name in space.entities else []
+    columns: list[Name] = [("feature", name, feature) for feature in own]
+    columns += [("global", feature) for feature in space.global_features]
+    translation = network.embedding.translation
+    if translation is not None and translation.config.add_dist_feature:
+        columns += [DISTANCE] * (name in translation.columns)
+    return columns
+
+
+def _axes(
+    key: str, ndim: int, network: RogueNet, types: dict[str, str], actions: dict[str, str]
+) -> Axes:
+    plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
+    match key.split("."):
+        case ["embedding", "by_type", one, *rest]:
+            name = types[one]
+            columns = columns_of_type(network, name)
+            place: Name = ("type", name, "embedding", *rest)
+            if rest == ["linear", "weight"]:
+                return Axes(place, (None, columns))
+            return Axes(place, (columns,) if rest[0] == "norm" else plain)
+        case ["relpos", "values"] if network.relpos is not None:
+            if not network.relpos.config.per_entity_values:
+                return Axes((key,), plain)
+            cells = range(network.relpos.num_cells)
+            rows = [("type", name, str(c)) for name in network.relpos.types for c in cells]
+            return Axes((key,), (rows, None))
+        case ["relpos", "key_projection" | "value_projection" as which, one, *rest]:
+            assert network.relpos is not None
+            if not network.relpos.config.per_entity_projections:  # all types share one
+                return Axes((key,), plain)
+            return Axes(("type", types[one], which, *rest), plain)
+        case ["action_heads", one, *rest]:
+            name = actions[one]
+            space = network.action_space[name]
+            place = ("action", name, kind_of(space), *rest)
+            labels = [("label", name, label) for label in labels_of(space)]
+            return Axes(place, (labels, *plain[1:]) if rest[0] == "project" else plain)
+    return Axes((key,), plain)
+
+
+class Wiring(NamedTuple):
+    """What of a network's function follows from names without being in any tensor.
+
+    Attributes:
+        positions: the features that make the relative position and orientation of a type, or its
+            place after translation, by what they are for and the type.
+        global_entity: whether what is global is an entity of its own.
+    """
+
+    positions: dict[tuple[str, str], list[Name]]
+    global_entity: bool
+
+
+def wiring_of(network: RogueNet) -> Wiring:
+    """What follows from the names of a network's world and configuration."""
+    columns: dict[str, list[Name]] = {}
+    global_entity = GLOBAL in network.embedding.types
+    for name in feature_names(network.obs_space, global_entity):
+        columns[name] = columns_of_type(network, name)
+    positions = {}
+
+    def add(what: str, by_type: dict[str, list[int]]) -> None:
+        for name, indices in by_type.items():
+            positions[what, name] = [columns[name][i] for i in indices]
+
+    if network.relpos is not None:
+        add("relative positions", network.relpos.columns)
+        add("rotation of relative positions", network.relpos.heading_columns)
+    translation = network.embedding.translation
+    if translation is not None:
+        reference = translation.config.reference_entity
+        add("translation", {**translation.columns, reference: translation.position})
+        turned = translation.vector or translation.angle
+        add("rotation of translation", {reference: turned})
+    return Wiring(positions, global_entity)

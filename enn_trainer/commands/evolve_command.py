@@ -1,0 +1,132 @@
+"""`enn checkpoints diff` and `enn checkpoints evolve`: a save and a world that is another one."""
+
+import argparse
+import os
+from pathlib import Path
+
+from enn_trainer.checkpoints.evolve import evolve
+from enn_trainer.checkpoints.evolve_config import renamed_config
+from enn_trainer.checkpoints.evolve_rules import Rules, read_renames, rename_lines
+from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.space_diff import diff_spaces
+from enn_trainer.command import add_rename_arguments
+from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.config import TrainConfig
+from enn_trainer.settings.config_io import dump_config, load_with_sources
+from entity_env.spaces import ActionSpace, ObsSpace
+
+DIFFERENT = 1
+
+
+def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those arguments of `enn checkpoints diff` that are about a world."""
+    _add_world(parser, required=False)
+
+
+def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `enn checkpoints evolve`."""
+    parser.add_argument("one", type=Path, metavar="SAVE")
+    _add_world(parser, required=True)
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="RUN", help="the folder of the new run"
+    )
+    parser.add_argument(
+        "--new-label-prob",
+        type=float,
+        default=Rules().new_label_prob,
+        metavar="P",
+        help="how probable labels that are added to an action are together, at most",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        nargs="*",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="settings of the run that continues, such as net.n_layer=3",
+    )
+
+
+def diff_world(options: argparse.Namespace) -> int:
+    """Say how a world differs from that of a save.
+
+    Args:
+        options: of `add_diff_arguments`.
+
+    Returns:
+        0 if only in the order of names, else 1.
+
+    Raises:
+        CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
+    """
+    saved = read_saved_run(options.one)
+    rules = _rules(options, saved.obs_space, saved.action_space)
+    renamed = rules.spaces(saved.obs_space, saved.action_space)
+    diff = diff_spaces(*renamed, *_spaces(options))
+    print(diff)
+    return DIFFERENT if diff.changed else 0
+
+
+def evolve_command(options: argparse.Namespace) -> int:
+    """Write a save that is upgraded to a world, and say what was done.
+
+    Args:
+        options: of `add_evolve_arguments`.
+
+    Returns:
+        0.
+
+    Raises:
+        CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
+    """
+    saved = find(options.one)
+    run = read_saved_run(options.one)
+    rules = _rules(options, run.obs_space, run.action_space)
+    spaces = _spaces(options)
+    config, _ = load_with_sources(
+        TrainConfig,
+        None,
+        options.overrides,
+        text=dump_config(renamed_config(run.config, rules, spaces[0])),
+        environment=os.environ,
+        text_source=f"checkpoint {saved.path}",
+    )
+    evolved = evolve(saved, *spaces, config, rules)
+    written = evolved.save(options.to)
+    print(evolved.report)
+    print(f"saved {written.path}")
+    return 0
+
+
+def _add_world(parser: argparse.ArgumentParser, required: bool) -> None:
+    parser.add_argument(
+        "--env",
+        required=required,
+        metavar="ENV",
+        help="the world of now: file.py:Name, package.module:Name, or one of `enn envs`",
+    )
+    parser.add_argument(
+        "--env-kwargs", nargs="*", default=[], metavar="KEY=VALUE", help="arguments of ENV"
+    )
+    add_rename_arguments(parser)
+
+
+def _rules(
+    options: argparse.Namespace, obs_space: ObsSpace, action_space: dict[str, ActionSpace]
+) -> Rules:
+    lines = rename_lines(options.rename_file) if options.rename_file else []
+    renamed = read_renames([*options.rename, *lines], obs_space, action_space)
+    prob = getattr(options, "new_label_prob", Rules().new_label_prob)
+    return Rules(renamed, prob)
+
+
+def _spaces(options: argparse.Namespace) -> tuple[ObsSpace, dict[str, ActionSpace]]:
+    world = make_world(
+        options.env, parse_kwargs(options.env_kwargs, "--env-kwargs"), "--env-kwargs"
+    )
+    try:
+        return world.obs_space(), dict(world.action_space())
+    finally:
+        world.close()

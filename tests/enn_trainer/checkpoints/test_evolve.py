@@ -1,0 +1,291 @@
+"""Runs whose world changes: resumed, upgraded, and taken as a beginning."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_trainer import StateManager, load_agent, train
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
+from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.cli import run
+from enn_trainer.command import run_command
+from enn_trainer.errors import CheckpointError, ConfigError
+from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
+from entity_env.environment import Environment
+from rogue_net.rogue_net import RogueNet
+from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.worlds import Clockwork
+
+
+class Turned(Clockwork):
+    """The same with all names in another order."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["hour"], {"peg": Entity([]), "gear": Entity(["x"])})
+
+    def action_space(self) -> dict[str, object]:
+        grip_and_turn = dict(reversed(super().action_space().items()))
+        return {**grip_and_turn, "turn": CategoricalActionSpace(["right", "left"])}
+
+
+class Oiled(Clockwork):
+    """Gears have an age, there is oil, and a gear may stand still."""
+
+    def obs_space(self) -> ObsSpace:
+        types = {"oil": Entity(["x"]), "gear": Entity(["age", "x"]), "peg": Entity([])}
+        return ObsSpace(["hour"], types)
+
+    def action_space(self) -> dict[str, object]:
+        turn = CategoricalActionSpace(["stay", "left", "right"])
+        return {**super().action_space(), "turn": turn}
+
+    def _observe(self, reward: float) -> Observation:
+        obs = super()._observe(reward)
+        gears = [[3.0, row[0]] for row in obs.features["gear"]]
+        obs.features = {**obs.features, "gear": gears, "oil": [[1.0]]}
+        return obs
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("saved")
+    run(folder, env=Clockwork, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+def evolved_to(env: Environment, saved_run: Path, **options: Any) -> Evolved:
+    saved = checkpoint.find(saved_run)
+    return evolve(saved, env.obs_space(), env.action_space(), **options)
+
+
+def test_order_of_names_is_no_difference_for_a_run_that_continues(
+    saved_run: Path, tmp_path: Path
+) -> None:
+    """B6: it is wired by name; its optimizer as well."""
+    before = StateManager(init_path=saved_run).state
+    manager = StateManager(
+        init_path=saved_run,
+        checkpoint_dir=tmp_path / "on",
+        overrides=["total_timesteps=72", f"data_dir={tmp_path}", "eval.steps=2"],
+    )
+    train(manager, Turned)  # is over at once, and measured
+    after = manager.state
+    assert after.action_space["turn"] == CategoricalActionSpace(["right", "left"])
+    key = "action_heads./turn.project.weight"
+    one, other = (state.agent.state_dict()[key] for state in (before, after))
+    assert torch.equal(one[[1, 0]], other)
+    moments = [state.optimizer.state for state in (before, after)]
+    heads = [dict(state.agent.named_parameters())[key] for state in (before, after)]
+    one, other = (m[h]["exp_avg"] for m, h in zip(moments, heads, strict=True))
+    assert torch.equal(one[[1, 0]], other)
+    longer = StateManager(
+        init_path=saved_run, overrides=["total_timesteps=96", f"data_dir={tmp_path}"]
+    )
+    assert train(longer, Turned).step == 96
+
+
+def test_agent_acts_in_a_world_of_another_order_by_name(saved_run: Path) -> None:
+    plain, turned = load_agent(saved_run), load_agent(saved_run, env=Turned())
+    said, other = (a.act(Clockwork().reset()) for a in (plain, turned))
+    one, two = said.actions["turn"], other.actions["turn"]
+    assert one.index_to_label == two.index_to_label[::-1]  # type: ignore[union-attr]
+    torch.testing.assert_close(one.probs, two.probs[:, ::-1].copy())  # type: ignore[union-attr]
+    assert said.value == pytest.approx(other.value)
+    with pytest.raises(CheckpointError, match="of another world: labels of turn: added"):
+        load_agent(saved_run, env=Oiled())
+
+
+def test_another_world_is_refused_with_all_differences_and_what_to_do(saved_run: Path) -> None:
+    manager = StateManager(init_path=saved_run)
+    with pytest.raises(CheckpointError) as error:
+        train(manager, Oiled)
+    message = str(error.value)
+    assert "entity types: added ['oil']; features of gear: added ['age']" in message
+    assert "labels of turn: added ['stay']; begin a new run with --init-from" in message
+
+
+def test_upgraded_run_continues(saved_run: Path, tmp_path: Path) -> None:
+    """The step and the moments of the optimizer go with it."""
+    evolved = evolved_to(Oiled(), saved_run)
+    evolved.save(tmp_path / "run")
+    manager = StateManager(
+        checkpoint_dir=tmp_path / "run", overrides=["total_timesteps=96", f"data_dir={tmp_path}"]
+    )
+    assert manager.state.step == 72
+    assert manager.state.run_name == ""
+    assert torch.equal(weights(manager), weights_of(evolved.state.agent))
+    result = train(manager, Oiled)
+    assert result.step == 96
+    assert manager.state.run_name  # trackers write to a folder of their own
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one with"):
+        evolved.save(tmp_path / "run")
+
+
+def weights_of(network: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+
+def test_moments_follow_their_parameters(saved_run: Path) -> None:
+    """What is new has none; sizes of gradients begin with what the others have."""
+    old, new = StateManager(init_path=saved_run).state, evolved_to(Oiled(), saved_run).state
+    key = "embedding.by_type./gear.linear.weight"
+    before, after = (s.optimizer.state[dict(s.agent.named_parameters())[key]] for s in (old, new))
+    assert torch.equal(after["exp_avg"][:, 1:], before["exp_avg"])  # age, x, hour
+    assert not after["exp_avg"][:, 0].any()
+    assert torch.equal(after["exp_avg_sq"][:, 1:], before["exp_avg_sq"])
+    torch.testing.assert_close(after["exp_avg_sq"][:, 0], before["exp_avg_sq"].mean(dim=1))
+    assert after["step"] == before["step"]
+    fresh = dict(new.agent.named_parameters())["embedding.by_type./oil.linear.weight"]
+    assert fresh not in new.optimizer.state
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adafactor", "ASGD", "RMSprop", "Rprop"])
+def test_moments_of_any_optimizer_follow(tmp_path: Path, name: str) -> None:
+    run(tmp_path, f"optim.name={name}", env=Clockwork, checkpoint_dir=tmp_path / "run")
+    evolved = evolved_to(Oiled(), tmp_path / "run")
+    assert evolved.report.moments_dropped == []
+    evolved.save(tmp_path / "new")
+    overrides = ["total_timesteps=96", f"data_dir={tmp_path}"]
+    assert train(StateManager(checkpoint_dir=tmp_path / "new", overrides=overrides), Oiled).step
+
+
+def test_report_says_what_became_of_every_tensor(saved_run: Path) -> None:
+    evolved = evolved_to(Oiled(), saved_run)
+    old = StateManager(init_path=saved_run).state.agent.state_dict()
+    moved = {one.key: one for one in evolved.report.tensors}
+    assert {*moved} == {*old} | {*evolved.state.agent.state_dict()}
+    gear = moved["embedding.by_type./gear.linear.weight"]
+    assert (gear.fate, gear.before, gear.now) == ("grown", (8, 2), (8, 3))
+    assert moved["embedding.by_type./oil.linear.bias"].fate == "new"
+    assert moved["embedding.by_type./peg.linear.weight"].fate == "kept"
+    back = evolve_back(evolved)
+    assert back["embedding.by_type./gear.linear.weight"] == "cut"
+    assert back["embedding.by_type./oil.linear.bias"] == "dropped"
+    text = str(evolved.report)
+    assert ["embedding.by_type./gear.linear.weight", "grown", "8x2", "8x3"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert "entity types: added ['oil']" in text
+
+
+def evolve_back(evolved: Evolved) -> dict[str, str]:
+    world = Clockwork()
+    spaces = world.obs_space(), world.action_space()
+    _, report = evolved_state(evolved.state, evolved.config, evolved.config, *spaces, Rules())
+    return {one.key: one.fate for one in report.tensors}
+
+
+def test_other_parts_of_a_network_are_refused(saved_run: Path) -> None:
+    for override in ("net.d_model=16", "net.pooling=mean", "vf_net.d_model=8"):
+        manager = StateManager(overrides=[*SMALL, override])
+        with pytest.raises(CheckpointError, match=rf"{override.split('=')[0][:6]}.*expected"):
+            evolved_to(Clockwork(), saved_run, config=manager.config)
+
+
+def test_run_begins_with_the_weights_and_statistics_of_another(
+    saved_run: Path, tmp_path: Path
+) -> None:
+    """At step 0, with its own configuration; nothing is learnt or seen before it is asked for."""
+    old = StateManager(init_path=saved_run).state.agent
+    said: list[str] = []
+    manager = StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", "total_timesteps=24", "optim.lr=0.5"],
+        init_from=saved_run,
+        checkpoint_dir=tmp_path / "run",
+    )
+    manager.say = said.append
+    manager.set_deserialize_ctx("obs_space", Oiled().obs_space())
+    manager.set_deserialize_ctx("action_space", Oiled().action_space())
+    state = manager.state
+    assert state.step == 0
+    assert isinstance(state.agent, RogueNet)
+    norm = "embedding.by_type./gear.norm.mean"
+    assert torch.equal(state.agent.state_dict()[norm][1:], old.state_dict()[norm])
+    assert not state.optimizer.state
+    assert "features of gear: added ['age']" in said[0]
+    assert train(manager, Oiled).step == 24
+    again = StateManager(checkpoint_dir=tmp_path / "run", init_from=saved_run)
+    again.say = said.append
+    assert again.state.step == 24
+    assert said[-1].endswith("is not used")
+
+
+def test_statistics_start_from_the_first_frames_unless_they_are_taken(
+    saved_run: Path, tmp_path: Path
+) -> None:
+    norm = "embedding.by_type./gear.norm.count"
+    old = StateManager(init_path=saved_run).state.agent.state_dict()[norm]
+    counts = {}
+    for parts in (("policy", "norm"), ("policy", "value")):
+        manager = StateManager(
+            overrides=[*SMALL, f"data_dir={tmp_path}", "max_train_time=0"],
+            init_from=saved_run,
+            init_parts=parts,
+        )
+        train(manager, Clockwork)
+        counts["norm" in parts] = manager.state.agent.state_dict()[norm]
+    assert torch.equal(counts[True], old)
+    assert counts[False].tolist() == [12, 12]
+
+
+def test_mistakes_in_what_to_begin_with_are_told(saved_run: Path, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"init_parts": ["policies"]}, "--init-parts: expected some of policy,value,norm"),
+        ({"init_parts": ["value"]}, "--init-parts: expected policy beside value"),
+        ({"init_path": saved_run}, "--init-from and --resume-from: expected one of them"),
+        ({"init_renames": ["gears=wheel"]}, "rename: expected .* did you mean gear"),
+        ({"init_from": None, "init_parts": ["norm"]}, "expected --init-from beside them"),
+    ]
+    for options, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            train(
+                StateManager(
+                    overrides=[] if "init_path" in options else [*SMALL, f"data_dir={tmp_path}"],
+                    **{"init_from": saved_run, **options},
+                ),
+                Clockwork,
+            )
+    with pytest.raises(CheckpointError, match="expected a checkpoint directory, there is none"):
+        train(StateManager(overrides=SMALL, init_from=tmp_path / "none"), Clockwork)
+
+
+def test_commands_say_the_difference_and_write_the_upgraded_save(
+    saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = f"{__name__}:Oiled"
+    assert run(["checkpoints", "diff", str(saved_run), "--env", world]) == 1
+    assert "labels of turn: added ['stay']" in capsys.readouterr().out
+    assert run(["checkpoints", "diff", str(saved_run), "--env", f"{__name__}:Turned"]) == 0
+    assert "reordered ['left', 'right'] to ['right', 'left']" in capsys.readouterr().out
+    evolving = ["checkpoints", "evolve", str(saved_run), "--env", world, "--rename", "peg=oil"]
+    assert run([*evolving, "--to", str(tmp_path / "new"), "--set", "net.n_layer=2"]) == 0
+    out = capsys.readouterr().out
+    assert "entity types: added ['peg']" in out
+    assert "changes nothing at first" in out
+    saved = StateManager(init_path=tmp_path / "new")
+    assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
+
+
+def test_command_line_begins_with_the_weights_of_another_run(
+    saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when it is only tried, and with renames from a file."""
+    (tmp_path / "renames").write_text("peg=oil\n")
+    begin = [*SMALL, f"data_dir={tmp_path}", "--init-from", str(saved_run)]
+    renames = ["--rename-file", str(tmp_path / "renames"), "--rename", "gear.x=age"]
+
+    def run_oiled(manager: StateManager) -> None:
+        train(manager, Oiled)
+
+    assert run_command([*begin, *renames, "--dry-run"], "train", run_oiled) == 0
+    out = capsys.readouterr().out
+    assert "entity types: added ['peg']" in out
+    assert "features of gear: added ['x']" in out
+    assert "dry run: all is well" in out
+    assert run_command([*begin, "--init-parts", "brain"], "train", run_oiled) == 2
+    assert capsys.readouterr().err == (
+        "error: --init-parts: expected some of policy,value,norm, got brain\n"
+    )

@@ -1,0 +1,44 @@
+"""Differences of worlds, by name."""
+
+from enn_trainer.checkpoints.space_diff import diff_spaces, label_orders, space_differences
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+
+OLD = ObsSpace(["hour"], {"Trap": Entity(["x", "y"]), "Unit": Entity(["x", "wool"])})
+DO = {
+    "move": CategoricalActionSpace(["up", "down"]),
+    "pick": SelectEntityActionSpace(),
+    "call": GlobalCategoricalActionSpace(["a"]),
+}
+
+
+def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
+    new = ObsSpace(["hours"], {"Unit": Entity(["wool", "x"]), "Traps": Entity([])})
+    do = {
+        "call": CategoricalActionSpace(["a"]),
+        "move": CategoricalActionSpace(["down", "up", "left"]),
+        "grab": SelectEntityActionSpace(),
+    }
+    assert str(diff_spaces(OLD, DO, new, do)).splitlines() == [
+        "global features: added ['hours'], removed ['hour'] (perhaps hour renamed to hours)",
+        "entity types: added ['Traps'], removed ['Trap'] (perhaps Trap renamed to Traps)",
+        "actions: added ['grab'], removed ['pick'] (perhaps pick renamed to grab)",
+        "labels of move: added ['left']",
+        "action call: kind changed from global to categorical",
+        "features of Unit: reordered ['x', 'wool'] to ['wool', 'x']",
+        "actions: reordered ['move', 'call'] to ['call', 'move']",
+        "labels of move: reordered ['up', 'down'] to ['down', 'up']",
+    ]
+
+
+def test_order_is_no_difference() -> None:
+    new = ObsSpace(["hour"], {"Unit": Entity(["wool", "x"]), "Trap": Entity(["y", "x"])})
+    do = {**dict(reversed(DO.items())), "move": CategoricalActionSpace(["down", "up"])}
+    assert space_differences(OLD, DO, new, do) == []
+    assert label_orders(DO, do) == ["labels of move: reordered ['up', 'down'] to ['down', 'up']"]
+    assert str(diff_spaces(OLD, DO, OLD, DO)) == "no difference"
