@@ -10,7 +10,7 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.cli import run
+from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
@@ -256,12 +256,12 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = f"{__name__}:Oiled"
-    assert run(["checkpoints", "diff", str(saved_run), "--env", world]) == 1
+    assert enn(["checkpoints", "diff", str(saved_run), "--env", world]) == 1
     assert "labels of turn: added ['stay']" in capsys.readouterr().out
-    assert run(["checkpoints", "diff", str(saved_run), "--env", f"{__name__}:Turned"]) == 0
+    assert enn(["checkpoints", "diff", str(saved_run), "--env", f"{__name__}:Turned"]) == 0
     assert "reordered ['left', 'right'] to ['right', 'left']" in capsys.readouterr().out
     evolving = ["checkpoints", "evolve", str(saved_run), "--env", world, "--rename", "peg=oil"]
-    assert run([*evolving, "--to", str(tmp_path / "new"), "--set", "net.n_layer=2"]) == 0
+    assert enn([*evolving, "--to", str(tmp_path / "new"), "--set", "net.n_layer=2"]) == 0
     out = capsys.readouterr().out
     assert "entity types: added ['peg']" in out
     assert "changes nothing at first" in out
