@@ -57,7 +57,7 @@ def refuse_larger(
         if fits:
             with torch.device("meta"):  # takes no memory, whatever the configuration says
                 outline = make_network(config, obs_space, action_space)
-            fits = sum(t.numel() for t in outline.state_dict().values()) <= numbers
+            fits = sum(p.numel() for p in outline.parameters()) <= numbers
     except ValueError as error:  # such as relative positions of what there is none of
         raise CheckpointError(f"{where}: config.ron does not fit state.ron: {error}") from None
     except (RuntimeError, OverflowError, TypeError):  # sizes beyond 64 bits

@@ -80,7 +80,9 @@ def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardSca
         raise ValueError(
             f"reward_scaling: expected {', '.join(parts)}, got {', '.join(sorted(saved))}"
         )
-    for name, shape in zip(parts, ((), (1,), (1,), (saved["returns"].numel(),)), strict=True):
+    if saved["num_rows"].ndim == 0:  # as it was when all features were counted together
+        saved["num_rows"] = saved["num_rows"][None]
+    for name, shape in zip(parts, ((1,), (1,), (1,), (saved["returns"].numel(),)), strict=True):
         dtype = torch.int64 if name == "num_rows" else torch.float64
         _check(_SCALING + name, saved[name], dtype, shape)
     returns = saved.pop("returns")

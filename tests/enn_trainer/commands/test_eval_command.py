@@ -246,7 +246,7 @@ def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) ->
 
 
 def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [save] = Path(mines).glob("step-*")
+    *_, save = sorted(Path(mines).glob("step-*"))
     before = sorted(save.iterdir())
     monkeypatch.chdir(save)
     assert run(["eval", ".", *QUICK]) == 0
