@@ -1,6 +1,5 @@
 """One of everything that a run does, in seconds, before time is spent on the run itself."""
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,16 +40,11 @@ def dry_run(
     with TemporaryDirectory(prefix="dry-run-") as folder:
         say(f"dry run: twice an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
-            trial = StateManager(
-                manager.config_cls,
-                init_path=manager.init_path if saved is None else saved.path,
-                checkpoint_dir=Path(folder, "run"),
-                # The second half reads what the first one saved.
-                overrides=manager.overrides if half == 1 else None,
-                environment=manager.environment if half == 1 else None,
-            )
-            if saved is None and half == 1:
-                trial.init_from = manager.init_from
+            trial = StateManager(manager.config_cls, checkpoint_dir=Path(folder, "run"))
+            if half == 1:  # the second half reads what the first one saved
+                trial.init_path = manager.init_path if saved is None else saved.path
+                trial.init_from = manager.init_from if saved is None else None
+                trial.overrides, trial.environment = manager.overrides, manager.environment
             trial.is_dry = True
             _shorten(trial.config, before + half * frames, folder)
             run(trial)
@@ -77,7 +71,7 @@ def _shorten(config: TrainConfig, end: int, folder: str) -> None:
     evaluation = config.eval or EvalConfig(steps=STEPS)
     config.eval = replace(
         evaluation,
-        interval=sys.maxsize,  # once at the beginning, once at the end
+        interval=2**62,  # once at the beginning, once at the end
         run_on_first_step=True,
         steps=STEPS,
         episodes=None,

@@ -365,7 +365,10 @@ def test_no_optimizer_of_torch_decays_by_itself() -> None:
     ("override", "message"),
     [
         ("optim.name=Adam", "optim.name: expected 'AdamW' .* got 'Adam'"),
-        ('optim.kwargs={"amsgrad": true}', "optim.kwargs: expected {} .* got {'amsgrad': True}"),
+        (
+            'optim.kwargs={"amsgrad": true}',
+            "optim.kwargs: expected '{}' .* got .*amsgrad",
+        ),
     ],
 )
 @pytest.mark.parametrize("own", [False, True])

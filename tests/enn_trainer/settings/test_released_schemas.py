@@ -29,6 +29,7 @@ from hyperstate.schema.rewrite_rule import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings import ron
@@ -68,6 +69,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.deterministic": False,
     "eval.seed": None,
     "eval.suites": {},
+    "checkpoint": dataclasses.asdict(CheckpointConfig()),  # the newest three, every minute
     "stop": [],
     "bc": None,
     "mlflow_tracking_uri": None,
