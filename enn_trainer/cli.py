@@ -102,11 +102,14 @@ def _next_steps(result: TrainResult, manager: StateManager) -> str:
     enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
     if result.interrupted:
         return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume"
+    more = 2 * config.total_timesteps
+    if more <= result.step:  # the run continued one that was longer
+        more = 2 * result.step
     return f"""
 next:
   {tensorboard} --logdir {config.data_dir}/runs
   {python} docs/act.py {run_dir}
-  {enn} train --checkpoint-dir {run_dir} --resume total_timesteps={2 * config.total_timesteps}"""
+  {enn} train --checkpoint-dir {run_dir} --resume total_timesteps={more}"""
 
 
 def _as_typed(program: str) -> str:

@@ -15,7 +15,17 @@ from enn_trainer.settings.config_sources import in_one_line, leaves
 from enn_trainer.tables import printable, show_table
 
 _NOTHING = "-"
-_OF_THE_SAVE = ("why", "created", "files", "metrics", "sha256", "step", "packages")
+_OF_THE_SAVE = (
+    "why",
+    "created",
+    "files",
+    "metrics",
+    "sha256",
+    "step",
+    "packages",
+    "time_used",
+    "command",
+)
 """What a manifest says of the save, and not of what made it."""
 
 

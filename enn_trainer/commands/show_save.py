@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.checkpoints.checkpoint import MANIFEST
 from enn_trainer.checkpoints.contents import Contents, read_contents
 from enn_trainer.checkpoints.pins import read_pins
 from enn_trainer.settings.config_sources import in_one_line
@@ -81,6 +82,11 @@ def spaces_in_words(
     return rows
 
 
+def _is_telling(tag: str) -> bool:
+    """Whether a metric says how good an agent is or how it learns; others are in the manifest."""
+    return "reward.mean" in tag or "length.mean" in tag or tag.startswith("losses/")
+
+
 def _facts(contents: Contents) -> list[tuple[str, str]]:
     manifest, state = contents.manifest, contents.state
     facts = [("step", str(state["step"]))]
@@ -98,7 +104,10 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
             if name not in (*_NOT_MADE_BY, "python") and value is not None
         ]
         metrics = manifest.get("metrics", {})
-        facts += [(f"metric {name}", f"{value:.6g}") for name, value in sorted(metrics.items())]
+        told = [tag for tag in sorted(metrics) if _is_telling(tag)]
+        facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in told]
+        if len(metrics) > len(told):
+            facts.append(("metrics", f"{len(metrics) - len(told)} more in {MANIFEST}"))
     else:
         facts.append(("saved", "by enn_trainer 0.1.16"))
     note = read_pins(contents.path.resolve().parent).get(contents.path.resolve().name)
