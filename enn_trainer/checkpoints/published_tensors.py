@@ -63,11 +63,14 @@ def published_moments(path: Path) -> dict[str, Tensor]:
     agent = _agent(path)
     names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
     names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
-    content = _unpacked(path / OPTIMIZER, longest_list=max(16, len(names)))
     try:
+        content = _unpacked(path / OPTIMIZER, longest_list=max(16, len(names)))
         return _by_our_names({name: agent[name].shape for name in names}, content)
     except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
-        raise _unreadable(path / OPTIMIZER, error) from None
+        raise CheckpointError(
+            f"{_unreadable(path / OPTIMIZER, error)}; a new run can begin with the weights alone, "
+            "by --init-from"
+        ) from None
 
 
 def _by_our_names(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, Tensor]:
