@@ -1,7 +1,7 @@
 """Weights of the published network, rogue-net 0.1.9, under our names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ _RENAMED += [
     (_RELPOS + r"value_gate_proj\.(\w+)", r"relpos.gate.\1"),
     (_RELPOS + r"relpos_norm\.(\w+)", r"relpos.norm.\1"),
 ]
+# A projection of one type has the type's name in between, which may hold anything.
+_PROJECTION = _RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)"
 _PROJECTIONS = {"kproj": "key_projection", "vproj": "value_projection"}
 _UNUSED = [
     _BLOCK + r"attn\.relpos_encoding\..*",  # every block names again what all of them share
@@ -31,16 +33,53 @@ _EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
 _HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
 
 
-def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the parameters of a published network to those of `RogueNet`.
+def from_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a published network for a `RogueNet` that says the same.
 
-    The three projections of attention become one matrix. Works on gradients as well.
+    With `per_entity_projections` the published network gives its first entity type the sum of the
+    projections of all types, and the others none. These weights say so.
+
+    Args:
+        weights: its state dict, in its order.
+
+    Raises:
+        ValueError: as of `renamed`.
+        RuntimeError: tensors that belong together have other shapes.
+    """
+    weights = dict(weights)
+    for first, *others in projections_by_type(weights):
+        weights[first] = torch.stack([weights[name] for name in (first, *others)]).sum(dim=0)
+        weights.update({name: torch.zeros_like(weights[name]) for name in others})
+    return renamed(weights)
+
+
+def projections_by_type(names: Iterable[str]) -> list[list[str]]:
+    """Which published parameters project relative positions for one entity type each.
+
+    Args:
+        names: of the parameters of a network, in the order of its state dict.
+
+    Returns:
+        The names of those that do the same, in the order of the types.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        if (match := re.fullmatch(_PROJECTION, name)) and match[2] is not None:
+            found.setdefault((match[1], match[3]), []).append(name)
+    return list(found.values())
+
+
+def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is kept by the names of a published network's parameters, by those of `RogueNet`.
+
+    The three projections of attention become one matrix. For weights take `from_published`; this
+    is for their gradients and moments.
 
     Raises:
         ValueError: a parameter is of a part that `RogueNet` does not have, or a projection lacks
             the others of its block.
     """
-    renamed: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in state_dict.items():
         if match := re.fullmatch(_BLOCK + r"attn\.(?:key|query|value)\.(.*)", name):
             block, kind = match.groups()
@@ -48,7 +87,7 @@ def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             parts = [f"backbone.blocks.{block}.attn.{p}.{kind}" for p in ("query", "key", "value")]
             if missing := [part for part in parts if part not in state_dict]:
                 raise ValueError(f"{missing[0]}: missing, but there is {name}")
-            renamed[fused] = torch.cat([state_dict[part] for part in parts])
+            result[fused] = torch.cat([state_dict[part] for part in parts])
             continue
         if any(re.fullmatch(pattern, name) for pattern in _UNUSED):
             continue
@@ -57,16 +96,15 @@ def from_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensor = tensor.to(torch.int64)
         elif new_name.endswith((".mean", ".squares_sum")):
             tensor = tensor.to(torch.float64)
-        renamed[new_name] = tensor
-    return renamed
+        result[new_name] = tensor
+    return result
 
 
 def _rename(name: str) -> str:
     for pattern, replacement in _RENAMED:
         if re.fullmatch(pattern, name):
             return re.sub(pattern, replacement, name)
-    # A projection of one type has the type's name in between, which may hold anything.
-    if match := re.fullmatch(_RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)", name):
+    if match := re.fullmatch(_PROJECTION, name):
         which, entity, parameter = match.groups()
         key = module_key(ALL_TYPES if entity is None else entity)
         return f"relpos.{_PROJECTIONS[which]}.{key}.{parameter}"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
-from rogue_net.published import from_published
+from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT = "state.agent.msgpack"
 OPTIMIZER = "state.optimizer.msgpack"
@@ -51,7 +51,8 @@ def published_moments(path: Path) -> dict[str, Tensor]:
     """The moments of AdamW, by our names of the parameters: `name/exp_avg` and so on.
 
     What is said of the three projections of attention is put together as their weights are, number
-    by number.
+    by number. Projections of relative positions by type begin anew, but for those of the first
+    type: see `from_published`.
 
     Args:
         path: the directory of the checkpoint.
@@ -62,11 +63,14 @@ def published_moments(path: Path) -> dict[str, Tensor]:
     agent = _agent(path)
     names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
     names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
-    content = _unpacked(path / OPTIMIZER, longest_list=max(16, len(names)))
     try:
+        content = _unpacked(path / OPTIMIZER, longest_list=max(16, len(names)))
         return _by_our_names({name: agent[name].shape for name in names}, content)
     except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
-        raise _unreadable(path / OPTIMIZER, error) from None
+        raise CheckpointError(
+            f"{_unreadable(path / OPTIMIZER, error)}; a new run can begin with the weights alone, "
+            "by --init-from"
+        ) from None
 
 
 def _by_our_names(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, Tensor]:
@@ -87,12 +91,15 @@ def _by_our_names(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, T
             raise ValueError(f"{name}: exp_avg_sq: expected squares, got numbers below 0")
         # Of the shape of the parameter, so that it can be put together as the others are.
         moments["step"][name] = torch.full(shapes[name], _count(name, entry["step"]))
-    renamed = {key: from_published(of_key) for key, of_key in moments.items()}
-    for name, steps in renamed["step"].items():
+    for _, *unused in projections_by_type(names):
+        for of_key in moments.values():
+            of_key.update({n: torch.zeros_like(of_key[n]) for n in unused if n in of_key})
+    ours = {key: renamed(of_key) for key, of_key in moments.items()}
+    for name, steps in ours["step"].items():
         if (steps != steps.flatten()[:1]).any():
             raise ValueError(f"{name}: expected one number of steps, got several")
-        renamed["step"][name] = steps.flatten()[0].clone()
-    return {f"{name}/{key}": t for key, of_key in renamed.items() for name, t in of_key.items()}
+        ours["step"][name] = steps.flatten()[0].clone()
+    return {f"{name}/{key}": t for key, of_key in ours.items() for name, t in of_key.items()}
 
 
 def _count(name: str, value: Any) -> float:

@@ -16,7 +16,7 @@ from entity_env import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.published import from_published
+from rogue_net.published import from_published, renamed
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
@@ -70,7 +70,7 @@ def load_case(name: str) -> PublishedCase:
         net,
         batch,
         {name: torch.from_numpy(data[f"chosen/{name}"]).reshape(-1) for name in actions},
-        from_published(_tensors(data, "grad/")),
+        renamed(_tensors(data, "grad/")),
         {key.removeprefix("out/"): v for key, v in data.items() if key.startswith("out/")},
     )
 

@@ -16,7 +16,7 @@ from entity_env import Entity, ObsSpace
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, TranslationConfig
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm
-from rogue_net.published import from_published
+from rogue_net.published import from_published, renamed
 from tests.rogue_net.nets import ACTIONS, batch_of, frame, net_of, policy_loss
 
 UNIFORMS = {"move": torch.full((5,), 0.5), "pick": torch.full((5,), 0.5), "plan": torch.zeros(3)}
@@ -448,6 +448,22 @@ def test_published_names_with_dots_become_ours() -> None:
     ]
 
 
+def test_published_projections_by_type_say_what_they_said() -> None:
+    """Row B36: the first type had all of them, the others none."""
+    shared = "backbone.relpos_encoding.kproj."
+    types = ["b", "a.c", "a"]
+    published = {f"{shared}{name}.bias": torch.tensor([2.0**k]) for k, name in enumerate(types)}
+    ours = [f"relpos.key_projection.{module_key(name)}.bias" for name in types]
+    converted = from_published(published)
+    assert [(name, tensor.item()) for name, tensor in converted.items()] == [
+        (ours[0], 7.0),
+        (ours[1], 0.0),
+        (ours[2], 0.0),
+    ]
+    assert [tensor.item() for tensor in renamed(published).values()] == [1.0, 2.0, 4.0]
+    assert [tensor.item() for tensor in published.values()] == [1.0, 2.0, 4.0]
+
+
 def test_published_relative_positions_become_ours() -> None:
     """Blocks name the shared encoding again, and buffers that follow from the configuration."""
     shared = "backbone.relpos_encoding."
@@ -460,11 +476,11 @@ def test_published_relative_positions_become_ours() -> None:
         )
     }
     published["backbone.blocks.0.attn.relpos_encoding.keys.weight"] = torch.ones(1)
-    renamed = from_published(published)
-    assert list(renamed) == [
+    ours = from_published(published)
+    assert list(ours) == [
         *["relpos.keys", "relpos.values", "relpos.gate.bias", "relpos.norm.count"],
         "relpos.key_projection./.weight",
         f"relpos.value_projection.{module_key('a.b')}.bias",
         f"relpos.value_projection.{module_key('weight')}.weight",
     ]
-    assert renamed["relpos.norm.count"].dtype == torch.int64
+    assert ours["relpos.norm.count"].dtype == torch.int64
