@@ -31,7 +31,11 @@ class RunningTrainer(Protocol):
         """Let the run end after the running update."""
 
     def save(self) -> Path | None:
-        """Save the run now; where, None without a `checkpoint_dir`."""
+        """Save the run now; where, None without a `checkpoint_dir`.
+
+        In `on_update_end` and `on_eval_end` None: it is made when what is told there is counted,
+        and `on_checkpoint` tells where.
+        """
 
 
 class Callback:

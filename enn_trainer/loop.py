@@ -1,7 +1,7 @@
 """The training loop: rollout, returns, optimisation, again."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal, Self
 
@@ -14,7 +14,7 @@ from enn_trainer.cloning.bc_term import bc_of_update, open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
-from enn_trainer.errors import ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluate import scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
@@ -120,7 +120,10 @@ class Trainer:
         self._asked_to_stop: str | None = None
         self._told_path: Path | None = None
         self._is_updating = False
+        self._is_telling = False
+        self._is_save_wished = False
         self._is_given_up = False
+        self._has_failed = False
         with ExitStack() as stack, _settings(self.config):
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
@@ -140,7 +143,6 @@ class Trainer:
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
-            self.manager.begin()
             stack.enter_context(self.manager.asking_before_saves(self._take_episodes))
             self._begin()
             self._stack = stack.pop_all()
@@ -158,7 +160,7 @@ class Trainer:
         if is_new and not self.manager.has_input_statistics:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
         if not self.manager.is_resumed_in_place:
-            self.manager.save("begin")  # so that there is always a save to go on from
+            self.manager.begin()
         # So that a resumed run begins with what holds at its step.
         follow_schedules(self.config, self.state)
 
@@ -182,9 +184,12 @@ class Trainer:
 
         Raises:
             NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+            CheckpointError: a save that a callback asked for cannot be written.
         """
         with self._at_work():
-            return self._update()
+            metrics = self._update()
+            self._save_as_wished()
+            return metrics
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
         """Evaluate now; the metrics by tag.
@@ -195,16 +200,23 @@ class Trainer:
 
         Raises:
             ConfigError: the configuration has no `eval`, or the settings cannot be used.
+            CheckpointError: a save that a callback asked for cannot be written.
         """
         if settings is None and self.config.eval is None:
             raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
         with self._at_work():
-            if settings is None:
-                return self._evaluate()
-            return scalars_of(self._evaluator.measure_with(settings))
+            if settings is not None:
+                return scalars_of(self._evaluator.measure_with(settings))
+            metrics = self._evaluate()
+            self._save_as_wished()
+            return metrics
 
     def save(self) -> Path | None:
         """Save the run now; where, None without a `checkpoint_dir`.
+
+        Asked for in `on_update_end` or `on_eval_end`, the save is made when the metrics are counted
+        and conditions were asked, after an evaluation that is due: None, and `on_checkpoint` tells
+        where it is.
 
         Raises:
             ValueError: an update is under way.
@@ -215,6 +227,9 @@ class Trainer:
                 "save: expected to be called between updates, as in on_update_end, got a call in "
                 "the middle of one, when half of it is learnt"
             )
+        self._is_save_wished = self._is_telling
+        if self._is_telling:
+            return None
         self._saved(self.manager.wait())
         return self._saved(self.manager.save("asked for", self._run.measured))
 
@@ -233,7 +248,7 @@ class Trainer:
         Raises:
             ConfigError: `stop` looks at evaluations, and there are none.
             NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
-            CheckpointError: the end of the run cannot be saved.
+            CheckpointError: the end of the run, or what a callback asked for, cannot be saved.
         """
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
@@ -251,8 +266,11 @@ class Trainer:
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()  # before the save, which tells how good it is
                 self._saved(self.manager.wait())
-                is_over = True  # what cannot be saved now is not tried again
-                self._save_at_end(why, "interrupted" if interrupted else "end")
+                try:
+                    self._save_at_end(why, "interrupted" if interrupted else "end")
+                except CheckpointError:
+                    is_over = True  # what cannot be written now is not tried again
+                    raise
             except BaseException as error:
                 try:
                     if not (is_over or isinstance(error, KeyboardInterrupt)):
@@ -276,6 +294,7 @@ class Trainer:
             why = self._why_over(stop)  # before it is saved what conditions remember
             if why is None and not self._run.eval_is_due():  # which comes before the save
                 with self._run.spans.span("checkpoint"):
+                    self._save_as_wished()
                     path = self.manager.step(self._run.measured)
                 self._saved(path)
         return why
@@ -309,7 +328,8 @@ class Trainer:
         self._obs = rollout.next_obs
         metrics = run.end_update(rollout, losses, rates)
         run.measure(metrics)
-        self._callbacks.on_update_end(self, metrics)
+        with self._telling():
+            self._callbacks.on_update_end(self, metrics)
         run.tell_update(rollout, metrics)
         follow_schedules(self.config, state)
         return metrics
@@ -361,7 +381,8 @@ class Trainer:
             self._run.advance_eval_clock()
         metrics = scalars_of(suites)
         self._run.measure(metrics)
-        self._callbacks.on_eval_end(self, metrics)
+        with self._telling():
+            self._callbacks.on_eval_end(self, metrics)
         self._run.tell_eval(suites, metrics)
         return metrics
 
@@ -391,25 +412,47 @@ class Trainer:
 
     def _save_at_end(self, why: str, kept_as: Literal["end", "interrupted"]) -> None:
         """Save the run, unless that would lose episodes which the newest save can go on with."""
-        newest = self.manager.newest_save()
-        if self._is_given_up and self.state.envs is not None and newest is not None:
+        self._is_save_wished = False  # this is that save
+        newest = self.manager.newest_save() if self._is_given_up else None
+        if newest is not None and self.state.envs is not None:
             self._run.keep(why, newest)
         else:
             self._saved(self._run.save(why, kept_as))
 
     def _save_after_failure(self) -> None:
         """Keep what was learnt before the update that failed; the environments are not trusted."""
-        self._obs = None
-        with suppress(Exception):  # what is raised already is what matters
-            self._saved(self.manager.wait())
-            self._saved(self._run.save("failed", "failed"))
+        self._obs, self._has_failed = None, True
+        try:
+            with suppress(Exception):  # what is raised already is what matters
+                self._saved(self.manager.wait())
+            with suppress(Exception):  # also if an earlier save failed
+                self._saved(self._run.save("failed", "failed"))
+        finally:
+            self._has_failed = False
+
+    def _save_as_wished(self) -> None:
+        """Save if a hook asked for it."""
+        if self._is_save_wished:
+            self.save()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Hooks are told of metrics that are not counted yet, so that nothing is saved."""
+        self._is_telling = True
+        try:
+            yield
+        finally:
+            self._is_telling = False
 
     def _tell_minibatch(self, done: Sums) -> None:
         if len(self._callbacks):  # the numbers have to come from the device
             self._callbacks.on_minibatch(self, done.means())
 
     def _save_callbacks(self) -> None:
-        self._callbacks.save_states(self.state.memory)
+        # A failed run is saved without the states of callbacks rather than not at all: with those
+        # of the save before.
+        with suppress(Exception) if self._has_failed else nullcontext():
+            self._callbacks.save_states(self.state.memory)
 
     def _saved(self, path: Path | None) -> Path | None:
         if path is not None and path != self._told_path:

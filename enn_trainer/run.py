@@ -127,7 +127,7 @@ class Run:
         self._warn_of_unknown("stop", condition.keys())
         memory = self.state.memory
         # A run that is resumed is asked once more than one that went on, without news.
-        number = memory["asked"] = memory.get("asked", -1) + bool(fresh)
+        number = memory["asked"] = memory.get("asked", 0) + bool(fresh)
         now = Now(self.state.step, self.state.time_used, self.metrics, fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
 

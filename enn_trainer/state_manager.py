@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -189,12 +189,25 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return self._resumed
 
     def begin(self) -> None:
-        """The run begins, as nothing can be refused any more: what it replaces is set aside."""
-        if self.existing != "replace" or self.checkpoint_dir is None:
-            return
-        aside = existing_run.set_aside(self.checkpoint_dir)
-        self.existing = "continue"
-        self._saver.forget()
+        """Save a run that begins, so that there is always a save to go on from.
+
+        Nothing can be refused any more: what it replaces is set aside.
+
+        Raises:
+            CheckpointError: it could not be written; what was there is where it was.
+        """
+        aside = None
+        if self.existing == "replace" and self.checkpoint_dir is not None:
+            aside = existing_run.set_aside(self.checkpoint_dir)
+            self._saver.forget()
+        try:
+            self.save("begin")
+        except CheckpointError:
+            if aside is not None:
+                existing_run.put_back(aside)
+            raise
+        if self.existing == "replace":
+            self.existing = "continue"
         if aside is None:
             return
         self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
@@ -226,12 +239,17 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             yield
             return
         saves.make_run_dir(self.checkpoint_dir)
-        with run_lock(self.checkpoint_dir, self.say):
+        with ExitStack() as lock:
+            lock.enter_context(run_lock(self.checkpoint_dir, self.say))
             self._refuse_newer(self.checkpoint_dir)
             try:
                 yield
             finally:
-                self.wait()
+                try:
+                    self.wait()
+                except KeyboardInterrupt:  # whoever has the lock removes what is half written
+                    self._saver.after_writing(lock.pop_all().close)
+                    raise
 
     @contextmanager
     def asking_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
@@ -292,9 +310,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return {"version": self.config_cls.version(), **asdict(self.config)}
 
     def newest_save(self) -> Path | None:
-        """The newest save of the run in `checkpoint_dir`, if there is one."""
+        """The newest valid save of the run in `checkpoint_dir`, if there is one."""
         paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
-        return paths[0] if paths else None
+        return next((path for path in paths if saves.is_valid(path)), None)
 
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
         """The run as it is now, with what was measured at this step."""
@@ -316,12 +334,16 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return copied(self.config, self.state)
 
     def _refuse_newer(self, run_dir: Path) -> None:
-        """Refuse to go on from a save that another process went on from after it was chosen."""
-        if self._state is not None or self.existing == "replace":
+        """Refuse to go on from a save that another run went on from after it was chosen."""
+        if self.existing == "replace":
             return
         ours = self.resumed_from if self.is_resumed_in_place else None
         for path in saves.saved_paths(run_dir):
-            if ours is not None and path.name == ours.path.name:
+            if self._state is not None:  # also one that went on in this process, with its own saves
+                is_known = int(path.name.removeprefix("step-")) <= self._state.step
+            else:
+                is_known = ours is not None and path.name == ours.path.name
+            if is_known:
                 return
             if saves.is_valid(path):
                 raise CheckpointError(

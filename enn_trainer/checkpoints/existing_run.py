@@ -98,6 +98,25 @@ def set_aside(run_dir: Path) -> Path | None:
     return aside
 
 
+def put_back(aside: Path) -> None:
+    """Undo `set_aside`, unless another run is there already.
+
+    Raises:
+        CheckpointError: what was set aside cannot be moved.
+    """
+    run_dir = aside.parent
+    if saves_of(run_dir):
+        return
+    try:
+        for path in sorted(aside.iterdir(), reverse=True):
+            path.rename(run_dir / path.name)
+        aside.rmdir()
+    except OSError as error:
+        raise CheckpointError(
+            f"--force: {aside} cannot be put back: {error.strerror}; what was not moved is there"
+        ) from None
+
+
 def _new_folder(run_dir: Path) -> Path:
     base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
     for i in range(1, 1000):

@@ -18,6 +18,7 @@ INDEX = "index.json"
 DELETING = ".deleting-"
 NEWEST = "newest"
 PINNED = "pinned"
+WRITTEN = "just written"
 
 Manifests: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What manifests say, by the name of the save."""
@@ -92,6 +93,7 @@ def prune(
     policy: CheckpointConfig,
     dry_run: bool = False,
     known: "Verified | None" = None,
+    written: str | None = None,
 ) -> Pruned:
     """Delete the saves that nothing keeps, and write the index anew.
 
@@ -103,6 +105,7 @@ def prune(
         policy: the settings.
         dry_run: whether to delete nothing and only say what would go.
         known: remembers between calls what was verified.
+        written: the name of a save that was just written, which stays.
 
     Raises:
         CheckpointError: it is not known what is pinned, and nothing is deleted; or a save cannot
@@ -116,6 +119,8 @@ def prune(
         except CheckpointError as error:
             raise CheckpointError(f"no save is deleted, as pins cannot be read: {error}") from None
         reasons = reasons_to_keep(saves, policy, pins)
+        if written is not None and reasons.get(written) == []:
+            reasons[written] = [WRITTEN]
         kept = Pruned(
             {name: saves[name] for name in saves if not reasons[name]},
             {name: why for name, why in reasons.items() if why},

@@ -28,12 +28,14 @@ class RunSaver:
         self._last_save_s = time.monotonic()
         self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
         self._is_failing = False
+        self._is_prune_failing = False
         self._num_failed = 0
         self._numbers: dict[str, float] = {}
 
     def step(self, run: Saveable) -> Path | None:
         """Begin to save if a save is due; the save that has become complete since the last call."""
-        path = self._told(self._writer.poll())
+        landed = self._writer.wait() if self._manifests is None else self._writer.poll()
+        path = self._told(landed)
         reasons = self._reasons(run)
         if self._writer.is_busy and _cannot_wait(run, reasons):
             path = self._told(self._writer.wait())
@@ -66,7 +68,12 @@ class RunSaver:
 
     def forget(self) -> None:
         """The run is in another folder from now on."""
+        self.wait()
         self._manifests = None
+
+    def after_writing(self, act: Callable[[], None]) -> None:
+        """Do something as soon as nothing is being written, without waiting for that."""
+        self._writer.after_writing(act)
 
     def take_numbers(self) -> dict[str, float]:
         """What was measured of saves since the last call, by tag."""
@@ -75,8 +82,8 @@ class RunSaver:
 
     def _reasons(self, run: Saveable) -> list[str]:
         """Why the run should be saved now; nothing if it need not be, or is."""
-        if self._manifests is None:
-            self._manifests = checkpoint.read_manifests(run.run_dir)
+        if self._manifests is None:  # not yet, or a save failed; none is being written
+            self._manifests = self._writer.manifests(run.run_dir)
         name = checkpoint.save_name(run.step)
         since_s = time.monotonic() - self._last_save_s
         interval_s = run.policy.every_seconds
@@ -103,11 +110,15 @@ class RunSaver:
             self._say(note)
         if landed.failure is not None and not self._is_failing:
             self._say(f"{landed.failure}; training goes on, and saving is tried again")
+        if landed.not_pruned is not None and not self._is_prune_failing:
+            self._say(f"{landed.not_pruned}; training goes on, and is saved")
         self._count(landed)
         return landed.path
 
     def _count(self, landed: Landed) -> None:
-        self._is_failing = landed.failure is not None
+        self._is_failing = landed.path is None
+        if landed.path is not None:
+            self._is_prune_failing = landed.not_pruned is not None
         self._num_failed += self._is_failing
         self._manifests = landed.manifests
         self._numbers["checkpoint/failed"] = float(self._num_failed)

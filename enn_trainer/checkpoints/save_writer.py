@@ -39,7 +39,8 @@ class Landed:
 
     Attributes:
         path: where it is; None if it could not be written.
-        failure: what could not be written or removed, in words.
+        failure: why it could not be written, in words.
+        not_pruned: why no others could be removed, in words.
         notes: what else a person should know.
         manifests: of all saves that are kept, by name; None if that is not known.
         num_bytes: of its files.
@@ -49,6 +50,7 @@ class Landed:
 
     path: Path | None = None
     failure: str | None = None
+    not_pruned: str | None = None
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, Mapping[str, Any]] | None = None
     num_bytes: int = 0
@@ -63,12 +65,18 @@ class SaveWriter:
     def __init__(self) -> None:
         self._known = Verified()
         self._thread: threading.Thread | None = None
-        self._landed = Landed()
+        self._landed: Landed | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether a save was begun that nobody has asked for since."""
-        return self._thread is not None
+        return self._landed is not None
+
+    def manifests(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
+        """Of all valid saves of a run, by name; the writer is not busy."""
+        assert not self.is_busy
+        saves = self._known.saves(checkpoint.saved_paths(run_dir))
+        return {saved.path.name: saved.manifest for saved in saves}
 
     def begin(self, run: Saveable, why: str, contents: Mapping[str, Contents]) -> None:
         """Begin to write a copy of a run; the writer is not busy."""
@@ -77,23 +85,41 @@ class SaveWriter:
         # No daemon: a program that ends by itself ends when the save is complete.
         arguments = (run, why, contents, self._landed)
         self._thread = threading.Thread(target=self._write, args=arguments, name="save")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no more threads: training waits
+            self._thread = None
+            self._write(*arguments)
 
     def poll(self) -> Landed | None:
         """The save that is over since the last call, if there is one."""
-        if self._thread is None or self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             return None
         return self.wait()
 
     def wait(self) -> Landed | None:
         """Wait until nothing is being written; the save that is over since the last call."""
-        if self._thread is None:
+        if self._landed is None:
             return None
-        self._thread.join()
-        self._thread = None
-        if self._landed.bug is not None:
-            raise self._landed.bug
-        return self._landed
+        if self._thread is not None:
+            self._thread.join()
+        landed, self._landed, self._thread = self._landed, None, None
+        if landed.bug is not None:
+            raise landed.bug
+        return landed
+
+    def after_writing(self, act: Callable[[], None]) -> None:
+        """Do something as soon as nothing is being written, without waiting for that."""
+        writing = self._thread
+        if writing is None:
+            act()
+            return
+
+        def wait_and_act() -> None:
+            writing.join()
+            act()
+
+        threading.Thread(target=wait_and_act, name="after save").start()
 
     def _write(
         self, run: Saveable, why: str, contents: Mapping[str, Contents], landed: Landed
@@ -105,15 +131,19 @@ class SaveWriter:
             saved = checkpoint.save(
                 run.run_dir, run.step, files, why, run.facts, landed.notes.append
             )
-            landed.path = saved.path
             if not checkpoint.holds(saved, WEIGHTS, files[WEIGHTS]):
                 landed.notes.append(
                     f"{saved.path}: there already, with other weights; a save is never changed"
                 )
             self._known.remember(saved)
-            landed.manifests = prune(run.run_dir, run.policy, known=self._known).manifests
+            landed.path = saved.path
+            pruned = prune(run.run_dir, run.policy, known=self._known, written=saved.path.name)
+            landed.manifests = pruned.manifests
         except (CheckpointError, OSError) as error:
-            landed.failure = str(error)
+            if landed.path is None:
+                landed.failure = str(error)
+            else:
+                landed.not_pruned = str(error)
         except Exception as error:  # raised again where the run is
             landed.bug = error
         landed.write_ms = (time.perf_counter() - start) * 1e3

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -19,8 +20,10 @@ from enn_trainer.checkpoints.resume_changes import FIXED, FREE, changes, fixed, 
 from enn_trainer.cli import run as enn
 from enn_trainer.config import BCConfig, EvalConfig
 from enn_trainer.settings.config_io import load_config
+from entity_env import Observation
 from rogue_net import RogueNetConfig
 from tests.enn_trainer import test_train
+from tests.enn_trainer.checkpoints.failing_disk import failing_disk
 from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
 from tests.enn_trainer.one_line import refused
 from tests.enn_trainer.test_train import SMALL
@@ -175,7 +178,35 @@ def test_nothing_is_set_aside_for_a_run_that_fails_to_begin(tmp_path: Path) -> N
     assert enn(command(tmp_path, "capture_samples=a.rec")) == 0
     before = tree(tmp_path / "run")
     assert enn(command(tmp_path, "capture_samples=a.rec", "--force")) == 2
-    assert tree(tmp_path / "run") == before
+    assert tree(tmp_path / "run") == {**before, ".lock": ANY}
+
+
+class NoReset(Meadow):
+    """A world that cannot begin."""
+
+    def reset(self) -> Observation:
+        raise ZeroDivisionError("mine")
+
+
+def test_nothing_is_set_aside_for_a_world_that_cannot_begin(tmp_path: Path) -> None:
+    train(manager(tmp_path, "continue"), Meadow)
+    before = tree(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(manager(tmp_path, "replace"), NoReset)
+    assert tree(tmp_path / "run") == {**before, ".lock": ANY}
+
+
+def test_what_was_set_aside_is_put_back_if_the_new_run_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(manager(tmp_path, "continue"), Meadow)
+    before = tree(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        failing_disk(patch, lambda call: True)
+        with pytest.raises(CheckpointError, match="No space left"):
+            train(manager(tmp_path, "replace"), Meadow)
+    assert tree(tmp_path / "run") == {**before, ".lock": ANY}
+    assert not list((tmp_path / "run").glob(".replaced-*"))
 
 
 def test_force_may_start_from_a_save_of_the_run_that_it_replaces(

@@ -26,7 +26,7 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints import checkpoint, save_writer
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns
 from entity_env import Observation
@@ -560,3 +560,146 @@ def test_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
     assert process.wait(100) == 0, said
     assert said == ""
     assert load_checkpoint(tmp_path / "run").state.step == 2400
+
+
+class SavesAt(Callback):
+    """Asks for a save in the hooks that tell metrics."""
+
+    def __init__(self, *at: int) -> None:
+        self.at = at
+        self.saves: list[Path] = []
+        self.got: list[Path | None] = []
+
+    def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        metrics["mine"] = float(trainer.state.step)
+        if trainer.state.step in self.at:
+            self.got.append(trainer.save())
+
+    def on_eval_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        metrics["eval/mine"] = -float(trainer.state.step)
+
+    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+        self.saves.append(path)
+
+
+def test_a_save_that_a_hook_asks_for_is_of_one_moment(tmp_path: Path) -> None:
+    """The metrics of its step, in the state as well, and an evaluation that is due with it."""
+    saves = SavesAt(24, 48)
+    settings = ["eval.steps=4", "eval.interval=48", "total_timesteps=96"]
+    train(
+        manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run"), Meadow, callbacks=[saves]
+    )
+    assert saves.got == [None, None]
+    assert [path.name for path in saves.saves] == [f"step-{s:012d}" for s in (24, 48, 96)]
+    for step in (24, 48):
+        saved = load_checkpoint(tmp_path / "run" / f"step-{step:012d}")
+        assert saved.resumed_from is not None
+        told = saved.resumed_from.manifest
+        assert told["why"] == "asked for"
+        assert told["metrics"]["mine"] == step
+        assert told["metrics"].get("eval/mine") == (-48 if step == 48 else None)
+        assert saved.state.metrics["mine"] == step
+
+
+def test_a_save_that_a_hook_asks_for_is_made_by_single_steps(tmp_path: Path) -> None:
+    saves = SavesAt(24)
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with Trainer(manager, Meadow, callbacks=[saves]) as trainer:
+        trainer.step()
+        assert [path.name for path in saves.saves] == ["step-000000000024"]
+        trainer.step()
+    assert len(saves.saves) == 1
+
+
+def test_a_run_saved_by_a_hook_stops_where_the_straight_one_does(tmp_path: Path) -> None:
+    """From the first update on, what conditions remember is of its step, and can be read."""
+    stop = stop_conditions.Plateaus("losses/entropy", patience=2, rtol=10.0)
+    straight = train(manager_of(tmp_path, "total_timesteps=960"), Clockwork, stop=stop)
+    assert straight.step == 24 * 3
+    for at in (24, 48):
+        folder = tmp_path / f"run-{at}"
+        manager = manager_of(tmp_path, "total_timesteps=960", checkpoint_dir=folder)
+        train(manager, Clockwork, callbacks=[SavesAt(at)], stop=stop)
+        resumed = StateManager(
+            overrides=[f"data_dir={tmp_path}"], init_path=folder / f"step-{at:012d}"
+        )
+        assert resumed.state.memory["asked"] == at // 24
+        assert train(resumed, Clockwork, stop=stop).step == straight.step
+
+
+def test_conditions_asked_without_news_can_be_saved(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with Trainer(manager, Meadow) as trainer:
+        trainer.run(stop_conditions.Steps(0))
+        assert trainer.state.step == 0
+        trainer.step()
+        trainer.save()
+    assert load_checkpoint(tmp_path / "run").state.memory["asked"] == 0
+
+
+def manifest_of(run_dir: Path) -> Mapping[str, Any]:
+    return checkpoint.find(run_dir).manifest
+
+
+def test_environments_that_fail_at_the_end_cost_only_their_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("mine")
+
+    class Breaks(Callback):
+        def on_train_start(self, trainer: Trainer) -> None:
+            monkeypatch.setattr("enn_trainer.loop.take_episodes", fail)
+
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(manager, Meadow, callbacks=[Breaks()])
+    assert manifest_of(tmp_path / "run")["step"] == 72
+    assert manifest_of(tmp_path / "run")["why"] == "failed"
+
+
+def test_a_callback_that_cannot_say_its_state_costs_only_that(tmp_path: Path) -> None:
+    """It is saved as it was the last time that it could."""
+
+    class Breaks(Callback):
+        name = "breaks"
+        updates = 0
+
+        def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            self.updates += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            if self.updates > 2:
+                raise ZeroDivisionError("mine")
+            return {"updates": self.updates}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.updates = state["updates"]
+
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(manager, Meadow, callbacks=[Breaks()])
+    saved = load_checkpoint(tmp_path / "run").state
+    assert manifest_of(tmp_path / "run")["why"] == "failed"
+    assert (saved.step, saved.memory["callbacks"]) == (72, {"breaks": {"updates": 0}})
+
+
+def test_a_failed_run_is_saved_also_if_an_earlier_save_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails(Callback):
+        def on_update_start(self, trainer: Trainer) -> None:
+            if trainer.state.step == 24:
+                monkeypatch.setattr(save_writer, "prune", lambda *_, **__: 1 / 0)
+                trainer.manager.save_interval_s = 1e-9
+                assert trainer.manager.step() is None
+
+        def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            if trainer.state.step == 48:
+                raise KeyError("mine")
+
+    manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
+    with pytest.raises(KeyError, match="mine"):
+        train(manager, Meadow, callbacks=[Fails()])
+    manifest = manifest_of(tmp_path / "run")
+    assert (manifest["step"], manifest["why"]) == (48, "failed")

@@ -12,6 +12,7 @@ import torch
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.checkpoints import checkpoint, disk, keep
+from enn_trainer.checkpoints.save_writer import SaveWriter
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
 from tests.enn_trainer.resuming import assert_same
@@ -62,6 +63,9 @@ class SlowDisk:
 
     def let_go(self) -> None:
         self._go.set()
+
+    def hold(self) -> None:
+        self._go.clear()
 
     def __exit__(self, *_: object) -> None:
         self.let_go()
@@ -344,10 +348,10 @@ def test_run_on_a_disk_that_fails_once_goes_on(
     """Writing, of which every third operation fails in turn; and deleting and the index, each."""
     manager = manager_of(tmp_path, ALWAYS, "checkpoint.keep=1")
     run_dir = tmp_path / "run"
-    number, rounds, calls = 0, 0, 1
+    number, num_failed, calls = 0, 0, 1
     with Trainer(manager, Meadow) as trainer:
         while number < calls:
-            number, rounds = number + (3 if number < 18 else 1), rounds + 1
+            number += 3 if number < 18 else 1
             trainer.step()
             with monkeypatch.context() as patch:
                 failing = failing_disk(patch, lambda call: call == number)  # noqa: B023 (of now)
@@ -362,17 +366,19 @@ def test_run_on_a_disk_that_fails_once_goes_on(
             failed = trainer.step()["checkpoint/failed"]
             said = [line for line in capsys.readouterr().out.splitlines() if "No space" in line]
             if number < calls:
-                assert failed == rounds
+                num_failed += path is None
+                assert failed == num_failed, "what is saved is no failure, whatever is left over"
                 assert len(said) == 1
                 assert "training goes on" in said[0]
                 assert str(run_dir) in said[0]
             else:
-                assert (failed, said) == (rounds - 1, []), "no operation is left to fail"
+                assert (failed, said) == (num_failed, []), "no operation is left to fail"
             manager.step()
             assert manager.wait() == run_dir / f"step-{trainer.state.step:012d}"
             assert rubbish(run_dir) == []
             assert steps(run_dir) == [trainer.state.step]
     assert number >= 20
+    assert num_failed >= 5
 
 
 def test_disk_that_stays_full_is_told_of_once_and_the_end_of_the_run_fails(
@@ -440,3 +446,120 @@ def test_close_waits_for_what_is_being_written(
         manager.step()
         assert steps(tmp_path / "run") == [0]
     assert steps(tmp_path / "run") == [0, 24]
+
+
+def test_pins_that_cannot_be_read_switch_no_saving_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is deleted then, which is told once."""
+    manager = manager_of(tmp_path, ALWAYS, "checkpoint.keep=1")
+    with Trainer(manager, Meadow) as trainer:
+        (tmp_path / "run" / "pins.json").write_text("{")
+        for _ in range(3):
+            numbers = trainer.step()
+            manager.step()
+            manager.wait()
+        assert numbers["checkpoint/failed"] == 0
+    assert steps(tmp_path / "run") == [0, 24, 48, 72]
+    said = capsys.readouterr().out
+    assert said.count("no save is deleted, as pins cannot be read") == 1
+
+
+def test_damaged_saves_of_a_resumed_run_are_made_anew(tmp_path: Path) -> None:
+    """Gone on with from 24, the run comes by its damaged save of 48 again."""
+    settings = [ALWAYS, "checkpoint.keep=9"]
+    train(manager_of(tmp_path, *settings), Meadow)
+    for step in (48, 72):
+        weights = tmp_path / "run" / f"step-{step:012d}" / "state.agent.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+    train(manager_of(tmp_path, *settings), Meadow)
+    found = checkpoint.saved_paths(tmp_path / "run")
+    assert [checkpoint.verify(path).step for path in found] == [72, 48, 24, 0]
+
+
+def test_a_save_is_made_without_a_thread_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    manager = manager_of(tmp_path, ALWAYS)
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            assert manager.step() is None
+        assert steps(tmp_path / "run") == [0, 24]
+        assert manager.wait() == tmp_path / "run" / "step-000000000024"
+        trainer.step()
+        assert trainer.save() == tmp_path / "run" / "step-000000000048"
+
+
+def test_folder_stays_locked_until_nothing_is_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if waiting for that is cut short, as whoever comes next removes what is half done."""
+    manager = manager_of(tmp_path, NEVER)
+    with SlowDisk(monkeypatch) as slow:
+        slow.let_go()
+        trainer = Trainer(manager, Meadow)
+        trainer.step()
+        slow.hold()
+        manager.save_interval_s = 1e-9
+        manager.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(SaveWriter, "wait", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.close()
+        with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
+            Trainer(manager_of(tmp_path), Meadow)
+        slow.let_go()
+        for thread in threading.enumerate():
+            if thread.name in ("save", "after save"):
+                thread.join(60)
+    assert steps(tmp_path / "run") == [0, 24]
+    with Trainer(manager_of(tmp_path), Meadow) as trainer:
+        assert trainer.state.step == 24
+
+
+def _interrupted(writer: SaveWriter) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_save_that_was_just_written_stays(tmp_path: Path) -> None:
+    """Also if newer ones are there that are not known to this process."""
+    manager = manager_of(tmp_path, "checkpoint.keep=1")
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        checkpoint.save(tmp_path / "run", 99, FILES, "another process")
+        assert trainer.save() == tmp_path / "run" / "step-000000000024"
+    assert steps(tmp_path / "run") == [24, 99]
+
+
+def test_a_trainer_whose_run_went_on_elsewhere_is_refused(tmp_path: Path) -> None:
+    """It would save what is older than what is there; one that went on by itself is not."""
+    manager = manager_of(tmp_path, "checkpoint.keep=1")
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        trainer.save()
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        trainer.save()
+    with Trainer(manager_of(tmp_path), Meadow) as other:
+        other.step()
+        other.save()
+    with pytest.raises(CheckpointError, match="another process saved step-000000000072 while"):
+        Trainer(manager, Meadow)
+    assert steps(tmp_path / "run") == [72]
+    checkpoint.verify(tmp_path / "run" / "step-000000000072")
+
+
+def test_newest_save_is_a_valid_one(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        newest = trainer.save()
+        assert newest is not None
+        assert manager.newest_save() == newest
+        (newest / "manifest.json").write_text("{")
+        assert manager.newest_save() == tmp_path / "run" / "step-000000000000"
