@@ -10,7 +10,7 @@ from typing import Any, final
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.keep import Verified, prune
-from enn_trainer.checkpoints.state_files import WEIGHTS, Contents, as_bytes
+from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.errors import CheckpointError
 
 
@@ -30,7 +30,7 @@ class Saveable:
     step: int
     facts: Mapping[str, Any]
     policy: CheckpointConfig
-    copy: Callable[[], Mapping[str, Contents]]
+    copy: Callable[[], Mapping[str, FileContent]]
 
 
 @dataclass
@@ -70,7 +70,7 @@ class SaveWriter:
         """Whether a save was begun that nobody has asked for since."""
         return self._thread is not None
 
-    def begin(self, run: Saveable, why: str, contents: Mapping[str, Contents]) -> None:
+    def begin(self, run: Saveable, why: str, contents: Mapping[str, FileContent]) -> None:
         """Begin to write a copy of a run; the writer is not busy."""
         assert not self.is_busy
         self._landed = Landed()
@@ -96,7 +96,7 @@ class SaveWriter:
         return self._landed
 
     def _write(
-        self, run: Saveable, why: str, contents: Mapping[str, Contents], landed: Landed
+        self, run: Saveable, why: str, contents: Mapping[str, FileContent], landed: Landed
     ) -> None:
         start = time.perf_counter()
         try:
@@ -106,10 +106,6 @@ class SaveWriter:
                 run.run_dir, run.step, files, why, run.facts, landed.notes.append
             )
             landed.path = saved.path
-            if not checkpoint.holds(saved, WEIGHTS, files[WEIGHTS]):
-                landed.notes.append(
-                    f"{saved.path}: there already, with other weights; a save is never changed"
-                )
             self._known.remember(saved)
             landed.manifests = prune(run.run_dir, run.policy, known=self._known).manifests
         except (CheckpointError, OSError) as error:

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from enn_trainer import CheckpointError
+from enn_trainer import CheckpointError, load_checkpoint
 from enn_trainer.checkpoints import checkpoint as saves
+from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 
@@ -106,3 +108,35 @@ def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=path):
         saves.find(tmp_path / path)
+
+
+def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path) -> None:
+    """Not even a damaged one: it is of another run."""
+    saves.save(tmp_path, 1, FILES, "first")
+    (tmp_path / saves.save_name(2)).mkdir()
+    for step in (1, 2):
+        with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected none, it is there"):
+            saves.save(tmp_path, step, FILES, "second", must_be_new=True)
+    assert saves.verify(tmp_path / saves.save_name(1)).manifest["why"] == "first"
+    assert saves.save(tmp_path, 3, FILES, "third", must_be_new=True).step == 3
+
+
+def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_path: Path) -> None:
+    manager, said = load_checkpoint(NEWEST), list[str]()
+    manager.say = said.append
+    for _ in range(2):
+        manager.checkpoint(str(tmp_path / "not" / "there"))
+    assert not said
+    (saved,) = saves.saved_paths(tmp_path / "not" / "there")
+    before = saves.verify(saved).manifest
+    with torch.no_grad():
+        next(iter(manager.state.agent.parameters())).add_(1.0)
+    manager.checkpoint(str(saved.parent))
+    assert said == [f"{saved}: there already, with other weights; a save is never changed"]
+    assert saves.verify(saved).manifest == before
+
+
+@pytest.mark.parametrize("step", [0, 1, 12800, 10**12, 2**63 - 1])
+def test_the_name_of_a_save_says_its_step(step: int) -> None:
+    assert saves.step_of(Path("run") / saves.save_name(step)) == step
+    assert saves.step_of(Path("." + saves.save_name(step))) is None

@@ -120,7 +120,7 @@ def test_upgraded_run_continues(saved_run: Path, tmp_path: Path) -> None:
     result = train(manager, Oiled)
     assert result.step == 96
     assert manager.state.run_name  # trackers write to a folder of their own
-    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one with"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has"):
         evolved.save(tmp_path / "run")
 
 
