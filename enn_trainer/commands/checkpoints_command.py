@@ -1,6 +1,7 @@
 """The command `enn checkpoints`."""
 
 import argparse
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -115,8 +116,12 @@ def _prune(options: argparse.Namespace) -> int:
     given = {
         "keep": options.keep,
         "keep_every_steps": options.keep_every_steps,
+        "keep_every_minutes": options.keep_every_minutes,
         "best": options.best,
+        "keep_best": options.keep_best,
     }
+    if options.keep_best and not options.best:
+        raise ConfigError("--keep-best: expected --best beside it, got none")
     given = {name: value for name, value in given.items() if value is not None}
     saved = checkpoint.newest(run_dir)
     policy = CheckpointConfig()
@@ -124,7 +129,7 @@ def _prune(options: argparse.Namespace) -> int:
         policy = _policy({"keep": 1, **given})
     elif saved is not None:
         policy = read_config(saved).checkpoint
-    with run_lock(run_dir):
+    with contextlib.nullcontext() if options.dry_run else run_lock(run_dir):
         pruned = prune(run_dir, policy, options.dry_run)
     saves = {**pruned.manifests, **pruned.deleted}
     sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
@@ -255,6 +260,13 @@ def _parser() -> argparse.ArgumentParser:
     pruning.add_argument(
         "--best", action="append", metavar='"METRIC max"', help="the best; may be repeated"
     )
+    pruning.add_argument(
+        "--keep-every-minutes",
+        type=float,
+        metavar="N",
+        help="the first of so many minutes of training",
+    )
+    pruning.add_argument("--keep-best", type=positive, metavar="N", help="so many of each best")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     pinning = add("pin", _pin, "never delete a save")
     pinning.add_argument("path", type=Path, metavar="SAVE")

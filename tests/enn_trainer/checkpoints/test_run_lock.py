@@ -94,7 +94,8 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     for name in [".writing-step-000000000002-77", ".deleting-step-000000000001-77"]:
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "file").write_text("x")
-    (tmp_path / ".index.json-77").write_text("x")
+    for name in (".index.json-77", ".pins.json-77"):
+        (tmp_path / name).write_text("x")
     with run_lock(tmp_path):
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, LOCK])
 
