@@ -270,25 +270,6 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
     return None
 
 
-def find(path: Path, say: Callable[[str], None] = print) -> Checkpoint:
-    """The save that a path means: its own, or the newest of a run.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
-    if (path / MANIFEST).exists() or _SAVE_NAME.fullmatch(path.name):
-        return verify(path)
-    checkpoint = newest(path, say)
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{path}: expected a checkpoint, or the folder of a run with some in it "
-            f"(named step-...), found neither"
-        )
-    return checkpoint
-
-
 def _manifest(step: int, files: Mapping[str, bytes], why: str, facts: Mapping[str, Any]) -> bytes:
     content = {
         "format": FORMAT_VERSION,

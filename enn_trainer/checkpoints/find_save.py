@@ -27,10 +27,17 @@ def find(
         CheckpointError: there is no valid checkpoint.
     """
     path = resolve(path, say)
-    if (path / checkpoint.MANIFEST).exists():
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
+    if (path / checkpoint.MANIFEST).exists() or checkpoint.step_of(path) is not None:
         return checkpoint.verify(path)
     saved = newest(path, say, to_continue)
-    return checkpoint.find(path, say) if saved is None else saved
+    if saved is None:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint, or the folder of a run with some in it "
+            f"(named step-...), found neither"
+        )
+    return saved
 
 
 def newest(

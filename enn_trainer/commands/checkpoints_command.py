@@ -11,7 +11,7 @@ from rich.console import Console
 
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
-from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints.find_save import find, resolve
 from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
 from enn_trainer.checkpoints.run_lock import run_lock
@@ -157,8 +157,7 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    path = resolve(options.path)
-    saved = checkpoint.find(path)
+    saved = find(options.path)
     pins.pin(saved, options.note)
     print(
         f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"

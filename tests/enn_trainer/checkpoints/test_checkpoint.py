@@ -8,6 +8,7 @@ import torch
 
 from enn_trainer import CheckpointError, load_checkpoint
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.find_save import find
 from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
@@ -16,7 +17,7 @@ FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     saved = saves.save(tmp_path, 12800, FILES, "test")
     assert saved.path.name == "step-000000012800"
-    found = saves.find(tmp_path)
+    found = find(tmp_path)
     assert {name: found.read(name) for name in FILES} == FILES
     assert found.step == 12800
     assert found.manifest["why"] == "test"
@@ -36,9 +37,9 @@ def test_every_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
         damaged[i] ^= 0x01
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=name):
-            saves.find(tmp_path)
+            find(tmp_path)
     path.write_bytes(original)
-    saves.find(tmp_path)
+    find(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.ron", "manifest.json"])
@@ -48,7 +49,7 @@ def test_truncation_is_found(tmp_path: Path, name: str) -> None:
     for size in range(len(original)):
         path.write_bytes(original[:size])
         with pytest.raises(CheckpointError, match=name):
-            saves.find(tmp_path)
+            find(tmp_path)
 
 
 def test_newest_valid_save_is_used_and_the_damaged_one_named(tmp_path: Path) -> None:
@@ -68,14 +69,14 @@ def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "best-step000000000006").mkdir()
     (tmp_path / "step-9").mkdir()
     (tmp_path / ".writing-step-000000000009-1").mkdir()
-    assert saves.find(tmp_path).step == 1
+    assert find(tmp_path).step == 1
 
 
 def test_saving_twice_at_one_step_keeps_the_first(tmp_path: Path) -> None:
     first = saves.save(tmp_path, 1, FILES, "first")
     second = saves.save(tmp_path, 1, FILES, "second")
     assert first.path == second.path
-    assert saves.find(tmp_path).manifest["why"] == "first"
+    assert find(tmp_path).manifest["why"] == "first"
 
 
 def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
 def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=path):
-        saves.find(tmp_path / path)
+        find(tmp_path / path)
 
 
 def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path) -> None:

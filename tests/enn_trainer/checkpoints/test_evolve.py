@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -57,7 +57,7 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evolved_to(env: Environment, saved_run: Path, **options: Any) -> Evolved:
-    saved = checkpoint.find(saved_run)
+    saved = find(saved_run)
     return evolve(saved, env.obs_space(), env.action_space(), **options)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enn_trainer import CheckpointError, StateManager, Trainer
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.test_train import SMALL
@@ -75,7 +75,7 @@ def test_folder_is_free_again_after_close_and_readable_all_the_time(tmp_path: Pa
     with Trainer(manager(), Meadow):
         with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
             Trainer(manager(), Meadow)
-        assert checkpoint.find(tmp_path / "run").step == 0
+        assert find(tmp_path / "run").step == 0
     Trainer(manager(), Meadow).close()
 
 
