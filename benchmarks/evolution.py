@@ -27,8 +27,8 @@ from learning_measure import measure
 
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.evolve import evolve
+from enn_trainer.checkpoints.find_save import find
 from entity_env import (
     Action,
     ActionSpace,
@@ -165,7 +165,7 @@ def run(
     trained(folder, "old", Hunt, seed, frames)
     old = load_agent(folder / "old").agent
     world = RicherHunt()
-    saved = checkpoint.find(folder / "old")
+    saved = find(folder / "old")
     evolved = evolve(saved, world.obs_space(), world.action_space())
     evolved.save(folder / "evolved")
     before = returns(old, Hunt)

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeVar
 from enn_trainer.checkpoints.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.evolve_tensors import PARTS
 from enn_trainer.checkpoints.existing_run import Existing
-from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.config import TrainConfig
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
@@ -61,7 +60,8 @@ def command(
             def run(manager: StateManager) -> None:
                 outcome.append(function(manager))
 
-            status = run_command(sys.argv[1:], Path(sys.argv[0]).name, run, config_cls)
+            program = Path(sys.argv[0]).name
+            status = run_command(sys.argv[1:], program, run, config_cls, state_cls, initial_state)
             if not outcome:
                 sys.exit(status)
             return outcome[0]
@@ -76,6 +76,8 @@ def run_command(
     program: str,
     run: Callable[[StateManager], object],
     config_cls: type[TrainConfig] = TrainConfig,
+    state_cls: type[State] = State,
+    initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
 ) -> int:
     """Parse the arguments of a run and run it; the exit status.
 
@@ -84,6 +86,8 @@ def run_command(
         program: its name, for the usage.
         run: what to do with the state manager.
         config_cls: the configuration that overrides refer to.
+        state_cls: as of `StateManager`.
+        initial_state: makes the state of a run that begins.
     """
     options = _parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
@@ -99,13 +103,12 @@ def run_command(
             raise ConfigError("--config and --resume-from: expected one of them, got both")
         if options.config and not options.config.is_file():
             raise ConfigError(f"--config: expected a configuration file, got {options.config}")
-        resume_from = resolve(options.resume_from) if options.resume_from else None
-        if resume_from and not resume_from.is_dir():
-            raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
         file_renames = rename_lines(options.rename_file) if options.rename_file else []
         manager = StateManager(
             config_cls,
-            init_path=options.config or resume_from,
+            state_cls,
+            initial_state,
+            init_path=options.config or options.resume_from,
             checkpoint_dir=options.checkpoint_dir,
             overrides=options.overrides,
             environment=os.environ,
@@ -114,6 +117,8 @@ def run_command(
             init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
             init_renames=[*options.rename, *file_renames],
         )
+        if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
+            raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
         if options.print_config:
             print(show_config(manager.config, manager.sources))
             return 0

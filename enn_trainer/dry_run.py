@@ -40,7 +40,8 @@ def dry_run(
     with TemporaryDirectory(prefix="dry-run-") as folder:
         say(f"dry run: twice an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
-            trial = StateManager(manager.config_cls, checkpoint_dir=Path(folder, "run"))
+            of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
+            trial = StateManager(*of_the_run, checkpoint_dir=Path(folder, "run"))
             if half == 1:  # the second half reads what the first one saved
                 trial.init_path = manager.init_path if saved is None else saved.path
                 trial.init_from = manager.init_from if saved is None else None

@@ -19,7 +19,7 @@ from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.run_saver import RunSaver
 from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.state_files import Contents, as_bytes, copied, restore
+from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.schedules import follow_schedules, read_scheduled, scheduled_fields
@@ -65,7 +65,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
     is_interrupted: bool = False  # the last run was asked to stop by a signal
     say: Callable[[str], None] = staticmethod(print)
-    """Says what the environments are in the middle of, while there are any."""
+    """Is told, line by line, what a person should know of saves and of the configuration."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._before_save: list[Callable[[], None]] = []
         self.environment = environment
         self.existing = existing
-        init_path = None if init_path is None else find_save.resolve(Path(init_path))
+        if init_path is not None:
+            init_path = find_save.resolve(Path(init_path), lambda line: self.say(line))
         self.init_from: InitFrom | None = None
         if init_from is not None:
             if init_path is not None and Path(init_path).is_dir():
@@ -296,13 +297,16 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return self._saver.take_numbers()
 
     def checkpoint(self, target_dir: str) -> None:
-        """Save into the given folder of a run, whatever is kept there.
+        """Save into the given folder, which is made if it is not there, whatever is kept there.
+
+        A valid save of this step that is there already stays; `say` is told if it is another one.
 
         Raises:
             CheckpointError: it could not be written.
         """
         self.wait()
         run = self._saveable(Path(target_dir), {})
+        saves.make_run_dir(run.run_dir)
         saves.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
@@ -328,7 +332,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         policy = replace(policy, every_seconds=every_s)
         return Saveable(run_dir, self.state.step, facts, policy, self._copied)
 
-    def _copied(self) -> dict[str, Contents]:
+    def _copied(self) -> dict[str, FileContent]:
         for prepare in self._before_save:
             prepare()
         return copied(self.config, self.state)

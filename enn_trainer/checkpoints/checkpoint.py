@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,6 +38,9 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 WRITING = ".writing-"
+DAMAGED = ".damaged-"
+WEIGHTS = "state.agent.safetensors"
+"""The file that tells two saves of a step apart."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 
@@ -122,6 +125,7 @@ def save(
     why: str,
     facts: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
+    must_be_new: bool = False,
 ) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
 
@@ -131,19 +135,26 @@ def save(
         files: names and contents.
         why: the reason for saving, for the manifest.
         facts: what else the manifest tells, such as the metrics of this step; plain data.
-        say: is told what was moved aside.
+        say: is told what was moved aside, and of a save that is kept though it has other weights.
+        must_be_new: whether to refuse if anything of this step is there.
 
     Raises:
-        CheckpointError: it cannot be written. What was there before is as it was.
+        CheckpointError: it cannot be written, or has to be new and is not. What was there before
+            is as it was.
     """
     target = run_dir / save_name(step)
+    damaged: CheckpointError | None = None
     if target.exists():
+        if must_be_new:
+            raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
         try:
-            return verify(target)
+            there = verify(target)
         except CheckpointError as error:
-            damaged: CheckpointError | None = error
-    else:
-        damaged = None
+            damaged = error
+        else:
+            if WEIGHTS in files and not _holds(there, WEIGHTS, files[WEIGHTS]):
+                say(f"{target}: there already, with other weights; a save is never changed")
+            return there
     temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
     disk.remove(temporary)
     try:
@@ -153,7 +164,7 @@ def save(
         disk.sync_dir(temporary)
         manifest = verify(temporary).manifest
         if damaged is not None:
-            aside = run_dir / f".damaged-{target.name}-{time.time_ns()}"
+            aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
             disk.rename(target, aside)
             say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
         disk.rename(temporary, target)
@@ -169,7 +180,13 @@ def save_name(step: int) -> str:
     return f"step-{step:012d}"
 
 
-def holds(saved: Checkpoint, name: str, data: bytes) -> bool:
+def step_of(path: Path) -> int | None:
+    """The step that the name of a directory says; None if it is none of a save."""
+    match = _SAVE_NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
+
+
+def _holds(saved: Checkpoint, name: str, data: bytes) -> bool:
     """Whether a file of a save has these bytes."""
     there = saved.manifest["files"].get(name)
     return there is not None and bool(there["sha256"] == hashlib.sha256(data).hexdigest())
@@ -209,18 +226,9 @@ def saved_paths(run_dir: Path) -> list[Path]:
     """The directories of a run's saves, newest first, whether they are valid or not."""
     if not run_dir.is_dir():
         return []
-    steps = {p: _SAVE_NAME.fullmatch(p.name) for p in run_dir.iterdir() if p.is_dir()}
-    found = [(int(match[1]), path) for path, match in steps.items() if match is not None]
+    steps = {path: step_of(path) for path in run_dir.iterdir() if path.is_dir()}
+    found = [(step, path) for path, step in steps.items() if step is not None]
     return [path for _, path in sorted(found, reverse=True)]
-
-
-def read_manifests(run_dir: Path) -> dict[str, Mapping[str, Any]]:
-    """What the manifests of a run's saves say, by name, without looking at the other files."""
-    manifests = {}
-    for path in saved_paths(run_dir):
-        with suppress(CheckpointError):
-            manifests[path.name] = read_manifest(path / MANIFEST)
-    return manifests
 
 
 def is_valid(path: Path) -> bool:
@@ -251,25 +259,6 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
     if problems:
         raise CheckpointError(f"{run_dir}: no valid checkpoint: {'; '.join(problems)}")
     return None
-
-
-def find(path: Path, say: Callable[[str], None] = print) -> Checkpoint:
-    """The save that a path means: its own, or the newest of a run.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
-    if (path / MANIFEST).exists() or _SAVE_NAME.fullmatch(path.name):
-        return verify(path)
-    checkpoint = newest(path, say)
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{path}: expected a checkpoint, or the folder of a run with some in it "
-            f"(named step-...), found neither"
-        )
-    return checkpoint
 
 
 def _manifest(step: int, files: Mapping[str, bytes], why: str, facts: Mapping[str, Any]) -> bytes:
@@ -311,7 +300,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: damaged, not JSON") from None
-    if not _is_count(content.get("format")):
+    if not is_count(content.get("format")):
         raise CheckpointError(f"{path}: format: expected a number, got {content.get('format')!r}")
     if content["format"] > FORMAT_VERSION:
         raise CheckpointError(
@@ -325,7 +314,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
 def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Refuse what a writer of this format does not write, whatever its sha256 says."""
     wrong = [name for name in ("why", "created") if not isinstance(content.get(name), str)]
-    if not _is_count(content.get("step")):
+    if not is_count(content.get("step")):
         wrong.append("step")
     files = content.get("files")
     if not isinstance(files, dict):
@@ -334,7 +323,7 @@ def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
         if not _FILE_NAME.fullmatch(name):
             raise CheckpointError(f"{path}: names a file outside the checkpoint: {name!r}")
         if not isinstance(entry, dict) or not (
-            _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
+            is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
         ):
             wrong.append(f"files[{name!r}]")
     if wrong:
@@ -344,5 +333,6 @@ def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
         )
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether a value that was read is a number of something."""
     return type(value) is int and 0 <= value < 2**63

@@ -51,7 +51,7 @@ def read_contents(path: Path) -> Contents:
     return Contents(
         saved.path,
         saved.manifest,
-        _of_today(saved.read("config.ron").decode()),
+        _of_today(saved.text("config.ron")),
         state,
         tensors={name: read_tensors(saved, name) for name in names},
         **spaces,

@@ -4,8 +4,9 @@ Each function raises a `CheckpointError` that names the file and the reason.
 """
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,13 +47,19 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, in place of the one that is there."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")  # see `is_leftover_of`
     try:
         write_file(temporary, data)
         rename(temporary, path)
     except CheckpointError:
         remove(temporary)
         raise
+
+
+def is_leftover_of(name: str, files: Collection[str]) -> bool:
+    """Whether `replace_file` of one of these files leaves such a name behind if it is killed."""
+    match = re.fullmatch(r"\.(.+)-\d+", name)
+    return match is not None and match[1] in files
 
 
 def sync_dir(path: Path) -> None:

@@ -12,6 +12,7 @@ from enn_trainer.checkpoints.evolve_config import refuse_other_network, renamed_
 from enn_trainer.checkpoints.evolve_report import Report, function_changes
 from enn_trainer.checkpoints.evolve_rules import Rules
 from enn_trainer.checkpoints.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.existing_run import new_run
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.space_diff import diff_spaces
@@ -45,16 +46,11 @@ class Evolved(NamedTuple):
         """Write it as a save of a run, which can be resumed.
 
         Raises:
-            CheckpointError: the folder has saves already, or cannot be written to.
+            CheckpointError: the folder has a run already, or cannot be written to.
         """
-        if checkpoint.saved_paths(run_dir):
-            raise CheckpointError(
-                f"{run_dir}: expected a folder for a new run, got one with saves; name another"
-            )
-        checkpoint.make_run_dir(run_dir)
-        return checkpoint.save(
-            run_dir, self.state.step, to_files(self.config, self.state), "evolved"
-        )
+        files = to_files(self.config, self.state)
+        with new_run(run_dir):
+            return checkpoint.save(run_dir, self.state.step, files, "evolved", must_be_new=True)
 
 
 def evolve(

@@ -1,13 +1,15 @@
 """A folder that has a run in it already: continued, refused, or set aside for a new one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
 from enn_trainer.checkpoints.find_save import newest
 from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.errors import CheckpointError
 
 Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
@@ -28,10 +30,49 @@ def saves_of(run_dir: Path) -> list[Path]:
     """
     if not run_dir.is_dir():
         return []
+    ours = checkpoint.saved_paths(run_dir)  # one with a pickle in it is a damaged one of ours
     published = [
-        path for path in sorted(run_dir.iterdir()) if published_checkpoint.is_published(path)
+        path
+        for path in sorted(run_dir.iterdir())
+        if path not in ours and published_checkpoint.is_published(path)
     ]
-    return [*published, *reversed(checkpoint.saved_paths(run_dir))]
+    return [*published, *reversed(ours)]
+
+
+def refuse_used(run_dir: Path) -> None:
+    """Refuse a folder that no run can begin in, as there is one already.
+
+    Raises:
+        CheckpointError: it has saves, valid or not, of any step and version; or is a save.
+    """
+    if _is_save(run_dir):
+        raise CheckpointError(
+            f"{run_dir}: expected a folder for a new run, it is a save of one; name another"
+        )
+    saves = saves_of(run_dir)
+    if saves:
+        raise CheckpointError(
+            f"{run_dir}: expected a folder for a new run, it has saves, up to {saves[-1].name}; "
+            "name another"
+        )
+
+
+@contextmanager
+def new_run(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+    """Make a folder for a run that begins, and have it for oneself until its first save.
+
+    Args:
+        run_dir: the folder.
+        say: is told if the file system has no locks.
+
+    Raises:
+        CheckpointError: as of `refuse_used`; another process trains there; or it cannot be made.
+    """
+    refuse_used(run_dir)  # before there is a lock in it
+    checkpoint.make_run_dir(run_dir)
+    with run_lock(run_dir, say):
+        refuse_used(run_dir)
+        yield
 
 
 def save_to_continue(
@@ -48,7 +89,7 @@ def save_to_continue(
         CheckpointError: there is a run and should be none, or the other way round; or it cannot be
             continued.
     """
-    if (run_dir / checkpoint.MANIFEST).exists() or published_checkpoint.is_published(run_dir):
+    if _is_save(run_dir):
         raise CheckpointError(
             f"--checkpoint-dir: expected the folder of a run, {run_dir} is one of its saves; "
             "--resume-from starts from it"
@@ -83,13 +124,13 @@ def set_aside(run_dir: Path) -> Path | None:
     Raises:
         CheckpointError: it cannot be moved.
     """
-    saves = saves_of(run_dir)
-    if not saves:
-        return None
     beside = [path for pattern in _FILES for path in sorted(run_dir.glob(pattern))]
+    moved = [*saves_of(run_dir), *beside]  # the files alone, if this failed after the last save
+    if not moved:
+        return None
     try:
         aside = _new_folder(run_dir)
-        for path in [*saves, *beside]:
+        for path in moved:
             path.rename(aside / path.name)
     except OSError as error:
         raise CheckpointError(
@@ -115,6 +156,10 @@ def put_back(aside: Path) -> None:
         raise CheckpointError(
             f"--force: {aside} cannot be put back: {error.strerror}; what was not moved is there"
         ) from None
+
+
+def _is_save(path: Path) -> bool:
+    return (path / checkpoint.MANIFEST).exists() or published_checkpoint.is_published(path)
 
 
 def _new_folder(run_dir: Path) -> Path:

@@ -26,11 +26,18 @@ def find(
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
-    path = resolve(path)
-    if (path / checkpoint.MANIFEST).exists():
+    path = resolve(path, say)
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
+    if (path / checkpoint.MANIFEST).exists() or checkpoint.step_of(path) is not None:
         return checkpoint.verify(path)
     saved = newest(path, say, to_continue)
-    return checkpoint.find(path, say) if saved is None else saved
+    if saved is None:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint, or the folder of a run with some in it "
+            f"(named step-...), found neither"
+        )
+    return saved
 
 
 def newest(
@@ -45,11 +52,15 @@ def newest(
     return published_checkpoint.find(run_dir, say, to_continue) if saved is None else saved
 
 
-def resolve(path: Path) -> Path:
+def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
     """The folder or file that a path means; what is there is meant by its own name.
 
-    `RUN@STEP` is the save of a run at that step, `RUN@latest` its newest valid one, and `RUN@best`
-    the best one by the first entry of `checkpoint.best` of its configuration.
+    `RUN@STEP` is the save of a run at that step, `RUN@latest` its newest valid one as of `find`,
+    and `RUN@best` the best one by the first entry of `checkpoint.best` of its configuration.
+
+    Args:
+        path: of something, or in one of these forms.
+        say: told what was wrong with newer ones.
 
     Raises:
         CheckpointError: the run has no such save.
@@ -61,7 +72,7 @@ def resolve(path: Path) -> Path:
     if which.isdecimal():
         return _at_step(run_dir, int(which))
     if which == "latest":
-        return checkpoint.find(run_dir).path
+        return find(run_dir, say).path
     if which == "best":
         return _best(run_dir).path
     raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
@@ -77,9 +88,9 @@ def valid_saves(run_dir: Path) -> list[checkpoint.Checkpoint]:
 
 
 def _at_step(run_dir: Path, step: int) -> Path:
-    path = run_dir / f"step-{step:012d}"
+    path = run_dir / checkpoint.save_name(step)
     if not path.is_dir():
-        steps = [str(int(p.name.removeprefix("step-"))) for p in checkpoint.saved_paths(run_dir)]
+        steps = [str(checkpoint.step_of(path)) for path in checkpoint.saved_paths(run_dir)]
         raise CheckpointError(
             f"{run_dir}@{step}: expected a save of that step, there are those of "
             f"{', '.join(reversed(steps)) or 'none'}"

@@ -1,23 +1,28 @@
 """What lies in the folder of a run: saves that are valid or damaged, and what is none."""
 
+import contextlib
 import fnmatch
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.checkpoints import checkpoint, published_checkpoint
+from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
 from enn_trainer.checkpoints.existing_run import SET_ASIDE
+from enn_trainer.checkpoints.keep import DELETING, INDEX
 from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.checkpoints.plain_file import refuse_pickles
+from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.errors import CheckpointError
 
 PUBLISHED = "of enn_trainer 0.1.16"
 _KINDS = {
-    ".writing-": "not complete",
-    ".deleting-": "being deleted",
-    ".damaged-": "damaged, set aside",
+    checkpoint.WRITING: "not complete",
+    DELETING: "being deleted",
+    checkpoint.DAMAGED: "damaged, set aside",
     SET_ASIDE: "a run that was replaced",
 }
-_BESIDE = ("index.json", PINS, ".lock", ".index-*", f".writing-{PINS}", "eval-step-*.json")
+_BESIDE = (INDEX, PINS, LOCK, "eval-step-*.json")
 """What is no save and belongs to a run."""
 
 
@@ -49,32 +54,42 @@ def entries(run_dir: Path) -> list[Entry]:
     others = [
         path
         for path in sorted(run_dir.iterdir())
-        if path not in saves and not any(fnmatch.fnmatch(path.name, known) for known in _BESIDE)
+        if path not in saves
+        and not any(fnmatch.fnmatch(path.name, known) for known in _BESIDE)
+        and not disk.is_leftover_of(path.name, (INDEX, PINS))
     ]
     found = [examined(path) for path in saves] + [_other(path) for path in others]
     return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
 
 
 def examined(path: Path) -> Entry:
-    """A save after comparing every file with the manifest, or one of enn_trainer 0.1.16."""
-    if published_checkpoint.is_published(path):
+    """A save after comparing every file with the manifest, or one of enn_trainer 0.1.16.
+
+    One that is deleted meanwhile is damaged.
+    """
+    step = checkpoint.step_of(path)
+    if step is None and published_checkpoint.is_published(path):
         return _published(path)
     try:
         saved = checkpoint.Checkpoint(path, checkpoint.read_manifest(path / checkpoint.MANIFEST))
     except CheckpointError as error:
-        step = path.name.removeprefix("step-")
-        number = int(step) if step.isdecimal() else None
-        return Entry(path, "damaged", [str(error)], [], number, _size(path), {})
+        return Entry(path, "damaged", [str(error)], [], step, _size(path), {})
     problems = []
     for name in saved.manifest["files"]:
         try:
             saved.read(name)
         except CheckpointError as error:
             problems.append(str(error))
-    known = {checkpoint.MANIFEST, *saved.manifest["files"]}
-    notes = [
-        f"{file}: not in the manifest" for file in sorted(path.iterdir()) if file.name not in known
-    ]
+    notes = []
+    try:
+        refuse_pickles(path)
+        known = {checkpoint.MANIFEST, *saved.manifest["files"]}
+        unknown = [file for file in sorted(path.iterdir()) if file.name not in known]
+        notes = [f"{file}: not in the manifest" for file in unknown]
+    except CheckpointError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
     kind = "damaged" if problems else "valid"
     return Entry(path, kind, problems, notes, saved.step, _size(path), saved.manifest)
 
@@ -90,18 +105,17 @@ def _published(path: Path) -> Entry:
 
 
 def _other(path: Path) -> Entry:
-    if published_checkpoint.is_published(path):
+    kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
+    if not kinds and published_checkpoint.is_published(path):
         return _published(path)
-    kinds = (kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix))
-    return Entry(path, next(kinds, "not of this program"), [], [], None, _size(path), {})
+    return Entry(path, [*kinds, "not of this program"][0], [], [], None, _size(path), {})
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else path.rglob("*")
+    """Bytes of all files; of what is deleted meanwhile those that were still found."""
+    within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     total = 0
-    for file in files:
-        try:
+    for file in [path, *within]:
+        with contextlib.suppress(OSError):
             total += file.lstat().st_size if file.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
     return total

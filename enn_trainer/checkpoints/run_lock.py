@@ -13,14 +13,13 @@ from pathlib import Path
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import WRITING
-from enn_trainer.checkpoints.keep import DELETING
+from enn_trainer.checkpoints.keep import DELETING, INDEX
+from enn_trainer.checkpoints.pins import PINS, locked
 from enn_trainer.errors import CheckpointError
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
-_LEFTOVER = re.compile(
-    rf"({re.escape(WRITING)}|{re.escape(DELETING)})step-\d+-\d+|\.index\.json-\d+"
-)
+_LEFTOVER = re.compile(rf"({re.escape(WRITING)}|{re.escape(DELETING)})step-\d+-\d+")
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -43,9 +42,8 @@ def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None
     try:
         if _is_locked(descriptor, run_dir, say):
             _sign(descriptor)
-            for entry in run_dir.iterdir():
-                if _LEFTOVER.fullmatch(entry.name):
-                    disk.remove(entry)
+            with locked(run_dir):  # a save may be pinned meanwhile, also without this lock
+                _remove_leftovers(run_dir)
         yield
     finally:
         os.close(descriptor)
@@ -69,6 +67,12 @@ def _is_locked(descriptor: int, run_dir: Path, say: Callable[[str], None]) -> bo
         )
         return False
     return True
+
+
+def _remove_leftovers(run_dir: Path) -> None:
+    for entry in run_dir.iterdir():
+        if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
+            disk.remove(entry)
 
 
 def _sign(descriptor: int) -> None:

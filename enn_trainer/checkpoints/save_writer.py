@@ -10,7 +10,7 @@ from typing import Any, final
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.keep import Verified, prune
-from enn_trainer.checkpoints.state_files import WEIGHTS, Contents, as_bytes
+from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.errors import CheckpointError
 
 
@@ -30,7 +30,7 @@ class Saveable:
     step: int
     facts: Mapping[str, Any]
     policy: CheckpointConfig
-    copy: Callable[[], Mapping[str, Contents]]
+    copy: Callable[[], Mapping[str, FileContent]]
 
 
 @dataclass
@@ -78,7 +78,7 @@ class SaveWriter:
         saves = self._known.saves(checkpoint.saved_paths(run_dir))
         return {saved.path.name: saved.manifest for saved in saves}
 
-    def begin(self, run: Saveable, why: str, contents: Mapping[str, Contents]) -> None:
+    def begin(self, run: Saveable, why: str, contents: Mapping[str, FileContent]) -> None:
         """Begin to write a copy of a run; the writer is not busy."""
         assert not self.is_busy
         self._landed = Landed()
@@ -122,7 +122,7 @@ class SaveWriter:
         threading.Thread(target=wait_and_act, name="after save").start()
 
     def _write(
-        self, run: Saveable, why: str, contents: Mapping[str, Contents], landed: Landed
+        self, run: Saveable, why: str, contents: Mapping[str, FileContent], landed: Landed
     ) -> None:
         start = time.perf_counter()
         try:
@@ -131,10 +131,6 @@ class SaveWriter:
             saved = checkpoint.save(
                 run.run_dir, run.step, files, why, run.facts, landed.notes.append
             )
-            if not checkpoint.holds(saved, WEIGHTS, files[WEIGHTS]):
-                landed.notes.append(
-                    f"{saved.path}: there already, with other weights; a save is never changed"
-                )
             self._known.remember(saved)
             landed.path = saved.path
             pruned = prune(run.run_dir, run.policy, known=self._known, written=saved.path.name)

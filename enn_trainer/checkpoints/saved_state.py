@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.checkpoints.checkpoint import Checkpoint, is_count
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings import ron
@@ -47,7 +47,7 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
         if not isinstance(plain, dict):
             raise ValueError(f"expected State(...), got {type(plain).__name__}")
         version = plain.pop("version", None)
-        if not _is_count(version):
+        if not is_count(version):
             raise ValueError(f"version: expected a number from 1 to {STATE_VERSION}")
         if version > STATE_VERSION:
             raise ValueError(
@@ -110,10 +110,6 @@ _CATEGORICAL: dict[str, Callable[[list[str]], ActionSpace]] = {
 ACTION_KINDS = (*_CATEGORICAL, SelectEntityActionSpace.__name__)
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_seconds(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
 
@@ -134,13 +130,13 @@ def _has_text_keys(value: object) -> bool:
 
 
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "step": (_is_count, "a number of at least 0"),
-    "restart": (_is_count, "a number of at least 0"),
-    "next_eval_step": (lambda v: v is None or _is_count(v), "a number of at least 0, or None"),
+    "step": (is_count, "a number of at least 0"),
+    "restart": (is_count, "a number of at least 0"),
+    "next_eval_step": (lambda v: v is None or is_count(v), "a number of at least 0, or None"),
     "time_used": (_is_seconds, "a number of seconds"),
     "run_name": (_is_folder, "the name of a folder"),
     "memory": (
-        lambda v: _has_text_keys(v) and _is_count(v.get("asked", 0)),
+        lambda v: _has_text_keys(v) and is_count(v.get("asked", 0)),
         "what conditions remember, by name",
     ),
     "tracker_ids": (

@@ -27,14 +27,14 @@ from entity_env.messages import pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace
 
 REST_VERSION = 1
-WEIGHTS = "state.agent.safetensors"
+WEIGHTS = checkpoint.WEIGHTS
 LOSS_STATE = "state.loss.safetensors"
 OPTIMIZER = "state.optimizer.safetensors"
 REST = "state.rest.msgpack"
 """What is neither for a reader nor made of tensors."""
 
 
-Contents: TypeAlias = str | bytes | dict[str, Tensor]
+FileContent: TypeAlias = str | bytes | dict[str, Tensor]
 """Of a file: text, bytes, or tensors by name."""
 
 
@@ -43,7 +43,7 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
     return as_bytes(copied(config, state))
 
 
-def copied(config: TrainConfig, state: State) -> dict[str, Contents]:
+def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     """What goes into the files of a checkpoint, by name; it stays while training goes on."""
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
@@ -56,7 +56,7 @@ def copied(config: TrainConfig, state: State) -> dict[str, Contents]:
     }
 
 
-def as_bytes(contents: Mapping[str, Contents]) -> dict[str, bytes]:
+def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     """The bytes of files by name; does not look at what is trained."""
     return {
         name: content.encode()

@@ -12,7 +12,7 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.existing_run import saves_of
+from enn_trainer.checkpoints.existing_run import new_run, refuse_used
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
@@ -83,7 +83,7 @@ def clone(
 
     Raises:
         ConfigError: the configuration cannot be used, or not with these recordings.
-        CheckpointError: `checkpoint_dir` cannot be written to.
+        CheckpointError: `checkpoint_dir` has a run already, or cannot be written to.
         RecordingError: a file is no recording, or is damaged.
         NotFiniteError: a loss, a gradient or a weight is infinite or no number; nothing is saved.
     """
@@ -93,7 +93,7 @@ def clone(
         raise ConfigError("RECORDING: expected one or more files, got none")
     run_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
     if run_dir is not None:
-        _refuse_used(run_dir)
+        refuse_used(run_dir)
     with ExitStack() as stack:
         widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
         stack.enter_context(torch_threads(max(widths)))
@@ -104,7 +104,7 @@ def clone(
         state.to(device)
         train, test = _read(config, files, state, device, say)
         if run_dir is not None:
-            checkpoint.make_run_dir(run_dir)
+            stack.enter_context(new_run(run_dir, say))
         interrupts = stack.enter_context(Interrupts())  # reading alone leaves nothing to save
         _take_input_stats(state.agent, train)
         cloning = Cloning(config, state, train, test, say, interrupts.is_requested)
@@ -112,16 +112,11 @@ def clone(
         saved = None
         if run_dir is not None:
             why = "interrupted" if interrupts.requested else "cloned"
-            saved = checkpoint.save(run_dir, 0, to_files(config.of_run(), state), why).path
+            refuse_used(run_dir)  # again: somebody may have written there without the lock
+            content = to_files(config.of_run(), state)
+            saved = checkpoint.save(run_dir, 0, content, why, must_be_new=True).path
         return CloneResult(
             state, saved, cloning.epochs, cloning.trained, cloning.best, interrupts.requested
-        )
-
-
-def _refuse_used(run_dir: Path) -> None:
-    if saves_of(run_dir):
-        raise ConfigError(
-            f"--checkpoint-dir: expected a folder without a run, {run_dir} has saves; give another"
         )
 
 

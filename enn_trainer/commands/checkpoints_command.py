@@ -1,6 +1,7 @@
 """The command `enn checkpoints`."""
 
 import argparse
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
-from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints.find_save import find, resolve
 from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
 from enn_trainer.checkpoints.run_lock import run_lock
@@ -115,8 +116,12 @@ def _prune(options: argparse.Namespace) -> int:
     given = {
         "keep": options.keep,
         "keep_every_steps": options.keep_every_steps,
+        "keep_every_minutes": options.keep_every_minutes,
         "best": options.best,
+        "keep_best": options.keep_best,
     }
+    if options.keep_best and not options.best:
+        raise ConfigError("--keep-best: expected --best beside it, got none")
     given = {name: value for name, value in given.items() if value is not None}
     saved = checkpoint.newest(run_dir)
     policy = CheckpointConfig()
@@ -124,7 +129,7 @@ def _prune(options: argparse.Namespace) -> int:
         policy = _policy({"keep": 1, **given})
     elif saved is not None:
         policy = read_config(saved).checkpoint
-    with run_lock(run_dir):
+    with contextlib.nullcontext() if options.dry_run else run_lock(run_dir):
         pruned = prune(run_dir, policy, options.dry_run)
     saves = {**pruned.manifests, **pruned.deleted}
     sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
@@ -152,8 +157,7 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    path = resolve(options.path)
-    saved = checkpoint.find(path)
+    saved = find(options.path)
     pins.pin(saved, options.note)
     print(
         f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
@@ -255,6 +259,13 @@ def _parser() -> argparse.ArgumentParser:
     pruning.add_argument(
         "--best", action="append", metavar='"METRIC max"', help="the best; may be repeated"
     )
+    pruning.add_argument(
+        "--keep-every-minutes",
+        type=float,
+        metavar="N",
+        help="the first of so many minutes of training",
+    )
+    pruning.add_argument("--keep-best", type=positive, metavar="N", help="so many of each best")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     pinning = add("pin", _pin, "never delete a save")
     pinning.add_argument("path", type=Path, metavar="SAVE")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
@@ -106,8 +106,8 @@ def read_run(path: Path) -> Run:
 
 def _folder_of(checkpoint_dir: Path) -> Path:
     """The folder with the numbers of a run that is saved somewhere."""
-    saved = checkpoint.find(checkpoint_dir, lambda message: print(message, file=sys.stderr))
-    run_name: str = read_state(saved)["run_name"]
+    saved = find(checkpoint_dir, lambda message: print(message, file=sys.stderr))
+    run_name: str = read_state(saved).get("run_name", "")  # not known of the oldest saves
     return Path(read_config(saved).data_dir) / "runs" / run_name
 
 

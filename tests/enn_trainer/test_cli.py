@@ -5,10 +5,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from enn_trainer import State, StateManager, TrainConfig, command, init_train_state, train
 from enn_trainer.cli import run
+from entity_env.examples import Xor
 from tests.enn_trainer.test_train import SMALL
 
 XOR = ["env.id=Xor", *SMALL]
@@ -140,6 +143,31 @@ OURS = """
     if __name__ == "__main__":
         main()
 """
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_command_begins_with_the_state_that_the_user_makes(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine(State):
+        pass
+
+    made, trained = list[State](), list[State]()
+
+    def begin(config: TrainConfig, context: dict[str, Any]) -> State:
+        made.append(init_train_state(config, context))
+        return made[-1]
+
+    @command(TrainConfig, Mine, begin)
+    def main(manager: StateManager) -> None:
+        assert manager.state_cls is Mine
+        train(manager, Xor)
+        trained.append(manager.state)
+
+    monkeypatch.setattr(sys, "argv", ["mine.py", *SMALL, f"data_dir={tmp_path}", *more])
+    main()
+    assert len(made) == 1
+    assert trained[0] is made[0]
 
 
 @pytest.mark.parametrize("source", [THEIRS, OURS], ids=["hyperstate", "ours"])

@@ -16,6 +16,7 @@ from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import keep
 from enn_trainer.checkpoints.existing_run import saves_of, set_aside
+from enn_trainer.checkpoints.pins import PINS, pin, read_pins
 from enn_trainer.checkpoints.resume_changes import FIXED, FREE, changes, fixed, worth_a_line
 from enn_trainer.cli import run as enn
 from enn_trainer.config import BCConfig, EvalConfig
@@ -163,6 +164,40 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
     assert sorted(path.parent.name for path in tmp_path.rglob("manifest.json")) == [
         f"step-{step:012d}" for step in (1, 2, 3)
     ]
+
+
+def test_a_save_with_a_pickle_in_it_is_set_aside_like_others(tmp_path: Path) -> None:
+    save = saves.save(tmp_path, 1, {"a": b"b"}, "test").path
+    (save / "state.agent.pickle").write_bytes(b"")
+    assert saves_of(tmp_path) == [save]
+    aside = set_aside(tmp_path)
+    assert aside is not None
+    assert saves_of(aside) == [aside / save.name]
+
+
+def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the saves of the next run, which have the same names, would be pinned."""
+    pin(saves.save(tmp_path, 1, {"a": b"b"}, "test"), "of the old run")
+    keep.prune(tmp_path, CheckpointConfig())
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name == PINS:
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", failing)
+        with pytest.raises(CheckpointError, match="what was not moved is there"):
+            set_aside(tmp_path)
+    assert saves_of(tmp_path) == []
+    aside = set_aside(tmp_path)
+    assert aside is not None
+    assert read_pins(tmp_path) == {}
+    assert list(read_pins(aside).values()) == ["of the old run"]
+    assert set_aside(tmp_path) is None
 
 
 @pytest.mark.parametrize("more", [["--print-config"], ["--dry-run"], ["env.id=Xorr"]])

@@ -19,6 +19,7 @@ import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from tests.enn_trainer.resuming import assert_same
@@ -273,7 +274,7 @@ def _found(run_dir: Path) -> int:
 
 
 def _state_of(run_dir: Path) -> State:
-    saved = checkpoint.find(run_dir)
+    saved = find(run_dir)
     return restore(saved, read_config(saved))
 
 

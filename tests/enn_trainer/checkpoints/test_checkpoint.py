@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from enn_trainer import CheckpointError
+from enn_trainer import CheckpointError, load_checkpoint
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.find_save import find
+from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 
@@ -14,7 +17,7 @@ FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     saved = saves.save(tmp_path, 12800, FILES, "test")
     assert saved.path.name == "step-000000012800"
-    found = saves.find(tmp_path)
+    found = find(tmp_path)
     assert {name: found.read(name) for name in FILES} == FILES
     assert found.step == 12800
     assert found.manifest["why"] == "test"
@@ -34,9 +37,9 @@ def test_every_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
         damaged[i] ^= 0x01
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=name):
-            saves.find(tmp_path)
+            find(tmp_path)
     path.write_bytes(original)
-    saves.find(tmp_path)
+    find(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.ron", "manifest.json"])
@@ -46,7 +49,7 @@ def test_truncation_is_found(tmp_path: Path, name: str) -> None:
     for size in range(len(original)):
         path.write_bytes(original[:size])
         with pytest.raises(CheckpointError, match=name):
-            saves.find(tmp_path)
+            find(tmp_path)
 
 
 def test_newest_valid_save_is_used_and_the_damaged_one_named(tmp_path: Path) -> None:
@@ -66,14 +69,14 @@ def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "best-step000000000006").mkdir()
     (tmp_path / "step-9").mkdir()
     (tmp_path / ".writing-step-000000000009-1").mkdir()
-    assert saves.find(tmp_path).step == 1
+    assert find(tmp_path).step == 1
 
 
 def test_saving_twice_at_one_step_keeps_the_first(tmp_path: Path) -> None:
     first = saves.save(tmp_path, 1, FILES, "first")
     second = saves.save(tmp_path, 1, FILES, "second")
     assert first.path == second.path
-    assert saves.find(tmp_path).manifest["why"] == "first"
+    assert find(tmp_path).manifest["why"] == "first"
 
 
 def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
@@ -105,4 +108,36 @@ def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
 def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=path):
-        saves.find(tmp_path / path)
+        find(tmp_path / path)
+
+
+def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path) -> None:
+    """Not even a damaged one: it is of another run."""
+    saves.save(tmp_path, 1, FILES, "first")
+    (tmp_path / saves.save_name(2)).mkdir()
+    for step in (1, 2):
+        with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected none, it is there"):
+            saves.save(tmp_path, step, FILES, "second", must_be_new=True)
+    assert saves.verify(tmp_path / saves.save_name(1)).manifest["why"] == "first"
+    assert saves.save(tmp_path, 3, FILES, "third", must_be_new=True).step == 3
+
+
+def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_path: Path) -> None:
+    manager, said = load_checkpoint(NEWEST), list[str]()
+    manager.say = said.append
+    for _ in range(2):
+        manager.checkpoint(str(tmp_path / "not" / "there"))
+    assert not said
+    (saved,) = saves.saved_paths(tmp_path / "not" / "there")
+    before = saves.verify(saved).manifest
+    with torch.no_grad():
+        next(iter(manager.state.agent.parameters())).add_(1.0)
+    manager.checkpoint(str(saved.parent))
+    assert said == [f"{saved}: there already, with other weights; a save is never changed"]
+    assert saves.verify(saved).manifest == before
+
+
+@pytest.mark.parametrize("step", [0, 1, 12800, 10**12, 2**63 - 1])
+def test_the_name_of_a_save_says_its_step(step: int) -> None:
+    assert saves.step_of(Path("run") / saves.save_name(step)) == step
+    assert saves.step_of(Path("." + saves.save_name(step))) is None

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -57,7 +57,7 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evolved_to(env: Environment, saved_run: Path, **options: Any) -> Evolved:
-    saved = checkpoint.find(saved_run)
+    saved = find(saved_run)
     return evolve(saved, env.obs_space(), env.action_space(), **options)
 
 
@@ -120,7 +120,7 @@ def test_upgraded_run_continues(saved_run: Path, tmp_path: Path) -> None:
     result = train(manager, Oiled)
     assert result.step == 96
     assert manager.state.run_name  # trackers write to a folder of their own
-    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one with"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has"):
         evolved.save(tmp_path / "run")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from enn_trainer import CheckpointConfig, CheckpointError
 from enn_trainer.checkpoints import checkpoint, keep
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.keep import Verified, prune, reasons_to_keep, reasons_to_save
 from enn_trainer.checkpoints.pins import PINS, read_pins
 
@@ -144,10 +145,10 @@ def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
     (tmp_path / "step-000000999999").mkdir()
     prune(tmp_path, CheckpointConfig(keep=1))
     assert steps(tmp_path) == [2, 3, 999999]
-    assert checkpoint.find(tmp_path).step == 2
+    assert find(tmp_path).step == 2
     save(tmp_path, 4)
     prune(tmp_path, CheckpointConfig(keep=1))
-    assert checkpoint.find(tmp_path).step == 4
+    assert find(tmp_path).step == 4
 
 
 def test_what_is_no_save_of_ours_is_left_alone(tmp_path: Path) -> None:

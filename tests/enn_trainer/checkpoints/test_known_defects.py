@@ -22,6 +22,7 @@ from hyperstate.schema.rewrite_rule import CheckValue, RejectValues, RewriteRule
 import enn_trainer
 from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.config_schema import schema_of
 from enn_trainer.settings.schema_changes import schema_changes
@@ -209,7 +210,7 @@ def test_no_source_stops_in_a_debugger() -> None:
 def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> None:
     """The published loader unpickled what a state named, if an environment variable said so."""
     run(tmp_path, checkpoint_dir=tmp_path / "run")
-    saved = saves.find(tmp_path / "run")
+    saved = find(tmp_path / "run")
     whole = {name: saved.read(name) for name in saved.manifest["files"]}
     for name in whole:
         (tmp_path / name).mkdir()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enn_trainer import CheckpointError, StateManager, Trainer
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.test_train import SMALL
@@ -75,7 +75,7 @@ def test_folder_is_free_again_after_close_and_readable_all_the_time(tmp_path: Pa
     with Trainer(manager(), Meadow):
         with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
             Trainer(manager(), Meadow)
-        assert checkpoint.find(tmp_path / "run").step == 0
+        assert find(tmp_path / "run").step == 0
     Trainer(manager(), Meadow).close()
 
 
@@ -94,7 +94,8 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     for name in [".writing-step-000000000002-77", ".deleting-step-000000000001-77"]:
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "file").write_text("x")
-    (tmp_path / ".index.json-77").write_text("x")
+    for name in (".index.json-77", ".pins.json-77"):
+        (tmp_path / name).write_text("x")
     with run_lock(tmp_path):
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, LOCK])
 

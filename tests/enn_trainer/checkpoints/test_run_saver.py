@@ -12,6 +12,7 @@ import torch
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.checkpoints import checkpoint, disk, keep
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.save_writer import SaveWriter
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
@@ -208,7 +209,7 @@ def test_step_without_progress_loses_nothing(tmp_path: Path) -> None:
             again.step()
         trainer.save()
     assert steps(tmp_path / "run") == [24]
-    assert checkpoint.find(tmp_path / "run").step == 24
+    assert find(tmp_path / "run").step == 24
 
 
 def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
     """N14."""
     manager = manager_of(tmp_path, "seed=5", "eval.steps=2")
     train(manager, Meadow)
-    manifest = checkpoint.find(tmp_path / "run").manifest
+    manifest = find(tmp_path / "run").manifest
     assert manifest["step"] == 72
     assert manifest["seed"] == 5
     assert manifest["time_used"] == manager.state.time_used > 0
@@ -318,7 +319,7 @@ def test_full_disk_at_any_operation_of_a_save_loses_nothing(
         found = checkpoint.newest(run_dir, say=lambda line: pytest.fail(line))
         assert found is not None, "and what is there is complete"
         assert checkpoint.save(run_dir, 2, FILES, "test").step == 2
-        assert checkpoint.find(run_dir).step == 2
+        assert find(run_dir).step == 2
     assert number >= 14, "mkdir, three files, two folders, rename"
 
 
@@ -358,7 +359,7 @@ def test_run_on_a_disk_that_fails_once_goes_on(
                 assert manager.step() is None
                 path = manager.wait()
             calls = failing.calls
-            found = checkpoint.find(run_dir).step
+            found = find(run_dir).step
             # Where only flushing the folder failed, the save is there nevertheless.
             assert found == trainer.state.step or (
                 path is None and found == trainer.state.step - 24

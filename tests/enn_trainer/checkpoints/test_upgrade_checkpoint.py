@@ -25,7 +25,12 @@ from tests.golden.make_checkpoint import Farm, said
 
 
 def same(one: StateManager, other: StateManager) -> None:
-    """Weights, statistics, moments, clocks, spaces and settings, to the last bit."""
+    """Weights, statistics, moments, clocks, spaces and settings, to the last bit.
+
+    But for whose logs they continue: an upgraded run has its own.
+    """
+    for manager in (one, other):
+        manager.state.run_name, manager.state.tracker_ids = "", {}
     files = to_files(one.config, one.state)
     assert files.keys() == (others := to_files(other.config, other.state)).keys()
     for name, data in files.items():
@@ -58,7 +63,7 @@ def test_upgraded_run_goes_on_as_the_old_one_would(tmp_path: Path) -> None:
         settings = ["total_timesteps=4608", f"data_dir={tmp_path}"]
         manager = StateManager(init_path=path, overrides=settings)
         train(manager, CherryPick)
-        manager.state.time_used, manager.state.run_name = 0.0, ""
+        manager.state.time_used = 0.0
         runs.append(manager)
     same(*runs)
 
@@ -73,15 +78,34 @@ def test_save_of_the_first_version_is_upgraded(tmp_path: Path) -> None:
     assert load_agent(saved.path).act(Farm().reset()).actions
 
 
-def test_old_checkpoint_stays_and_no_save_is_replaced(tmp_path: Path) -> None:
+def test_old_checkpoint_stays_and_no_run_gets_a_save_of_another(tmp_path: Path) -> None:
     old = Path(shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096"))
     before = {path.name: path.read_bytes() for path in old.iterdir()}
-    saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "run")
-    assert saved.path == tmp_path / "run/step-000000004096"
+    saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "new")
+    assert saved.path == tmp_path / "new/step-000000004096"
+    other = checkpoint.save(tmp_path, 7, {}, "of another step")
+    for used in (tmp_path / "run", tmp_path / "new", tmp_path, old, saved.path, other.path):
+        with pytest.raises(CheckpointError, match="expected a folder for a new run, it "):
+            upgrade_checkpoint(old, used)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-    for path in (old, saved.path, tmp_path / "run"):
-        with pytest.raises(CheckpointError, match="there is one; name another folder"):
-            upgrade_checkpoint(path, tmp_path / "run")
+
+
+def test_upgraded_run_does_not_write_into_the_logs_of_the_old_one(tmp_path: Path) -> None:
+    settings = [*SMALL, f"data_dir={tmp_path}"]
+    manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+    train(manager, CherryPick)
+    assert manager.state.run_name
+    manager.state.tracker_ids = {"wandb": "abc"}
+    manager.checkpoint(str(tmp_path / "other"))
+    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    before = metrics.read_bytes()
+    upgrade_checkpoint(tmp_path / "other", tmp_path / "new")
+    more = [f"total_timesteps={manager.state.step + 24}"]
+    upgraded = StateManager(checkpoint_dir=tmp_path / "new", overrides=more)
+    assert (upgraded.state.run_name, upgraded.state.tracker_ids) == ("", {})
+    train(upgraded, CherryPick)
+    assert upgraded.state.step == manager.state.step + 24
+    assert metrics.read_bytes() == before
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from enn_trainer import (
+    CheckpointError,
     CloneResult,
     ConfigError,
     NotFiniteError,
@@ -21,6 +22,8 @@ from enn_trainer import (
     load_agent,
     train,
 )
+from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore, loss_of, value_scale
@@ -253,8 +256,43 @@ def with_workers() -> Any:
 def test_a_folder_with_a_run_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=4)
     clone(path, config("clone.epochs=1"), tmp_path / "run", say=quiet)
-    with pytest.raises(ConfigError, match="--checkpoint-dir: expected a folder without a run"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
         clone(path, config(), tmp_path / "run", say=pytest.fail)
+
+
+def test_nobody_else_begins_a_run_in_the_folder_of_a_clone(tmp_path: Path) -> None:
+    path, run_dir = record(tmp_path / "rec", steps=4), tmp_path / "run"
+    run_dir.mkdir()
+    with run_lock(run_dir), pytest.raises(CheckpointError, match="expected a run that nobody"):
+        clone(path, config("clone.epochs=1"), run_dir, say=quiet)
+    refused = []
+
+    def begin_there(line: str) -> None:
+        if (run_dir / LOCK).read_text() and line.startswith("epoch"):
+            with pytest.raises(CheckpointError, match="nobody trains"), run_lock(run_dir):
+                pass
+            refused.append(line)
+
+    clone(path, config("clone.epochs=1"), run_dir, say=begin_there)
+    assert refused
+    with run_lock(run_dir):  # free again
+        pass
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_clone_is_not_taken_for_a_save_that_was_written_meanwhile(
+    step: int, tmp_path: Path
+) -> None:
+    path, run_dir = record(tmp_path / "rec", steps=4), tmp_path / "run"
+
+    def write(line: str) -> None:
+        if line.startswith("epoch"):
+            checkpoint.save(run_dir, step, {"a": b"b"}, "of somebody else")
+
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
+        clone(path, config("clone.epochs=1"), run_dir, say=write)
+    (saved,) = checkpoint.saved_paths(run_dir)
+    assert checkpoint.verify(saved).manifest["why"] == "of somebody else"
 
 
 def test_a_loss_that_is_no_number_names_epoch_and_batch(expert: Path) -> None:
@@ -273,7 +311,7 @@ def test_weights_that_are_not_finite_are_not_saved(
     assert enn(["clone", str(expert), *SMALL, *settings, "--checkpoint-dir", str(run_dir)]) == 1
     error = capsys.readouterr().err
     assert re.match(r"error: epoch 1, after the update: not finite are .* clone\.lr\n$", error)
-    assert not list(run_dir.iterdir())
+    assert [path.name for path in run_dir.iterdir()] == [LOCK]
 
 
 def test_a_test_loss_that_is_no_number_names_the_epoch(expert: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import plain_file, run_entries
 from enn_trainer.checkpoints.find_save import resolve
 from enn_trainer.checkpoints.pins import pin, read_pins
 from enn_trainer.cli import run
@@ -54,11 +56,16 @@ def at(run_dir: Path, step: int) -> Path:
 def with_metrics(run_dir: Path, **returns: float) -> None:
     """Let saves have a measured return, as if they had been written with it."""
     for step, value in returns.items():
-        path = at(run_dir, int(step.removeprefix("at_"))) / "manifest.json"
-        content = json.loads(path.read_text())
-        content["metrics"] = {"eval/episodic_reward.mean": value}
-        content["sha256"] = saves._own_hash(content)
-        path.write_text(json.dumps(content))
+        metrics = {"eval/episodic_reward.mean": value}
+        with_manifest(run_dir, int(step.removeprefix("at_")), metrics=metrics)
+
+
+def with_manifest(run_dir: Path, step: int, **facts: object) -> None:
+    """Let the manifest of a save say something else."""
+    path = at(run_dir, step) / "manifest.json"
+    content = json.loads(path.read_text()) | facts
+    content["sha256"] = saves._own_hash(content)
+    path.write_text(json.dumps(content))
 
 
 def flip(path: Path) -> None:
@@ -179,6 +186,68 @@ def test_verify_finds_a_damaged_save_of_the_published_program(
     assert "damaged" in said(capsys, "verify", tmp_path / "run", status=1)
 
 
+@pytest.mark.parametrize("before", ["manifest.json", "config.ron", "state.rest.msgpack", ""])
+def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
+    before: str,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever of it was read already."""
+    read, refuse, gone = saves.plain_file, run_entries.refuse_pickles, at(run_dir, 48)
+    there = gone.rename(run_dir.parent / "kept")
+
+    def reading(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+        if path == gone / before:
+            shutil.rmtree(gone)
+        return read(path)
+
+    def looking(path: Path) -> None:
+        refuse(path)
+        if path == gone and not before:
+            shutil.rmtree(gone)
+
+    monkeypatch.setattr(saves, "plain_file", reading)
+    monkeypatch.setattr(plain_file, "plain_file", reading)
+    monkeypatch.setattr(run_entries, "refuse_pickles", looking)
+    for command in ("list", "verify"):
+        shutil.copytree(there, gone)
+        told = said(capsys, command, run_dir)
+        assert not gone.exists()
+        assert gone.name not in told
+        assert at(run_dir, 24).name in told
+
+
+def test_list_and_verify_find_a_pickle_beside_what_is_valid(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a save is never read, so that it is not valid."""
+    (at(run_dir, 48) / "state.agent.pickle").write_bytes(b"")
+    assert "a pickle, which can run any code" in said(capsys, "verify", run_dir, status=1)
+    assert [entry["is"] for entry in json.loads(said(capsys, "list", run_dir, "--json"))] == [
+        *("valid", "damaged", "valid")
+    ]
+
+
+def test_latest_is_of_the_published_program_where_there_is_no_other(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096")
+    latest = tmp_path / "run@latest"
+    assert resolve(latest) == tmp_path / "run/latest-step000000004096"
+    assert StateManager(init_path=latest).state.step == 4096
+
+
+def test_what_is_wrong_with_newer_ones_than_the_latest_is_said_once_to_whom_it_concerns(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(at(run_dir, 72) / "config.ron")
+    told: list[str] = []
+    assert resolve(Path(f"{run_dir}@latest"), told.append) == at(run_dir, 48)
+    assert len(told) == 1
+    assert capsys.readouterr().out == ""
+    assert run(["train", "--resume-from", f"{run_dir}@latest", "--print-config"]) == 0
+    assert capsys.readouterr().out.count("skipped a damaged checkpoint") == 1
+
+
 # Prune and pin
 
 
@@ -208,6 +277,47 @@ def test_prune_keeps_what_is_pinned_and_leaves_alone_what_is_no_valid_save(
     assert (run_dir / "best-step000000000007").is_dir()
 
 
+def test_prune_that_is_only_tried_changes_nothing(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even what a process that died left half done, nor the lock."""
+    for name in (".writing-step-000000000096-7", ".deleting-step-000000000024-7"):
+        (run_dir / name).mkdir()
+    (run_dir / ".lock").unlink(missing_ok=True)
+    (run_dir / ".pins.json-7").write_text("")
+    before = {path: path.stat().st_mtime_ns for path in [run_dir, *run_dir.rglob("*")]}
+    assert ".pins.json-7" not in said(capsys, "list", run_dir)
+    said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
+    assert {path: path.stat().st_mtime_ns for path in [run_dir, *run_dir.rglob("*")]} == before
+
+
+def test_prune_keeps_one_of_each_window_of_time(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step, time_used in ((24, 70.0), (48, 130.0), (72, 140.0)):
+        with_manifest(run_dir, step, time_used=time_used)
+    assert "every 1 minutes" in said(capsys, "prune", run_dir, "--keep-every-minutes", 1)
+    assert steps(run_dir) == {24, 48, 72}, "the first of each minute, and the newest"
+    said(capsys, "prune", run_dir, "--keep-every-minutes", 2)
+    assert steps(run_dir) == {48, 72}
+    for wrong in ("0", "nan"):
+        prune = ["checkpoints", "prune", str(run_dir), "--keep-every-minutes", wrong]
+        assert "keep_every_minutes" in refused(prune, capsys)
+
+
+def test_prune_keeps_as_many_of_the_best_as_are_asked_for(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_metrics(run_dir, at_24=2.0, at_48=1.0, at_72=0.0)
+    best = ["--best", "eval/episodic_reward.mean max"]
+    said(capsys, "prune", run_dir, *best, "--keep-best", 2)
+    assert steps(run_dir) == {24, 48, 72}
+    said(capsys, "prune", run_dir, *best, "--keep-best", 1)
+    assert steps(run_dir) == {24, 72}
+    line = refused(["checkpoints", "prune", str(run_dir), "--keep-best", "2"], capsys)
+    assert "--keep-best: expected --best beside it" in line
+
+
 def test_prune_keeps_one_of_each_window(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "prune", run_dir, "--keep-every-steps", 30)
     assert "every 30 steps" in told
@@ -227,6 +337,7 @@ def test_prune_keeps_the_best(
 def test_prune_waits_for_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with going_on(run_dir):
         line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
+        assert "2 of 3 would go" in said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
     assert "expected a run that nobody trains" in line
     assert steps(run_dir) == {24, 48, 72}
     said(capsys, "prune", run_dir, "--keep", "1")

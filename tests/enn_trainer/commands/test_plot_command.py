@@ -1,14 +1,17 @@
 """`enn plot`: what is read, put together, and drawn."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from enn_trainer import ConfigError
 from enn_trainer.cli import run as enn
 from enn_trainer.commands.curves import Run, confidence, curve_of, grouped, smoothed
 from enn_trainer.commands.plot_command import read_run
+from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
 from tests.enn_trainer.test_train import run
 
 PNG = b"\x89PNG\r\n"
@@ -161,3 +164,10 @@ def test_runs_without_common_steps_are_not_drawn_as_one(
     assert enn(["plot", str(first), str(second), "--metric", "x", "--out", str(out)]) == 2
     assert "Xor n, 2 seeds: its runs have no steps in common" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_run_whose_save_does_not_name_its_logs_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096")
+    (tmp_path / "run" / "step-mine").mkdir()
+    with pytest.raises(ConfigError, match="expected the folder of a run"):
+        read_run(tmp_path / "run")
