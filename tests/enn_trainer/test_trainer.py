@@ -638,7 +638,7 @@ def test_conditions_asked_without_news_can_be_saved(tmp_path: Path) -> None:
 
 
 def manifest_of(run_dir: Path) -> Mapping[str, Any]:
-    return checkpoint.find(run_dir).manifest
+    return find(run_dir).manifest
 
 
 def test_environments_that_fail_at_the_end_cost_only_their_episodes(
