@@ -27,6 +27,7 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.checkpoints import checkpoint, save_writer
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns
 from entity_env import Observation
