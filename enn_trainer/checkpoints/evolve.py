@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.evolve_config import refuse_other_network, renamed_config
+from enn_trainer.checkpoints.evolve_config import (
+    refuse_other_network,
+    refuse_unfit_groups,
+    renamed_config,
+)
 from enn_trainer.checkpoints.evolve_report import Report, function_changes
 from enn_trainer.checkpoints.evolve_rules import Rules
 from enn_trainer.checkpoints.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
@@ -76,12 +80,14 @@ def evolve(
     Raises:
         CheckpointError: the save cannot be used, or its network is made of other parts than that
             of `config`.
-        ConfigError: `config` names what the world does not have, or two names become one.
+        ConfigError: `config` or the rules name what the world does not have, or two names become
+            one, or the features of one setting would no longer have one name.
     """
     rules = rules or Rules()
     old_config = read_config(saved)
-    config = config or renamed_config(old_config, rules, obs_space)
     old = restore(saved, old_config)
+    if config is None:
+        config = renamed_config(old_config, rules, old.obs_space, obs_space, action_space)
     state, report = evolved_state(old, old_config, config, obs_space, action_space, rules)
     begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
     return Evolved(config, begins, report)
@@ -105,6 +111,7 @@ def evolved_state(
         action_space: what can be done in it now.
         rules: what is called otherwise.
     """
+    rules.refuse_unknown(obs_space, action_space)
     before, wanted = old_config.optim, config.optim
     if (before.name, before.kwargs) != (wanted.name, wanted.kwargs):
         raise CheckpointError(
@@ -115,6 +122,7 @@ def evolved_state(
     fresh = make_network(config, obs_space, dict(action_space))
     upgrade, report = _upgrade((old_config, _own(old.agent)), (config, fresh), rules, PARTS)
     fresh.load_state_dict(upgrade.tensors)
+    refuse_unfit_groups(config.optim, [name for name, _ in fresh.named_parameters()])
     optimizer, vf_optimizer = make_optimizers(fresh, config.optim)
     tunings = {rules.action(name): tuning for name, tuning in old.ent_tunings.items()}
     scaling = old.reward_scaling or loss_state.fresh_reward_scaling(config)
@@ -168,7 +176,9 @@ def initialised(
 
     Raises:
         CheckpointError: the networks are made of other parts.
+        ConfigError: the rules name what the world does not have.
     """
+    rules.refuse_unknown(fresh.obs_space, fresh.action_space)
     before = saved.config, _own(saved.agent)
     upgrade, report = _upgrade(before, (config, _own(fresh)), rules, parts)
     fresh.load_state_dict(upgrade.tensors)
@@ -203,6 +213,8 @@ def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]
     moments: dict[str, Tensor] = {}
     dropped = []
     for key, source in upgrade.sources.items():
+        if source.is_new:
+            continue
         moved = {
             name: moved_moment(name, moment, parameters[source.key], source)
             for name, moment in before.get(source.key, {}).items()

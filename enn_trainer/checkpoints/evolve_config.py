@@ -1,54 +1,76 @@
 """The configuration of a run in another world: what may change, and what is called otherwise."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from enn_trainer.checkpoints.evolve_rules import Rules
+from enn_trainer.checkpoints.resume_changes import shown
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import CheckpointError
-from entity_env.spaces import GLOBAL, ObsSpace
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.optimizer_config import OptimizerConfig
+from enn_trainer.ppo_config import PPOConfig
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from rogue_net.rogue_net import RogueNetConfig
 
 _FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop")
+_FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
 # Names of the world. Where they make another function, the report says so.
-_NAMES = (
-    *("position_features", "exclude_entities", "reference_entity"),
-    *("rotation_vec_features", "rotation_angle_feature"),
-)
+_NAMES = (*_FEATURES, "exclude_entities", "reference_entity")
 
 
-def renamed_config(config: TrainConfig, rules: Rules, obs_space: ObsSpace) -> TrainConfig:
+def renamed_config(
+    config: TrainConfig,
+    rules: Rules,
+    before: ObsSpace,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> TrainConfig:
     """A configuration with the names of now, where they are those of types, features and actions.
 
-    Features keep their names in it if types do not agree about the new one. Types that there are
-    none of any more are no longer excluded from relative positions.
+    Types that there are none of any more are no longer excluded from relative positions, and the
+    entropy of actions that there are none of any more has no target.
 
     Args:
         config: of the save.
         rules: say what is called otherwise.
-        obs_space: the world of now.
+        before: what the world of the save shows.
+        obs_space: what the world of now shows.
+        action_space: what can be done in it.
+
+    Raises:
+        ConfigError: features that have one name in a setting have several now.
     """
     config = deepcopy(config)
-    features = _agreed(rules)
-    for net in (config.net, config.vf_net):
+    worlds = _Worlds(rules, before, obs_space)
+    types = [*before.entities] or [GLOBAL]
+    for name, net in (("net", config.net), ("vf_net", config.vf_net)):
         if net is None:
             continue
-        for section in (net.relpos_encoding, net.translation):
-            if section is None:
-                continue
-            for name in ("position_features", "rotation_vec_features"):
-                own = getattr(section, name)
-                setattr(section, name, own and [features.get(one, one) for one in own])
-            angle = section.rotation_angle_feature
-            section.rotation_angle_feature = angle and features.get(angle, angle)
-        if net.relpos_encoding is not None:
-            excluded = map(rules.type, net.relpos_encoding.exclude_entities)
+        relpos, translation = net.relpos_encoding, net.translation
+        if relpos is not None:
+            path = f"{name}.relpos_encoding"
+            included = [one for one in types if one not in relpos.exclude_entities]
+            placed = worlds.having(relpos.position_features, included)
+            for field in _FEATURES:
+                worlds.rename(relpos, field, placed, path)
+            excluded = map(rules.type, relpos.exclude_entities)
             known = {*obs_space.entities, GLOBAL}
-            net.relpos_encoding.exclude_entities = [name for name in excluded if name in known]
-        if net.translation is not None:
-            net.translation.reference_entity = rules.type(net.translation.reference_entity)
-    config.ppo.ent_targets = {rules.action(n): x for n, x in config.ppo.ent_targets.items()}
+            relpos.exclude_entities = [one for one in excluded if one in known]
+        if translation is not None:
+            path, reference = f"{name}.translation", translation.reference_entity
+            others = [one for one in types if one != reference]
+            worlds.rename(translation, _FEATURES[0], [reference, *others], path)
+            for field in _FEATURES[1:]:
+                worlds.rename(translation, field, [reference], path)
+            translation.reference_entity = rules.type(reference)
+    targets = {rules.action(name): share for name, share in config.ppo.ent_targets.items()}
+    left = {name: share for name, share in targets.items() if name in action_space}
+    if targets and not left:
+        config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # which is refused without a target
+    config.ppo.ent_targets = left
     return config
 
 
@@ -77,6 +99,70 @@ def refuse_other_network(old: TrainConfig, new: TrainConfig, parts: Collection[s
         )
 
 
+def refuse_unfit_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
+    """Refuse groups of the optimizer whose pattern fits nothing in the world of now.
+
+    Args:
+        optim: of the run that is to begin.
+        names: of the parameters.
+
+    Raises:
+        ConfigError: names the patterns.
+    """
+    unfit = [g.pattern for g in optim.groups if not any(fnmatchcase(n, g.pattern) for n in names)]
+    if unfit:
+        raise ConfigError(
+            f"optim.groups: expected patterns of parameters that there are in the world of now, "
+            f"got {', '.join(unfit)}; renames do not change them, --set optim.groups= does"
+        )
+
+
+class _Worlds(NamedTuple):
+    """How the features of settings are found in the world of now."""
+
+    rules: Rules
+    before: ObsSpace
+    now: ObsSpace
+
+    def having(self, features: Sequence[str], types: Sequence[str]) -> list[str]:
+        """The types that had all of these features."""
+        shared = self.before.global_features
+        return [
+            name
+            for name in types
+            if {*features} <= {*shared, *self.before.entities.get(name, Entity([])).features}
+        ]
+
+    def rename(self, section: object, field: str, types: Sequence[str], path: str) -> None:
+        """Let a setting name its features as the types that had them do now."""
+        value: str | list[str] | None = getattr(section, field)
+        if value is None:
+            return
+        features = [value] if isinstance(value, str) else value
+        having = self.having(features, types)
+        names = [self._name(feature, having, f"{path}.{field}") for feature in features]
+        setattr(section, field, names[0] if isinstance(value, str) else names)
+
+    def _name(self, feature: str, types: Sequence[str], path: str) -> str:
+        found = {}
+        for name in types:
+            now = self.rules.type(name)
+            if now != GLOBAL and now not in self.now.entities:
+                continue
+            own = name in self.before.entities and feature in self.before.entities[name].features
+            new = self.rules.feature(name, feature) if own else self.rules.global_feature(feature)
+            entity = self.now.entities.get(now, Entity([]))
+            if new in entity.features or new in self.now.global_features:
+                found[name] = new
+        if len({*found.values()}) > 1:
+            each = ", ".join(f"{new} of {name}" for name, new in found.items())
+            raise ConfigError(
+                f"{path}: expected one name for {feature} in the world of now, got {each}; rename "
+                "it in all of these types or in none"
+            )
+        return next(iter(found.values()), feature)
+
+
 def _problems(section: str, old: RogueNetConfig, new: RogueNetConfig) -> list[str]:
     problems = []
     for field in dataclasses.fields(old):
@@ -96,13 +182,4 @@ def _problems(section: str, old: RogueNetConfig, new: RogueNetConfig) -> list[st
 
 
 def _changed(path: str, before: object, after: object) -> str:
-    return f"{path}: expected {before!r} as in the save, got {after!r}"
-
-
-def _agreed(rules: Rules) -> Mapping[str, str]:
-    """The new names of features that all rules about a name agree about."""
-    renamed: dict[str, set[str]] = {}
-    for name, new in rules.renamed.items():
-        if name[0] in ("feature", "global"):
-            renamed.setdefault(name[-1], set()).add(new)
-    return {old: next(iter(new)) for old, new in renamed.items() if len(new) == 1}
+    return f"{path}: expected {shown(before)} as in the save, got {shown(after)}"

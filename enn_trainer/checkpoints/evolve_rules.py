@@ -1,6 +1,6 @@
 """Rules by which a save is upgraded to another world: what is now called otherwise."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -93,6 +93,29 @@ class Rules:
         except InvalidSpace as error:
             raise ConfigError(f"rename: two names become one: {error}") from None
 
+    def refuse_unknown(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+        """Refuse new names that a world does not have: what they are of would be dropped.
+
+        Args:
+            obs_space: of the world of now.
+            action_space: likewise.
+
+        Raises:
+            ConfigError: names them all, each with the nearest name that there is.
+        """
+        known = {*_names(obs_space, action_space)}
+        problems = []
+        for old, new in self.renamed.items():
+            wanted = self.name(old)
+            if wanted not in known:
+                there = sorted(name[-1] for name in known if name[:-1] == wanted[:-1])
+                problems.append(
+                    f"rename: {_text(old)}={new}: expected a name of the world to the right, "
+                    f"which has {', '.join(there) or 'none there'}; got {new!r}{_hint(new, there)}"
+                )
+        if problems:
+            raise ConfigError(*problems)
+
     def _space(self, name: str, space: ActionSpace) -> ActionSpace:
         if isinstance(space, SelectEntityActionSpace):
             return space
@@ -119,12 +142,10 @@ def read_renames(
         # Names may hold any character, also "=": only a name of the save says where it ends.
         left = max((one for one in known if text.startswith(f"{one}=")), key=len, default=None)
         if left is None:
-            wanted = text.partition("=")[0]
-            near = get_close_matches(wanted, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            wanted, equals, _ = text.partition("=")
             raise ConfigError(
                 f"rename: expected {SYNTAX}, with a name of the save to the left, which has "
-                f"{', '.join(known)}; got {text!r}{hint}"
+                f"{', '.join(known)}; got {text!r}{_hint(wanted, known) if equals else ''}"
             )
         new = text[len(left) + 1 :]
         if not new:
@@ -153,25 +174,40 @@ def rename_lines(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def _hint(wanted: str, names: Iterable[str]) -> str:
+    near = get_close_matches(wanted, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _left_hand_sides(
     obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, list[Name]]:
     known: dict[str, list[Name]] = {}
-    names: Sequence[tuple[str, Name]] = [
-        *((one, ("type", one)) for one in obs_space.entities),
+    for name in _names(obs_space, action_space):
+        known.setdefault(_text(name), []).append(name)
+    return known
+
+
+def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Name]:
+    """All that a world has a name for."""
+    return [
+        *(("type", one) for one in obs_space.entities),
         *(
-            (f"{one}.{feature}", ("feature", one, feature))
+            ("feature", one, feature)
             for one, entity in obs_space.entities.items()
             for feature in entity.features
         ),
-        *((f"global:{one}", ("global", one)) for one in obs_space.global_features),
-        *((f"action:{one}", ("action", one)) for one in action_space),
+        *(("global", one) for one in obs_space.global_features),
+        *(("action", one) for one in action_space),
         *(
-            (f"label:{one}.{label}", ("label", one, label))
+            ("label", one, label)
             for one, space in action_space.items()
             for label in labels_of(space)
         ),
     ]
-    for text, name in names:
-        known.setdefault(text, []).append(name)
-    return known
+
+
+def _text(name: Name) -> str:
+    """A name as it stands to the left in a rename."""
+    kind, *path = name
+    return ".".join(path) if kind in ("type", "feature") else f"{kind}:{'.'.join(path)}"

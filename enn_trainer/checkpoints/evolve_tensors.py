@@ -21,6 +21,9 @@ _SIZES = (
     *("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum", "step_size"),
     *("row_var", "col_var", "variance"),
 )
+# What Adafactor keeps once for a dimension, counted from the last: a parameter of size 1 there does
+# not tell.
+_ONE_FOR_ALL = {"row_var": -1, "col_var": -2}
 
 
 class Moved(NamedTuple):
@@ -57,6 +60,11 @@ class Source(NamedTuple):
     old: list[int]
     new: list[int]
     size: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its slices have names of which none was there, so that nothing is taken."""
+        return self.dim is not None and not self.old
 
 
 class Upgrade(NamedTuple):
@@ -101,6 +109,10 @@ def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str])
         tensor = before[source.key]
         _refuse_other_shape(tensor, tensors[key], source, key)
         tensors[key] = taken(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
+        if source.is_new:
+            why = "nothing that it was of is left"
+            moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
+            continue
         moved.append(Moved(key, _fate(source, tensor), (*tensor.shape,), (*tensors[key].shape,)))
     used = {source.key for source in sources.values()}
     for key, tensor in before.items():
@@ -155,7 +167,9 @@ def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -
     shapes = zip(moment.shape, parameter.shape, strict=False)
     if moment.ndim != parameter.ndim or any(m not in (1, p) for m, p in shapes):
         return None
-    if moment.shape[source.dim] == 1:
+    one_for_all = parameter.shape[source.dim] > 1
+    one_for_all |= _ONE_FOR_ALL.get(name) == source.dim - moment.ndim
+    if moment.shape[source.dim] == 1 and one_for_all:
         return moment.clone()
     shape = [*moment.shape]
     shape[source.dim] = source.size

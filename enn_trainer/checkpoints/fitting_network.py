@@ -1,5 +1,6 @@
 """Networks of saves: no larger than the weights that are there, and able to act."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,10 @@ from entity_env.spaces import ActionSpace, ObsSpace
 MAX_WEIGHT = 1e9
 """Beyond, sums of products of weights leave what float32 can say; nothing learns such weights."""
 
+_OF_ROGUE_NET = re.compile(
+    r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|regression_heads)\."
+)
+
 
 def fitting_network(
     where: str,
@@ -26,6 +31,12 @@ def fitting_network(
 
     The arguments and errors are those of `refuse_larger`.
     """
+    others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
+    if others:
+        raise CheckpointError(
+            f"{where}: the weights are those of a network of your own, with {min(others)}; expected "
+            "those of a RogueNet, or that network beside the save, as agent= in Python"
+        )
     refuse_larger(where, config, obs_space, action_space, weights)
     return make_network(config, obs_space, action_space)
 

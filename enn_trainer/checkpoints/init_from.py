@@ -8,9 +8,12 @@ from typing import Any
 from enn_trainer.checkpoints.evolve import initialised
 from enn_trainer.checkpoints.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State
 
 
@@ -54,7 +57,7 @@ def state_from(
 
     Raises:
         CheckpointError: there is no valid checkpoint, or it does not fit.
-        ConfigError: the parts cannot be taken, or a rename is of nothing.
+        ConfigError: the parts cannot be taken, or a rename is of nothing or to nothing.
     """
     own = context.get("agent")
     if own is not None:
@@ -63,6 +66,7 @@ def state_from(
                 "--init-parts, --rename: expected none with a network of your own, of which it is "
                 "not known what its tensors are of"
             )
+        _refuse_other_world(source.path, context)
         read_saved_run(source.path, own)
         say(f"all weights are those of {source.path}")
         return initial_state(config, context)
@@ -78,3 +82,17 @@ def state_from(
     report = initialised(saved, config, state.agent, Rules(renamed), source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     return state
+
+
+def _refuse_other_world(path: Path, context: dict[str, Any]) -> None:
+    """Refuse the weights of a network of the user's own for another world, or another order."""
+    saved = find(path)
+    plain = read_state(saved)
+    spaces = plain["obs_space"], plain["action_space"]
+    diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
+    if different := [*diff.changed, *diff.reordered]:
+        raise CheckpointError(
+            f"--init-from: {saved.path} is of another world: {'; '.join(different)}; of a network "
+            "of your own it is not known what its tensors are of: expected the same names in the "
+            "same order"
+        )

@@ -1,13 +1,16 @@
 """`enn checkpoints diff` and `enn checkpoints evolve`: a save and a world that is another one."""
 
 import argparse
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from enn_trainer.checkpoints.evolve import evolve
 from enn_trainer.checkpoints.evolve_config import renamed_config
 from enn_trainer.checkpoints.evolve_rules import Rules, read_renames, rename_lines
 from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.resume_changes import changes
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
@@ -63,8 +66,9 @@ def diff_world(options: argparse.Namespace) -> int:
     """
     saved = read_saved_run(options.one)
     rules = _rules(options, saved.obs_space, saved.action_space)
-    renamed = rules.spaces(saved.obs_space, saved.action_space)
-    diff = diff_spaces(*renamed, *_spaces(options))
+    renamed, spaces = rules.spaces(saved.obs_space, saved.action_space), _spaces(options)
+    rules.refuse_unknown(*spaces)
+    diff = diff_spaces(*renamed, *spaces)
     print(diff)
     return DIFFERENT if diff.changed else 0
 
@@ -85,18 +89,22 @@ def evolve_command(options: argparse.Namespace) -> int:
     run = read_saved_run(options.one)
     rules = _rules(options, run.obs_space, run.action_space)
     spaces = _spaces(options)
+    begun = renamed_config(run.config, rules, run.obs_space, *spaces)
+    begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
         TrainConfig,
         None,
         options.overrides,
-        text=dump_config(renamed_config(run.config, rules, spaces[0])),
+        text=dump_config(begun),
         environment=os.environ,
         text_source=f"checkpoint {saved.path}",
     )
     evolved = evolve(saved, *spaces, config, rules)
     written = evolved.save(options.to)
     print(evolved.report)
-    print(f"saved {written.path}")
+    for change in changes(run.config, config):
+        print(f"setting: {change}")
+    print(f"saved {written.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
     return 0
 
 
@@ -123,10 +131,12 @@ def _rules(
 
 
 def _spaces(options: argparse.Namespace) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    world = make_world(
-        options.env, parse_kwargs(options.env_kwargs, "--env-kwargs"), "--env-kwargs"
-    )
+    world = make_world(options.env, _env_kwargs(options), "--env-kwargs")
     try:
         return world.obs_space(), dict(world.action_space())
     finally:
         world.close()
+
+
+def _env_kwargs(options: argparse.Namespace) -> dict[str, Any]:
+    return parse_kwargs(options.env_kwargs, "--env-kwargs")

@@ -152,7 +152,7 @@ class _Suite(NamedTuple):
             processes = None if film is None else 1
             envs = make_envs(self.config, self.name, suite, create_envs, state, processes)
             stack.callback(envs.close)
-            seats, counted = self._seats(len(envs), self._agent(envs))
+            seats, counted = self._seats(envs)
             quota = np.where(counted, NO_END, 0)
             if suite.episodes is not None:
                 quota = quotas(suite.episodes, counted)
@@ -185,25 +185,25 @@ class _Suite(NamedTuple):
             film_problem=problem,
         )
 
-    def _agent(self, envs: VecEnv) -> PPOAgent:
-        """The agent, with labels in the order of the world it is measured in."""
-        state, actions = self.state, envs.action_space()
-        if not label_orders(state.action_space, actions):
-            return state.agent  # type: ignore[no-any-return]
-        known = state.obs_space, state.action_space
-        return Wired(state.agent, state.obs_space, actions, *known)
-
-    def _seats(self, num_envs: int, agent: PPOAgent) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
+    def _seats(self, envs: VecEnv) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
         """Who plays where, and (num_envs,) bool which environments count."""
-        everywhere, greedy = np.arange(num_envs), self.settings.deterministic
-        counted = np.ones(num_envs, dtype=np.bool_)
+        agent, greedy = self._in_order(self.state.agent, envs), self.settings.deterministic
+        everywhere, counted = np.arange(len(envs)), np.ones(len(envs), dtype=np.bool_)
         if self.opponent is None:
             return [Seats(agent, everywhere, greedy)], counted
+        opponent = self._in_order(self.opponent, envs)
         others = greedy and not isinstance(self.opponent, RandomAgent)
         if self.settings.opponent_only:
-            return [Seats(self.opponent, everywhere, others)], counted
+            return [Seats(opponent, everywhere, others)], counted
         ours = Seats(agent, everywhere[::2], greedy)
-        return [ours, Seats(self.opponent, everywhere[1::2], others)], everywhere % 2 == 0
+        return [ours, Seats(opponent, everywhere[1::2], others)], everywhere % 2 == 0
+
+    def _in_order(self, agent: PPOAgent, envs: VecEnv) -> PPOAgent:
+        """One who plays in the world of the run, with labels in the order of the suite's."""
+        known, actions = (self.state.obs_space, self.state.action_space), envs.action_space()
+        if not label_orders(known[1], actions):
+            return agent
+        return Wired(agent, known[0], actions, *known)
 
     def _limit(self) -> str:
         """The setting that `max_steps` is from."""

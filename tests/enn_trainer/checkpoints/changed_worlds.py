@@ -91,7 +91,7 @@ def change_of(
     configs = {part: net.config for part, net in parts_of(old).items()}
     others = EnvConfig(), configs[min(configs)], OptimizerConfig(), PPOConfig(), RolloutConfig()
     before = TrainConfig(*others, vf_net=configs.get("value_function"))
-    config = renamed_config(before, rules, obs_space)
+    config = renamed_config(before, rules, old.obs_space, obs_space, actions)
     net = replace(config.net, **settings)
     vf_net = None if config.vf_net is None else replace(config.vf_net, **settings)
     fresh = network_of(net, obs_space, actions, vf_net, seed=1)

@@ -1,5 +1,6 @@
 """Runs whose world changes: resumed, upgraded, and taken as a beginning."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ class Turned(Clockwork):
 class Oiled(Clockwork):
     """Gears have an age, there is oil, and a gear may stand still."""
 
+    def __init__(self, age: float = 3.0) -> None:
+        super().__init__()
+        self.age = age
+
     def obs_space(self) -> ObsSpace:
         types = {"oil": Entity(["x"]), "gear": Entity(["age", "x"]), "peg": Entity([])}
         return ObsSpace(["hour"], types)
@@ -44,7 +49,7 @@ class Oiled(Clockwork):
 
     def _observe(self, reward: float) -> Observation:
         obs = super()._observe(reward)
-        gears = [[3.0, row[0]] for row in obs.features["gear"]]
+        gears = [[self.age, row[0]] for row in obs.features["gear"]]
         obs.features = {**obs.features, "gear": gears, "oil": [[1.0]]}
         return obs
 
@@ -142,10 +147,11 @@ def test_moments_follow_their_parameters(saved_run: Path) -> None:
     assert fresh not in new.optimizer.state
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adafactor", "ASGD", "RMSprop", "Rprop"])
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor", "ASGD", "RMSprop", "Rprop"])
 def test_moments_of_any_optimizer_follow(tmp_path: Path, name: str) -> None:
     run(tmp_path, f"optim.name={name}", env=Clockwork, checkpoint_dir=tmp_path / "run")
-    evolved = evolved_to(Oiled(), tmp_path / "run")
+    # Of pegs there is one input, the hour; as oil they have another one.
+    evolved = evolved_to(Oiled(), tmp_path / "run", rules=Rules({("type", "peg"): "oil"}))
     assert evolved.report.moments_dropped == []
     evolved.save(tmp_path / "new")
     overrides = ["total_timesteps=96", f"data_dir={tmp_path}"]
@@ -176,6 +182,65 @@ def evolve_back(evolved: Evolved) -> dict[str, str]:
     spaces = world.obs_space(), world.action_space()
     _, report = evolved_state(evolved.state, evolved.config, evolved.config, *spaces, Rules())
     return {one.key: one.fate for one in report.tensors}
+
+
+def test_head_of_which_no_label_is_left_is_new(saved_run: Path) -> None:
+    """It has nothing of the save, nor has its optimizer."""
+    world = Clockwork()
+    actions = {**world.action_space(), "turn": CategoricalActionSpace(["cw", "ccw", "stay"])}
+    evolved = evolve(checkpoint.find(saved_run), world.obs_space(), actions)
+    moved = {one.key: one for one in evolved.report.tensors}
+    weight = moved["action_heads./turn.project.weight"]
+    assert (weight.fate, weight.before, weight.now) == ("new", None, (3, 8))
+    head = dict(evolved.state.agent.named_parameters())["action_heads./turn.project.weight"]
+    assert head not in evolved.state.optimizer.state
+    assert head.detach().any()
+
+
+def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: Path) -> None:
+    group = 'optim.groups=[(pattern: "*/gear*", lr_factor: 0.5)]'
+    run(tmp_path, group, env=Clockwork, checkpoint_dir=tmp_path / "run")
+    world = Clockwork()
+    space = world.obs_space()
+    types = {"wheel" if name == "gear" else name: one for name, one in space.entities.items()}
+    renamed = ObsSpace(space.global_features, types)
+    rules = Rules({("type", "gear"): "wheel"})
+    with pytest.raises(ConfigError) as error:
+        evolve(checkpoint.find(tmp_path / "run"), renamed, world.action_space(), rules=rules)
+    assert "--set optim.groups=" in str(error.value)
+    assert "*/gear*" in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+def test_targets_of_the_entropy_of_actions_that_are_gone_are_dropped(tmp_path: Path) -> None:
+    targets = ['ppo.ent_targets={"turn": 0.5}', "ppo.ent_target_lr=0.2", "ppo.ent_coef=0.01"]
+    run(tmp_path, *targets, env=Clockwork, checkpoint_dir=tmp_path / "run")
+    saved = checkpoint.find(tmp_path / "run")
+    world = Clockwork()
+    actions = world.action_space()
+    spun = {"spin" if name == "turn" else name: space for name, space in actions.items()}
+    gone = evolve(saved, world.obs_space(), spun)
+    assert gone.config.ppo.ent_targets == {}
+    assert gone.state.ent_tunings == {}
+    gone.save(tmp_path / "gone")
+    assert StateManager(init_path=tmp_path / "gone").state.step == 72
+    kept = evolve(saved, world.obs_space(), spun, rules=Rules({("action", "turn"): "spin"}))
+    assert kept.config.ppo.ent_targets == {"spin": 0.5}
+
+
+def test_rename_to_what_the_world_does_not_have_is_refused_before_weights_are_dropped(
+    saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rename = ["--env", f"{__name__}:Oiled", "--rename", "peg=oill"]
+    new = ["--to", str(tmp_path / "new")]
+    for command in (["diff", str(saved_run), *rename], ["evolve", str(saved_run), *rename, *new]):
+        assert enn(["checkpoints", *command]) == 2
+        assert capsys.readouterr().err.endswith("got 'oill'; did you mean oil?\n")
+    assert not (tmp_path / "new").exists()
+    overrides = [*SMALL, f"data_dir={tmp_path}"]
+    manager = StateManager(overrides=overrides, init_from=saved_run, init_renames=["peg=oill"])
+    with pytest.raises(ConfigError, match=r"got 'oill'; did you mean oil\?"):
+        train(manager, Oiled)
 
 
 def test_other_parts_of_a_network_are_refused(saved_run: Path) -> None:
@@ -260,13 +325,23 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     assert "labels of turn: added ['stay']" in capsys.readouterr().out
     assert enn(["checkpoints", "diff", str(saved_run), "--env", f"{__name__}:Turned"]) == 0
     assert "reordered ['left', 'right'] to ['right', 'left']" in capsys.readouterr().out
+    kwargs = ["--env-kwargs", "age=4"]
     evolving = ["checkpoints", "evolve", str(saved_run), "--env", world, "--rename", "peg=oil"]
+    evolving += kwargs
     assert enn([*evolving, "--to", str(tmp_path / "new"), "--set", "net.n_layer=2"]) == 0
     out = capsys.readouterr().out
     assert "entity types: added ['peg']" in out
     assert "changes nothing at first" in out
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
+    assert "setting: net.n_layer 1 -> 2" in out
+    assert out.endswith(f"; to go on: enn train --checkpoint-dir {tmp_path / 'new'} --resume\n")
+    assert saved.config.env.id == world
+    assert json.loads(saved.config.env.kwargs) == {"age": 4}
+    on = ["train", "--checkpoint-dir", str(tmp_path / "new"), "--resume", "total_timesteps=96"]
+    assert enn([*on, f"data_dir={tmp_path}"]) == 0
+    assert enn([*evolving, "--to", str(tmp_path / "other"), "--set", "env.id=elsewhere"]) == 0
+    assert StateManager(init_path=tmp_path / "other").config.env.id == "elsewhere"
 
 
 def test_command_line_begins_with_the_weights_of_another_run(

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +20,17 @@ from enn_trainer import (
 )
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.evaluation.play_episodes import Seats, answer_of_all, play
-from entity_env import AddMetricsWrapper, EnvList
+from entity_env import (
+    ActionSpace,
+    AddMetricsWrapper,
+    EnvList,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Match,
+    Observation,
+    ObsSpace,
+    PlainState,
+)
 from entity_env.examples import Duel, Xor
 from rogue_net import EntityBatch
 from tests.enn_trainer.test_train import weights
@@ -158,6 +168,61 @@ def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
         "optim.lr=0",
     )
     assert abs(result.eval["eval/episodic_reward.mean"]) < 0.3
+
+
+class Bidding(PlainState, Match):
+    """Who says more gets one point from who says less, in every step of an episode of four."""
+
+    num_sides = 2
+    labels: ClassVar = ["low", "middle", "high"]
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"bid": GlobalCategoricalActionSpace([*self.labels])}
+
+    def reset(self) -> list[Observation]:
+        self.t = 0
+        return [self._observe(0.0), self._observe(0.0)]
+
+    def act(self, actions: Any) -> list[Observation]:
+        self.t += 1
+        one, other = (["low", "middle", "high"].index(a["bid"].label) for a in actions)
+        return [self._observe(float(np.sign(x))) for x in (one - other, other - one)]
+
+    def _observe(self, reward: float) -> Observation:
+        return Observation(
+            global_features=[1.0],
+            actions={"bid": GlobalCategoricalActionMask()},
+            reward=reward,
+            done=self.t >= 4,
+        )
+
+
+class BiddingFromTheTop(Bidding):
+    """The same, told in another order."""
+
+    labels: ClassVar = ["high", "middle", "low"]
+
+
+def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_path: Path) -> None:
+    """An agent draws against itself, whichever of the two worlds they meet in."""
+
+    def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
+        return EnvList({"A": Bidding, "B": BiddingFromTheTop}[config.id], num_envs, first)
+
+    run(tmp_path, "env.id=A", env=worlds, checkpoint_dir=tmp_path / "earlier")
+    greedy = ["eval.deterministic=true", f"eval.opponent={tmp_path / 'earlier'}"]
+    suite = ["env.id=A", "eval.env.id=A", "eval.suites.turned.env.id=B"]
+    same = ["optim.lr=0", "total_timesteps=64"]
+    overrides = [*DUEL, *EVAL, *greedy, *suite, *same, f"data_dir={tmp_path}"]
+    manager = StateManager(overrides=overrides, init_from=tmp_path / "earlier")
+    result = train(manager, worlds)
+    assert result.eval["eval/episodic_reward.mean"] == 0
+    assert result.eval["eval/turned/episodic_reward.count"] > 0
+    assert result.eval["eval/turned/episodic_reward.mean"] == 0
+    assert result.eval["eval/turned/episodic_reward.max"] == 0
 
 
 def test_opponent_without_an_environment_to_play_in_is_refused(tmp_path: Path) -> None:
