@@ -1,21 +1,23 @@
 """Recording what agents see, do and say, in rollouts and in evaluations."""
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from enn_trainer.agent import chosen_on_host
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.state import State
+from enn_trainer.eval_config import all_suites
+from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
 from entity_env.record import RecordingVecEnv, end_before, recording_header
 from entity_env.recording_format import RecordingError
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.heads import actee_log_probs
 from rogue_net.ragged import ActionBatch, EntityBatch
@@ -70,12 +72,17 @@ def _capture(
     )
 
 
-def prepare_captures(manager: StateManager) -> None:
+def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
     """Make room for the recordings of a run, before time is spent on it.
 
     A run that begins needs new files, also if it starts from a save elsewhere. One that continues
     goes on with its own, from which everything is cut off that came after the save: the run will
     do that part again.
+
+    Args:
+        manager: of the run.
+        create_envs: makes environments; those of evaluations may have labels in an order of
+            their own.
 
     Raises:
         ConfigError: a file cannot be written, or what is in it would be lost or mixed up.
@@ -83,7 +90,7 @@ def prepare_captures(manager: StateManager) -> None:
     captures, ends = list(_captures(manager.config)), []
     for capture in captures:
         try:
-            ends.append(_where_to_begin(capture, manager))
+            ends.append(_where_to_begin(capture, manager, create_envs))
         except OSError as error:
             raise ConfigError(
                 f"{capture.field}: expected a file to write to, got {capture.path} "
@@ -154,7 +161,7 @@ def _captures(config: TrainConfig) -> Iterator[Capture]:
             yield capture
 
 
-def _where_to_begin(capture: Capture, manager: StateManager) -> int:
+def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFactory) -> int:
     """Up to where the file of a run is kept."""
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,18 +175,33 @@ def _where_to_begin(capture: Capture, manager: StateManager) -> int:
     has_evaluated = state.next_eval_step is not None and state.next_eval_step > state.step
     # What the run does again: an evaluation at this very step is not, once its clock went on.
     again = state.step + 1 if is_of_evals and has_evaluated else state.step
-    return end_before(path, _header(capture, state), again)
-
-
-def _header(capture: Capture, state: State) -> dict[str, object]:
-    return recording_header(
+    if path.stat().st_size == 0:
+        return 0
+    header = recording_header(
         state.obs_space,
-        state.action_space,
+        _actions_of_evals(manager, create_envs) if is_of_evals else state.action_space,
         capture.num_envs,
         capture.subsample,
         capture.seed,
         state.run_name,
     )
+    return end_before(path, header, again)
+
+
+def _actions_of_evals(
+    manager: StateManager, create_envs: EnvFactory
+) -> Mapping[ActionName, ActionSpace]:
+    """What can be done in the world of evaluations."""
+    config, state = manager.config, manager.state
+    assert config.eval is not None
+    if config.eval.env is None:
+        return state.action_space
+    suite = dict(all_suites(config.eval, config.env))[""]
+    with (
+        global_randomness_kept(),
+        closing(make_envs(config, "", suite, create_envs, state, processes=1)) as envs,
+    ):
+        return envs.action_space()
 
 
 def continues(manager: StateManager) -> bool:

@@ -139,7 +139,7 @@ class Trainer:
                 self._device,
             )
             self._demonstrations = open_bc(self.config, self.state, self._device)
-            prepare_captures(self.manager)
+            prepare_captures(self.manager, create_envs)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)

@@ -42,7 +42,12 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
     if state is None:
         return None
     try:
-        about = {"step": step, "settings": _settings(config), "world": _world(envs)}
+        about = {
+            "step": step,
+            "settings": _settings(config),
+            "world": _world(envs),
+            "code": envs.world_code(),
+        }
         return pack({**about, "envs": state}, exact=True)
     except MessageError as error:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
@@ -74,6 +79,8 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig) -> Resume
             return Resumed(None, ", ".join(changed))
         if saved["world"] != _world(envs):  # frames that were shown are in the order of then
             return Resumed(None, "the world shows features, types or labels in another order")
+        if why := _other_code(saved.get("code", {}), envs.world_code()):
+            return Resumed(None, why)
         obs = envs.set_state(saved["envs"], state.obs_space)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise CheckpointError(f"the saved episodes cannot be read: {error!r}") from None
@@ -91,6 +98,16 @@ def _world(envs: VecEnv) -> list[Any]:
             for name, space in envs.action_space().items()
         ],
     ]
+
+
+def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
+    """How the source of the worlds differs, as far as it was known both times; or nothing."""
+    changed = [name for name in before if name in now and before[name] != now[name]]
+    if changed:
+        return f"the world's code changed ({', '.join(changed)})"
+    if before and now and not before.keys() & now.keys():
+        return f"the world's code changed (it was {', '.join(before)})"
+    return ""
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class AnyVecEnv(VecEnv):
         obs = self.env.set_state(state, obs_config)
         return None if obs is None else self._accept(obs)
 
+    def world_code(self) -> dict[str, str]:
+        """That of the environments, if they know it."""
+        code: dict[str, str] = self.env.world_code() if hasattr(self.env, "world_code") else {}
+        return code
+
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""
         pictures: npt.NDArray[np.uint8] = self.env.render(**kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from entity_env.env_states import names_in
 from entity_env.environment import Environment
 from entity_env.masks import MASK_OF_SPACE
 from entity_env.match import Match, Solo, world_of
@@ -162,6 +163,13 @@ class _Check:
         world: Any = world_of(match)
         other: Any = world_of(fresh)
         if not (hasattr(world, "get_state") and hasattr(other, "set_state")):
+            return
+        try:
+            for frame in answer(self.report, "reset", "", match.reset):
+                names_in(frame, spaces[1])
+        except TypeError as error:
+            fix = "name entities by numbers, text or tuples of them, or leave out get_state"
+            self.report.problem("get_state", str(error), fix)
             return
         player = Player(match, spaces, Report(""), self.seed, _STATE_STEPS)
         for steps_before in (0, 1, 4):

@@ -25,6 +25,7 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
+from entity_env.world_code import code_of
 
 
 class EnvList(VecEnv):
@@ -60,6 +61,7 @@ class EnvList(VecEnv):
         self.matches += [_as_match(create_env()) for _ in range(num_envs // self.sides - 1)]
         self.first_env_index = first_env_index
         self.validate = validate
+        self._code = code_of(*(type(world_of(match)) for match in self.matches))
         self._obs_space = first.obs_space()
         self._action_space = first.action_space()
         self._filters_itself = any(match.filters_itself for match in self.matches)
@@ -137,11 +139,11 @@ class EnvList(VecEnv):
         """What the environments are in the middle of, as `env_states.py` says.
 
         Returns:
-            None where one does not offer its state, or names entities by what is not plain data.
+            None where one does not offer its state.
 
         Raises:
-            EntityEnvError: there was no reset; or what an environment says of itself is not plain
-                data.
+            EntityEnvError: there was no reset; or what an environment says of itself, or an id in
+                its last frame, is not plain data.
         """
         self.refuse_begun_step("get_state")
         if self._batch is None:
@@ -152,12 +154,9 @@ class EnvList(VecEnv):
         for i, match in enumerate(self.matches):
             frames = self._frames[i * sides : (i + 1) * sides]
             try:
-                data = match_bytes(match, frames, self._action_space)
+                matches.append(match_bytes(match, frames, self._action_space))
             except Exception as error:
                 raise self._failed("get_state", error, i) from error
-            if data is None:
-                return None
-            matches.append(data)
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
         return {
             "seed": self._seed,
@@ -195,6 +194,10 @@ class EnvList(VecEnv):
                 raise self._failed("set_state", error, i) from error
         self._frames, self._batch, self._shown = frames, batch, obs_config
         return batch
+
+    def world_code(self) -> dict[str, str]:
+        """Digests of the source of the worlds' classes."""
+        return self._code
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all matches, (matches, height, width, 3) uint8."""

@@ -39,8 +39,8 @@ def offers_state(match: Match) -> bool:
 
 def match_bytes(
     match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
-) -> bytes | None:
-    """The state of a match, and who is who in its last frames; None if ids are not plain data.
+) -> bytes:
+    """The state of a match, and who is who in its last frames.
 
     Args:
         match: it offers its state.
@@ -48,14 +48,14 @@ def match_bytes(
         action_space: its actions.
 
     Raises:
-        EntityEnvError: what `get_state` returns is not plain data.
+        EntityEnvError: what `get_state` returns, or an id, is not plain data.
     """
     world: Any = world_of(match)
     state = world.get_state()
     try:
-        named = [_names(frame, action_space) for frame in frames]
-    except TypeError:
-        return None
+        named = [names_in(frame, action_space) for frame in frames]
+    except TypeError as error:
+        raise EntityEnvError(str(error)) from None
     try:
         return pack({"world": state, "frames": named}, exact=True)
     except MessageError as error:
@@ -64,6 +64,28 @@ def match_bytes(
             f"get_state: expected plain data (None, bool, int, float, str, bytes, NumPy arrays of "
             f"numbers, lists and dictionaries), got {what}"
         ) from None
+
+
+def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
+    """All ids of a frame, and whom its masks name.
+
+    Args:
+        frame: what one side was shown.
+        action_space: what can be done.
+
+    Raises:
+        TypeError: a name is not plain data.
+    """
+    ids = {name: _plain_names(ids, f"ids of {name}") for name, ids in frame.ids.items()}
+    actions = {}
+    for name, mask in frame.actions.items():
+        space = action_space[name]
+        if not isinstance(space, GlobalCategoricalActionSpace):  # those name nobody
+            fields = _OF_SELECT if isinstance(space, SelectEntity) else _OF_CATEGORICAL
+            actions[name] = [
+                _plain_names(getattr(mask, field), f"{field} of {name}") for field in fields
+            ]
+    return {"ids": ids, "actions": actions}
 
 
 def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
@@ -147,20 +169,9 @@ def refuse_other_number(state: Mapping[str, Any], num_envs: int) -> None:
         )
 
 
-def _names(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
-    """All ids of a frame, and whom its masks name."""
-    actions = {}
-    for name, mask in frame.actions.items():
-        space = action_space[name]
-        if not isinstance(space, GlobalCategoricalActionSpace):  # those name nobody
-            fields = _OF_SELECT if isinstance(space, SelectEntity) else _OF_CATEGORICAL
-            actions[name] = [_plain_names(getattr(mask, field)) for field in fields]
-    return {"ids": {name: _plain_names(ids) for name, ids in frame.ids.items()}, "actions": actions}
-
-
-def _plain_names(names: Any) -> Any:
+def _plain_names(names: Any, what: str) -> Any:
     known = names is None or type(names) in (list, tuple, np.ndarray)
-    return to_plain(names if known else list(names), "ids")
+    return to_plain(names if known else list(names), what)
 
 
 def _mask(fields: Sequence[Any]) -> ActionMask:

@@ -26,7 +26,7 @@ from entity_env.vec_env import (
     VecSelectEntityActionMask,
 )
 
-_ARRAY, _DATACLASS, _LARGE_INT = 1, 2, 3
+_ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
@@ -54,7 +54,8 @@ def pack(value: Any, exact: bool = False) -> bytes:
 
     Args:
         value: what to pack.
-        exact: refuse what would come back as another type: tuples and NumPy's scalars.
+        exact: keep the order of arrays in memory, which sums depend on; and refuse what would come
+            back as another type: tuples and NumPy's scalars.
 
     Raises:
         MessageError: the value contains anything else.
@@ -99,10 +100,19 @@ def _encode(value: Any) -> Any:
         return value.item()
     if isinstance(value, tuple):
         return list(value)
-    return _encode_exactly(value)
+    return _encode_any(value)
 
 
 def _encode_exactly(value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype.kind in "biuf" and not value.flags.c_contiguous:
+        axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+        if axes != list(range(value.ndim)):
+            content = [axes, np.ascontiguousarray(value.transpose(axes))]
+            return msgpack.ExtType(_TRANSPOSED, pack(content))
+    return _encode_any(value)
+
+
+def _encode_any(value: Any) -> Any:
     if type(value) is np.ndarray and value.dtype.kind in "biuf":
         head = _packed([value.dtype.str, value.shape])
         return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
@@ -131,4 +141,7 @@ def _decode(code: int, data: bytes, depth: int) -> Any:
         return _CLASSES[name](**fields)
     if code == _LARGE_INT:
         return int.from_bytes(data, "little", signed=True)
+    if code == _TRANSPOSED:
+        axes, array = _unpack(data, depth + 1)
+        return array.transpose(np.argsort(axes))
     raise MessageError(f"unknown type code {code}")

@@ -19,6 +19,7 @@ from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.worker_process import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
+from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class ParallelEnvList(VecEnv):
         restarts: RestartQuota | None = None,
     ) -> None:
         cls = create_env.func if isinstance(create_env, functools.partial) else create_env
+        made_here = code_of(cls) if isinstance(cls, type) else {}
         code, first = cloudpickle.dumps(create_env), first_env_index
         setups = []
         for count in split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1)):
@@ -83,6 +85,8 @@ class ParallelEnvList(VecEnv):
             raise
         self._obs_space: ObsSpace = spaces[0][0]
         self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
+        # Workers do not see the source of what the main program has made itself.
+        self._code: dict[str, str] = {**spaces[0][2], **made_here}
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
@@ -178,6 +182,10 @@ class ParallelEnvList(VecEnv):
         self._shown = copy.deepcopy(obs_config)
         self._batch = VecObs.cat([piece for piece in pieces if piece is not None])
         return self._batch
+
+    def world_code(self) -> dict[str, str]:
+        """Digests of the source of the worlds' classes."""
+        return self._code
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all environments."""

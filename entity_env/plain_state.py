@@ -16,9 +16,10 @@ from entity_env.environment import SeededRandom
 class PlainState(SeededRandom):
     """`get_state` and `set_state` for a world whose attributes are plain data.
 
-    These are None, bool, int, float, str, NumPy arrays and scalars of numbers, `random.Random`,
-    and lists, tuples, sets and dictionaries of them. An object that two attributes share becomes
-    two. A world that is made of more than this writes both methods itself.
+    These are None, bool, int, float, str, bytes, NumPy arrays and scalars of numbers or text,
+    `random.Random`, and lists, tuples, sets and dictionaries of them. An object that two attributes
+    share becomes two, and an array that is a part of another one a copy without the gaps. A world
+    that is made of more than this writes both methods itself.
     """
 
     def get_state(self) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def impure(value: Any, what: str) -> str:
 
 _SINGLE = (type(None), bool, int, float, str, bytes)
 _NUMBERS = "biuf"
+_TEXT = "US"
 _WORDS = struct.Struct("<625I")
 """What a generator of `random` remembers; half the time and size that a list of numbers takes."""
 
@@ -71,24 +73,36 @@ def to_plain(value: Any, what: str) -> Any:
         what: what it is called.
 
     Raises:
-        TypeError: it is anything else.
+        TypeError: it is anything else; or a set that would be gone through in another order.
     """
     kind = type(value)
     if kind in _SINGLE:
         return value
     if kind is list:
         return [to_plain(item, what) for item in value]
-    if kind is tuple or kind is set:
-        return {kind.__name__: [to_plain(item, what) for item in value]}
+    if kind is tuple:
+        return {"tuple": [to_plain(item, what) for item in value]}
+    if kind is set:
+        items = [*value]
+        if [*set(items)] != items:  # their order depends on what else was in it
+            raise TypeError(
+                f"{what}: expected a set that keeps its order when it is made again, got one that "
+                "had other members before; use a dictionary with values None, or a sorted list"
+            )
+        return {"set": [to_plain(item, what) for item in items]}
     if kind is dict:
         return {"dict": [[to_plain(k, what), to_plain(v, what)] for k, v in value.items()]}
     if kind is random.Random:
         version, words, gauss_next = value.getstate()
         return {"Random": [version, _WORDS.pack(*words), gauss_next]}
     if kind is np.ndarray and value.dtype.kind in _NUMBERS:
-        return {"array": value.copy()}
+        return {"array": value.copy(order="K")}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return {"number": np.array(value)}
+    if kind is np.ndarray and value.dtype.kind in _TEXT:
+        return {"texts": [value.dtype.str, list(value.shape), value.ravel().tolist()]}
+    if isinstance(value, np.generic) and value.dtype.kind in _TEXT:
+        return {"text": [value.dtype.str, value.item()]}
     raise TypeError(f"{what}: expected plain data, got {kind.__name__}")
 
 
@@ -100,9 +114,15 @@ def from_plain(value: Any) -> Any:
         return value
     [(kind, content)] = value.items()
     if kind == "array":
-        return content.copy()
+        return content.copy(order="K")
     if kind == "number":
         return content[()]
+    if kind == "texts":
+        dtype, shape, texts = content
+        return np.array(texts, dtype).reshape(shape)
+    if kind == "text":
+        dtype, text = content
+        return np.array(text, dtype)[()]
     if kind == "Random":
         version, words, gauss_next = content
         rng = random.Random(0)

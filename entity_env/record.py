@@ -304,7 +304,31 @@ def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> 
     found = list(records(file, path))
     theirs = read_payload(file, path, found[0])
     names = {**header, **theirs}
-    other = [name for name in names if pack(theirs.get(name)) != pack(header.get(name))]
+    other = [name for name in names if _packed(theirs.get(name)) != _packed(header.get(name))]
+    if other == ["action_space"]:
+        _refuse_other_order(path, theirs["action_space"], header["action_space"])
     if other:
         raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
     return found
+
+
+def _packed(value: Any) -> bytes:
+    """As bytes; of a dictionary, what is kept by name, the order does not count."""
+    return pack(dict(sorted(value.items())) if isinstance(value, dict) else value)
+
+
+def _refuse_other_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Say so if only the labels of actions are in another order than before."""
+
+    def labels(spaces: Mapping[str, Any]) -> dict[str, list[str]]:
+        return {name: getattr(space, "index_to_label", []) for name, space in spaces.items()}
+
+    def in_one_order(spaces: Mapping[str, Any]) -> dict[str, tuple[type, list[str]]]:
+        return {name: (type(spaces[name]), sorted(known)) for name, known in labels(spaces).items()}
+
+    if in_one_order(before) == in_one_order(now):
+        reordered = [name for name, known in labels(before).items() if known != labels(now)[name]]
+        raise RecordingError(
+            f"{path}: was recorded with the labels of {', '.join(reordered)} in another order, and "
+            "keeps choices by their number; record to another file"
+        )

@@ -313,6 +313,14 @@ class VecEnv(ABC):
         """
         return None
 
+    def world_code(self) -> dict[str, str]:
+        """Digests of the worlds' source as it was when they were made, by the names of classes.
+
+        A state is of that code: attributes that the code sets in another way now would be as they
+        were. Empty where the source is not known.
+        """
+        return {}
+
     def close(self) -> None:
         """Release what the environments hold."""
         return
@@ -369,6 +377,10 @@ class VecEnvWrapper(VecEnv):
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Let the environments go on."""
         return self.env.set_state(state, obs_config)
+
+    def world_code(self) -> dict[str, str]:
+        """That of the environments."""
+        return self.env.world_code()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""

@@ -62,7 +62,7 @@ def serve(channel: Channel) -> None:
     def start() -> Any:
         create_env = _load(setup["create_env"], setup["main"])
         envs.append(_WorkerEnvs(create_env, setup["num_envs"], setup["first"], setup["validate"]))
-        return [envs[0].obs_space(), envs[0].action_space(), envs[0].sides]
+        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code()]
 
     _answer(channel, start)
     gc.collect()

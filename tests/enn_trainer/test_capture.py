@@ -16,7 +16,7 @@ import torch
 from enn_trainer import ConfigError, StateManager, train
 from enn_trainer.capture import Capture, recorded
 from enn_trainer.ppo.rollout import collect
-from entity_env import Action, EnvList, Observation, VecObs
+from entity_env import Action, CategoricalActionSpace, EnvList, Observation, VecObs
 from entity_env.examples import Duel
 from entity_env.read_recording import Recording
 from entity_env.recording_format import Step
@@ -307,6 +307,54 @@ def test_a_resumed_run_does_not_mix_different_recordings(tmp_path: Path) -> None
             "capture_logits=false",
             checkpoint_dir=tmp_path / "run",
         )
+
+
+class OtherActions(Meadow):
+    """Its actions are in another order."""
+
+    def action_space(self) -> dict[str, Any]:
+        return dict(reversed(super().action_space().items()))
+
+
+class OtherLabels(Meadow):
+    """The labels of an action are in another order."""
+
+    def action_space(self) -> dict[str, Any]:
+        walk = CategoricalActionSpace(["right", "stay", "left"])
+        return {**super().action_space(), "walk": walk}
+
+
+def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path) -> None:
+    folder = {"checkpoint_dir": tmp_path / "run"}
+    run(tmp_path, "total_timesteps=48", *CAPTURE, *CAPTURE_EVAL, **folder)
+    run(tmp_path, "total_timesteps=96", env=OtherActions, **folder)
+    assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 96, FRAMES))
+
+
+def test_a_recording_with_labels_in_another_order_is_not_mixed_up(tmp_path: Path) -> None:
+    folder = {"checkpoint_dir": tmp_path / "run"}
+    run(tmp_path, "total_timesteps=48", *CAPTURE, **folder)
+    before = (tmp_path / "rollouts.rec").read_bytes()
+    with pytest.raises(ConfigError, match=r"labels of walk in another order.* another file"):
+        run(tmp_path, "total_timesteps=96", env=OtherLabels, **folder)
+    assert (tmp_path / "rollouts.rec").read_bytes() == before
+    run(tmp_path, "total_timesteps=96", "capture_samples=b.rec", env=OtherLabels, **folder)
+    assert run_steps(tmp_path / "b.rec") == list(range(48, 96, FRAMES))
+
+
+def meadow_of(config: Any, num_envs: int, processes: int, first: int) -> EnvList:
+    return EnvList(OtherLabels if config.id == "other" else Meadow, num_envs, first)
+
+
+def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Path) -> None:
+    folder: dict[str, Any] = {"checkpoint_dir": tmp_path / "run", "env": meadow_of}
+    run(tmp_path, "total_timesteps=48", *CAPTURE_EVAL, 'eval.env.id="other"', **folder)
+    first = run_steps(tmp_path / "evals.rec")
+    run(tmp_path, "total_timesteps=96", **folder)
+    assert run_steps(tmp_path / "evals.rec")[: len(first)] == first
+    assert len(run_steps(tmp_path / "evals.rec")) > len(first)
+    with pytest.raises(ConfigError, match=r"^eval.capture_samples: .*labels of walk in another"):
+        run(tmp_path, "total_timesteps=120", 'eval.env.id="same"', **folder)
 
 
 def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """A run that was stopped and resumed is the run that went straight on, bit for bit."""
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,50 @@ def test_new_episodes_begin_where_the_old_cannot_go_on(
         results.append(manager.state)
         assert f"at step 24; new episodes begin: {why}" in capsys.readouterr().out
     assert_same(*results)
+
+
+EDITED = """
+from tests.enn_trainer.worlds import Meadow
+from entity_env import PlainState
+
+class Edited(PlainState, Meadow):
+    def __init__(self):
+        self.bonus = 2.0
+
+    def _observe(self, reward):
+        return super()._observe(reward + self.bonus)
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("old", "new"), [("bonus = 2.0", "bonus = 50.0"), ("= 2.0", "= 2.0\n        self.more = 1")]
+)
+def test_code_of_the_world_that_was_edited_is_not_undone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    processes: int,
+) -> None:
+    """A state has also the attributes that `__init__` sets, as they were."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def edited(code: str) -> Any:
+        (tmp_path / "edited_world.py").write_text(code)
+        monkeypatch.delitem(sys.modules, "edited_world", raising=False)
+        importlib.invalidate_caches()
+        return importlib.import_module("edited_world").Edited
+
+    go(tmp_path, edited(EDITED), *SMALL, f"rollout.processes={processes}", stops=0)
+    capsys.readouterr()
+    go(tmp_path, edited(EDITED), stops=24)
+    assert "its episodes go on" in capsys.readouterr().out
+    resumed = go(tmp_path, edited(EDITED.replace(old, new)))
+    why = "new episodes begin: the world's code changed (edited_world.Edited)"
+    assert why in capsys.readouterr().out
+    assert ("50.0" in new) == (resumed.state.metrics["reward.max"] > 40)
 
 
 def test_failed_run_begins_new_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

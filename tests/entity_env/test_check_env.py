@@ -317,6 +317,13 @@ class ImpureState(PlainState, Good):
         return {"rng": self.rng}
 
 
+class NamedByObjects(PlainState, Good):
+    def observe(self, **fields: Any) -> Observation:
+        obs = super().observe(**fields)
+        obs.ids = {"A": [object()]}
+        return obs
+
+
 class RaisesInGetState(Good):
     def get_state(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -382,6 +389,7 @@ WORLDS: dict[str, tuple[str, Any]] = {
     "a state without the time": ("set_state", ForgetsTime),
     "a state that changes later": ("set_state", AliasesState),
     "a state with an object": ("get_state", ImpureState),
+    "ids that cannot be saved": ("get_state", NamedByObjects),
     "no state after all": ("get_state", RaisesInGetState),
     "a side is missing": ("act", OneSideMissing),
     "sides end apart": ("done", SidesEndApart),

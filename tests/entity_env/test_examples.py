@@ -140,6 +140,9 @@ class Odd(PlainState):
         np.arange(6, dtype=np.float32).reshape(3, 2),
         np.zeros((0, 7), dtype=np.int16),
         np.float32(0.1),
+        np.array([["a", "long"]]),
+        np.array([b"a", b""]),
+        np.str_("text"),
         [],
     ],
 )
@@ -151,6 +154,49 @@ def test_plain_state_restores_types(value: Any) -> None:
     np.testing.assert_equal(restored.value, value)
     assert getattr(restored.value, "dtype", None) == getattr(value, "dtype", None)
     assert restored.rng.random() == world.rng.random()
+
+
+@given(
+    axes=st.permutations(range(3)),
+    shape=st.tuples(*[st.integers(0, 3)] * 3),
+    step=st.sampled_from([1, 2, -1]),
+)
+def test_plain_state_keeps_the_order_of_arrays_in_memory(
+    axes: list[int], shape: tuple[int, ...], step: int
+) -> None:
+    """Sums in float32 depend on it."""
+    world, restored = Odd(), Odd()
+    world.value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape).transpose(axes)[::step]
+    restored.set_state(unpack(pack(world.get_state(), exact=True)))
+    np.testing.assert_array_equal(restored.value, world.value)
+    in_memory = world.value.copy(order="K").ravel(order="K")
+    np.testing.assert_array_equal(restored.value.ravel(order="K"), in_memory)
+    assert restored.value.flags.writeable
+    restored.set_state(world.get_state())
+    np.testing.assert_array_equal(restored.value.ravel(order="K"), in_memory)
+
+
+def test_sums_of_arrays_in_fortran_order_are_the_same_after_a_restore() -> None:
+    world, restored = Odd(), Odd()
+    values = np.random.default_rng(0).random((300, 200)).astype(np.float32)
+    world.value = np.asfortranarray(values)
+    assert world.value.sum() != values.sum(), "the order matters here"
+    restored.set_state(unpack(pack(world.get_state(), exact=True)))
+    assert restored.value.sum() == world.value.sum()
+
+
+def test_plain_state_refuses_a_set_that_would_have_another_order() -> None:
+    world, restored = Odd(), Odd()
+    world.value = set(range(100))
+    for i in range(100):
+        if i not in (64, 1, 33, 98):
+            world.value.discard(i)
+    with pytest.raises(TypeError, match=r"value: expected a set .* dictionary .* sorted list"):
+        world.get_state()
+    world.value = set()
+    world.value.update((1, 33, 64, 98))
+    restored.set_state(unpack(pack(world.get_state())))
+    assert [*restored.value] == [*world.value]
 
 
 def test_plain_state_refuses_what_it_could_not_restore() -> None:

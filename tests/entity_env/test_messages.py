@@ -110,6 +110,8 @@ def test_what_cannot_be_sent_is_refused(value: Any) -> None:
         (1, ["<f8", [-1]]),
         (2, ["Popen", {}]),
         (2, ["Ragged", {"values": 1}]),
+        (4, [[0], 1]),
+        (4, [[1], []]),
         (9, []),
     ],
 )
