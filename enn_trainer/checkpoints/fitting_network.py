@@ -34,8 +34,8 @@ def fitting_network(
     others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
     if others:
         raise CheckpointError(
-            f"{where}: the weights are those of a network of your own, with {min(others)}; expected "
-            "those of a RogueNet, or that network beside the save, as agent= in Python"
+            f"{where}: the weights are those of a network of your own, with {min(others)}; "
+            "expected those of a RogueNet, or that network beside the save, as agent= in Python"
         )
     refuse_larger(where, config, obs_space, action_space, weights)
     return make_network(config, obs_space, action_space)

@@ -188,7 +188,7 @@ def test_head_of_which_no_label_is_left_is_new(saved_run: Path) -> None:
     """It has nothing of the save, nor has its optimizer."""
     world = Clockwork()
     actions = {**world.action_space(), "turn": CategoricalActionSpace(["cw", "ccw", "stay"])}
-    evolved = evolve(checkpoint.find(saved_run), world.obs_space(), actions)
+    evolved = evolve(find(saved_run), world.obs_space(), actions)
     moved = {one.key: one for one in evolved.report.tensors}
     weight = moved["action_heads./turn.project.weight"]
     assert (weight.fate, weight.before, weight.now) == ("new", None, (3, 8))
@@ -206,7 +206,7 @@ def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: P
     renamed = ObsSpace(space.global_features, types)
     rules = Rules({("type", "gear"): "wheel"})
     with pytest.raises(ConfigError) as error:
-        evolve(checkpoint.find(tmp_path / "run"), renamed, world.action_space(), rules=rules)
+        evolve(find(tmp_path / "run"), renamed, world.action_space(), rules=rules)
     assert "--set optim.groups=" in str(error.value)
     assert "*/gear*" in str(error.value)
     assert len(str(error.value)) < 200
@@ -215,7 +215,7 @@ def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: P
 def test_targets_of_the_entropy_of_actions_that_are_gone_are_dropped(tmp_path: Path) -> None:
     targets = ['ppo.ent_targets={"turn": 0.5}', "ppo.ent_target_lr=0.2", "ppo.ent_coef=0.01"]
     run(tmp_path, *targets, env=Clockwork, checkpoint_dir=tmp_path / "run")
-    saved = checkpoint.find(tmp_path / "run")
+    saved = find(tmp_path / "run")
     world = Clockwork()
     actions = world.action_space()
     spun = {"spin" if name == "turn" else name: space for name, space in actions.items()}
