@@ -12,7 +12,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
-from entity_env.record import RecordingVecEnv, end_before, recording_header
+from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
 from entity_env.recording_format import RecordingError
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ObsSpace
@@ -159,7 +159,9 @@ def _where_to_begin(capture: Capture, manager: StateManager) -> int:
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
     path.open("ab").close()
-    if path.stat().st_size > 0 and not continues(manager):
+    if not continues(manager):
+        if holds_no_step(path):  # a process that was killed before the run was first saved
+            return 0
         raise ConfigError(
             f"{capture.field}: expected a new file for a run that begins here, {path} is there "
             "already; give another path, or remove it"
