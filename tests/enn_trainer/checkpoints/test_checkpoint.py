@@ -96,7 +96,7 @@ def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
     manifest["files"]["../secret"] = {"size": 0, "sha256": ""}
     del manifest["sha256"]
     manifest["sha256"] = saves._own_hash(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
     with pytest.raises(CheckpointError, match="outside"):
         saves.verify(path)
 
@@ -106,3 +106,11 @@ def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=path):
         saves.find(tmp_path / path)
+
+
+def test_flip_that_changes_no_value_of_the_manifest_is_found(tmp_path: Path) -> None:
+    path = saves.save(tmp_path, 8, {"a": b""}, "test", {"metrics": {"x": 1e-05}}).path
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace("1e-05", "1E-05"))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: damaged"):
+        saves.verify(path)

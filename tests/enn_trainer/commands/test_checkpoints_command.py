@@ -58,7 +58,7 @@ def with_metrics(run_dir: Path, **returns: float) -> None:
         content = json.loads(path.read_text())
         content["metrics"] = {"eval/episodic_reward.mean": value}
         content["sha256"] = saves._own_hash(content)
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content, indent=1))
 
 
 def flip(path: Path) -> None:
