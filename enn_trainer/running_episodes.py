@@ -80,7 +80,7 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
         if pack(saved["world"]) != pack(_world(envs)):  # and frames are in the order of then
             return Resumed(None, "the world shows features, types or labels in another order")
         obs = envs.set_state(saved["envs"], state.obs_space)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
     return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
 

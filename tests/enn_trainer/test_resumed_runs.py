@@ -15,10 +15,13 @@ from enn_trainer.callbacks import Callback
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.checkpoint import save, verify
 from enn_trainer.ppo.reward_scaling import RewardScaling
+from enn_trainer.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps
 from enn_trainer.tracking import open_track
 from entity_env import EntityEnvError, EnvList
 from entity_env.examples import ENV_REGISTRY
+from entity_env.messages import unpack
+from entity_env.metrics import AddMetricsWrapper
 from rogue_net.input_norm import Moments
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, of_time, tracked
 from tests.enn_trainer.test_train import SMALL
@@ -347,5 +350,16 @@ def test_damaged_episodes_are_refused(tmp_path: Path, envs: Any) -> None:
     (tmp_path / "x").mkdir()
     manager.checkpoint(str(tmp_path / "x"))
     damaged = StateManager(init_path=tmp_path / "x", overrides=[f"data_dir={tmp_path / 'x'}"])
-    with pytest.raises(CheckpointError, match="the saved episodes cannot be read"):
+    with pytest.raises(CheckpointError, match=r"step-0*72: the saved episodes cannot be read"):
         train(damaged, Pasture)
+
+
+def test_counts_that_are_too_large_are_refused(tmp_path: Path) -> None:
+    state, config = (manager := go(tmp_path, Pasture, *SMALL)).state, manager.config
+    assert state.envs is not None
+    saved = unpack(state.envs)
+    saved["envs"]["episode_totals"]["steps"] = 2**300
+    state.envs = state_files.pack(saved)
+    envs = AddMetricsWrapper(EnvList(Pasture, 6))
+    with pytest.raises(CheckpointError, match=r"^x: the saved episodes cannot be read"):
+        continue_episodes(envs, state, config, "x")
