@@ -52,6 +52,7 @@ def refuse_invalid_frames(
     Raises:
         InvalidObservation: says what was expected.
     """
+    _expect(len(frames) == num_envs, f"frames: expected {num_envs}, got {len(frames)}")
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
         columns[GLOBAL] = len(obs_space.global_features)

@@ -55,6 +55,7 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("steps: expected counts", lambda s: s.update(steps=np.full(N, -1))),
     ("state of 6 environments, got that of 5", lambda s: s.update(steps=s["steps"][1:])),
     ("matches", lambda s: s.update(matches=s["matches"].take(np.arange(N - 1)))),
+    ("frames: expected 6, got 8", lambda s: setattr(s["frames"], "reward", np.zeros(8))),
     ("features: expected", lambda s: s["frames"].features.pop("wolf")),
     (
         "'sheep'.: expected float32",
