@@ -14,7 +14,7 @@ from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
-from entity_env.record import RecordingVecEnv, end_before, recording_header
+from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
 from entity_env.recording_format import RecordingError
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -166,7 +166,9 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
     path.open("ab").close()
-    if path.stat().st_size > 0 and not continues(manager):
+    if not continues(manager):
+        if holds_no_step(path):  # a process that was killed before the run was first saved
+            return 0
         raise ConfigError(
             f"{capture.field}: expected a new file for a run that begins here, {path} is there "
             "already; give another path, or remove it"

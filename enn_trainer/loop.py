@@ -150,13 +150,15 @@ class Trainer:
     def _begin(self) -> None:
         """The first frames."""
         self.state.agent.eval()
-        resumed = continue_episodes(self._envs, self.state, self.config)
+        saved = self.manager.resumed_from
+        where = "the state" if saved is None else str(saved.path)
+        resumed = continue_episodes(self._envs, self.state, self.config, where)
         self._obs: VecObs | None = resumed.obs
         self._run.episodes = "its episodes go on"
         if self._obs is None:
             self._run.episodes = f"new episodes begin: {resumed.why_not}"
             self._obs = self._first_frames()
-        is_new = self.state.step == 0 and self.manager.resumed_from is None
+        is_new = self.state.step == 0 and saved is None
         if is_new and not self.manager.has_input_statistics:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
         if not self.manager.is_resumed_in_place:

@@ -53,13 +53,14 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
 
 
-def continue_episodes(envs: VecEnv, state: State, config: TrainConfig) -> Resumed:
+def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: str) -> Resumed:
     """Let environments go on where those of a save were.
 
     Args:
         envs: of the run.
         state: of the run, as it was saved.
         config: of the run.
+        where: the state is from, for messages.
 
     Raises:
         CheckpointError: what was saved is damaged.
@@ -69,21 +70,25 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig) -> Resume
         return Resumed(None, "the save has none that are under way")
     try:
         saved = unpack(state.envs)
+        if type(saved["step"]) is not int:
+            raise TypeError("step: expected a number")
         if saved["step"] != state.step:  # later updates of this process were not saved
             return Resumed(None, f"those that are saved are of step {saved['step']}")
         now, before = _settings(config), saved["settings"]
         changed = [
-            f"{name} was {value!r}" for name, value in before.items() if now.get(name) != value
+            f"{name} was {value!r}"
+            for name, value in before.items()
+            if type(value) is not type(now.get(name)) or value != now[name]
         ]
         if changed:
             return Resumed(None, ", ".join(changed))
-        if saved["world"] != _world(envs):  # frames that were shown are in the order of then
+        if pack(saved["world"]) != pack(_world(envs)):  # and frames are in the order of then
             return Resumed(None, "the world shows features, types or labels in another order")
         if why := _other_code(saved.get("code", {}), envs.world_code()):
             return Resumed(None, why)
         obs = envs.set_state(saved["envs"], state.obs_space)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise CheckpointError(f"the saved episodes cannot be read: {error!r}") from None
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
     return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
 
 

@@ -9,6 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.batch import LAST, batch_obs
+from entity_env.check_states import (
+    first_choices,
+    refuse_invalid_counts,
+    refuse_invalid_frames,
+)
 from entity_env.env_states import (
     go_on,
     match_bytes,
@@ -174,14 +179,17 @@ class EnvList(VecEnv):
             obs_config: as at the reset.
 
         Raises:
-            EntityEnvError: it is the state of more or fewer environments; or one of them refuses
-                its own.
+            InvalidObservation: it is the state of more or fewer environments, or of such that
+                show something else.
+            EntityEnvError: one of them refuses its own.
         """
         self.refuse_begun_step("set_state")
         refuse_other_number(state, len(self))
         if not all(map(offers_state, self.matches)):
             return None
         sides, batch, frames = self.sides, shown_last(state["frames"]), []
+        refuse_invalid_counts(state, len(self), len(self.matches))
+        refuse_invalid_frames(batch, len(self), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
@@ -192,6 +200,9 @@ class EnvList(VecEnv):
                 frames += go_on(match, state["matches"][i].values.tobytes(), batch, i * sides)
             except Exception as error:
                 raise self._failed("set_state", error, i) from error
+        refuse_invalid_ids(frames)
+        chosen = first_choices(batch.action_masks)  # whoever may act must be known by name
+        unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         self._frames, self._batch, self._shown = frames, batch, obs_config
         return batch
 

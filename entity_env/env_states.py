@@ -15,7 +15,7 @@ import numpy as np
 
 from entity_env.actions import ActionMask, CategoricalActionMask, SelectEntityActionMask
 from entity_env.environment import Observation
-from entity_env.errors import EntityEnvError
+from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, world_of
 from entity_env.messages import MessageError, pack, unpack
 from entity_env.plain_state import from_plain, impure, to_plain
@@ -160,10 +160,10 @@ def refuse_other_number(state: Mapping[str, Any], num_envs: int) -> None:
     """Refuse a state of more or fewer environments.
 
     Raises:
-        EntityEnvError: it is.
+        InvalidObservation: it is.
     """
     if len(state["steps"]) != num_envs:
-        raise EntityEnvError(
+        raise InvalidObservation(
             f"set_state: expected the state of {num_envs} environments, got that of "
             f"{len(state['steps'])}"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,7 +57,18 @@ class EpisodeClock:
         return {"episode": self.episode, "step": self.step, "next": self._next}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there.
+
+        Raises:
+            RecordingError: it is the clock of others.
+        """
+        arrays = [np.asarray(state[name]) for name in ("episode", "step")]
+        if type(state["next"]) is not int or any(
+            array.dtype != np.int64 or array.shape != self.step.shape for array in arrays
+        ):
+            raise RecordingError(
+                f"set_state: expected the episodes of {len(self.step)} environments"
+            )
         self.episode, self.step = state["episode"].copy(), state["step"].copy()
         self._next = state["next"]
 
@@ -282,6 +294,19 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
                 break
             found.pop()
         return found[-1].end if found else 0
+
+
+def holds_no_step(path: Path) -> bool:
+    """Whether a file is a recording that was begun and is lost without loss, or is empty."""
+    with path.open("rb") as file:
+        if not PREFIX.startswith(file.read(len(PREFIX))):
+            return False
+        if file.tell() < len(PREFIX):
+            return True
+        try:
+            return len(list(islice(records(file, path), 2))) < 2
+        except RecordingError:  # nobody knows what is in a damaged one
+            return False
 
 
 def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:

@@ -275,6 +275,10 @@ def _manifest(step: int, files: Mapping[str, bytes], why: str, facts: Mapping[st
         **made_by(),
     }
     content["sha256"] = _own_hash(content)
+    return _written(content)
+
+
+def _written(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=1).encode()
 
 
@@ -294,6 +298,8 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
         content = json.loads(data, object_pairs_hook=once)
         if not isinstance(content, dict) or content.get("sha256") != _own_hash(content):
             raise CheckpointError(f"{path}: damaged, its sha256 does not fit")
+        if data != _written(content):  # 1E-05 means what 1e-05 does, but nobody wrote it
+            raise CheckpointError(f"{path}: damaged, it is not written as it was")
     except ConfigError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from None
     except (ValueError, RecursionError) as error:

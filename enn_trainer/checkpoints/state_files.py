@@ -200,7 +200,9 @@ def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
         return {}
     try:
         rest = unpack(saved.read(REST))
-        if rest.pop("version") > REST_VERSION:
+        if type(rest) is not dict or type(rest["version"]) is not int:
+            raise TypeError("version: expected a number")
+        if rest["version"] > REST_VERSION:
             raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
         metrics, envs = rest["metrics"], rest["envs"]
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):

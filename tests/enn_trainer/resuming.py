@@ -1,12 +1,16 @@
 """A run that went straight on, and one that was stopped halfway and resumed."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from enn_trainer import State, StateManager, train
 from tests.enn_trainer.test_train import SMALL, run
 from tests.enn_trainer.worlds import Clockwork
+
+_OF_TIME = ("time", "fps", "eps", "throughput", "charts/SPS", "restart")
 
 
 def straight_and_resumed(tmp_path: Path, *overrides: str) -> tuple[State, State]:
@@ -31,3 +35,25 @@ def assert_same(one: State, other: State) -> None:
         for i, moments in expected.items():
             assert got[i].keys() == moments.keys()
             assert all(torch.equal(got[i][key], moments[key]) for key in moments), i
+
+
+def assert_same_clocks(one: State, other: State) -> None:
+    """What a state has besides: where the run is, what it remembers, its environments."""
+    assert other.step == one.step
+    assert (other.memory, other.next_eval_step) == (one.memory, one.next_eval_step)
+    assert repr(_lasting(other.metrics)) == repr(_lasting(one.metrics))  # also what is no number
+    assert other.envs == one.envs
+
+
+def tracked(file: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, without what takes time."""
+    return [_lasting(json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def of_time(tag: str) -> bool:
+    """Whether a metric is another one each time."""
+    return tag in _OF_TIME or tag.startswith(("trace/", "system/", "checkpoint/"))
+
+
+def _lasting(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {tag: value for tag, value in metrics.items() if not of_time(tag)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, train
+from enn_trainer import ConfigError, StateManager, Trainer, train
 from enn_trainer.capture import Capture, recorded
 from enn_trainer.ppo.rollout import collect
 from entity_env import Action, CategoricalActionSpace, EnvList, Observation, VecObs
@@ -270,6 +270,24 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> 
     with pytest.raises(ConfigError, match=rf"^{field}: expected a new file .*file is there"):
         run(tmp_path, *options, "total_timesteps=100000000")
     assert (tmp_path / "file").read_bytes() == before
+
+
+def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path) -> None:
+    """As a process leaves it that is killed before the run is saved for the first time."""
+    run(tmp_path / "other", *CAPTURE)
+    settings = [*SMALL, *CAPTURE, f"data_dir={tmp_path}"]
+    Trainer(StateManager(overrides=settings), Meadow).close()
+    assert (tmp_path / "rollouts.rec").stat().st_size > 0
+    run(tmp_path, *CAPTURE)
+    whole = (tmp_path / "rollouts.rec").read_bytes()
+    assert len(steps_of(tmp_path / "rollouts.rec")) == len(
+        steps_of(tmp_path / "other/rollouts.rec")
+    )
+    for damaged in (b"a letter", whole[:-1], whole[:30] + b"?" + whole[31:]):
+        (tmp_path / "rollouts.rec").write_bytes(damaged)
+        with pytest.raises(ConfigError, match="expected a new file"):
+            run(tmp_path, *CAPTURE)
+        assert (tmp_path / "rollouts.rec").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("content", ["folder", "text"])

@@ -13,14 +13,14 @@ import pytest
 from enn_trainer import StateManager, interrupt, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.test_resumed_runs import Pasture, StopsAt, go
+from tests.enn_trainer.test_resumed_runs import StopsAt, go
 from tests.enn_trainer.test_train import SMALL
-from tests.enn_trainer.worlds import Clockwork
+from tests.enn_trainer.worlds import Clockwork, Pasture
 
 PROGRAM = """
 import sys, time
 from enn_trainer import StateManager, command, interrupt, train
-from tests.enn_trainer.test_resumed_runs import Pasture
+from tests.enn_trainer.worlds import Pasture
 
 interrupt.GRACE_S = float(sys.argv.pop(1))
 num_steps = 0

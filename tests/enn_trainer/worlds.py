@@ -15,6 +15,7 @@ from entity_env import (
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
+    PlainState,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -87,6 +88,10 @@ class Meadow(Environment):
             truncated=over and self.length % 2 == 1,
             metrics={"sheep": float(sheep)},
         )
+
+
+class Pasture(PlainState, Meadow):
+    """A meadow that can be saved."""
 
 
 class Clockwork(Environment):

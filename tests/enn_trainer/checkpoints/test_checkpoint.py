@@ -99,7 +99,7 @@ def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
     manifest["files"]["../secret"] = {"size": 0, "sha256": ""}
     del manifest["sha256"]
     manifest["sha256"] = saves._own_hash(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
     with pytest.raises(CheckpointError, match="outside"):
         saves.verify(path)
 
@@ -141,3 +141,11 @@ def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_pa
 def test_the_name_of_a_save_says_its_step(step: int) -> None:
     assert saves.step_of(Path("run") / saves.save_name(step)) == step
     assert saves.step_of(Path("." + saves.save_name(step))) is None
+
+
+def test_flip_that_changes_no_value_of_the_manifest_is_found(tmp_path: Path) -> None:
+    path = saves.save(tmp_path, 8, {"a": b""}, "test", {"metrics": {"x": 1e-05}}).path
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace("1e-05", "1E-05"))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: damaged"):
+        saves.verify(path)

@@ -65,7 +65,7 @@ def with_manifest(run_dir: Path, step: int, **facts: object) -> None:
     path = at(run_dir, step) / "manifest.json"
     content = json.loads(path.read_text()) | facts
     content["sha256"] = saves._own_hash(content)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content, indent=1))
 
 
 def flip(path: Path) -> None:
