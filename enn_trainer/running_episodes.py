@@ -84,7 +84,10 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
             return Resumed(None, ", ".join(changed))
         if pack(saved["world"]) != pack(_world(envs)):  # and frames are in the order of then
             return Resumed(None, "the world shows features, types or labels in another order")
-        if why := _other_code(saved.get("code", {}), envs.world_code()):
+        code = saved.get("code", {})
+        if not all(type(digest) is str for digest in code.values()):
+            raise TypeError("code: expected digests by the names of classes")
+        if why := _other_code(code, envs.world_code()):
             return Resumed(None, why)
         obs = envs.set_state(saved["envs"], state.obs_space)
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
