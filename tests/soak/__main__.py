@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tests.soak.damage import Summary, flips, mutations, truncations
+from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.kills import kill_runs
 
 
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--flip-every", type=int, default=1, help="flip one byte of so many")
     parser.add_argument("--truncations", type=int, default=2_000)
     parser.add_argument("--mutations", type=int, default=20_000)
+    parser.add_argument("--episodes", type=int, default=1_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
@@ -42,6 +43,10 @@ def main() -> None:
         if asked.mutations:
             done = mutations(_new(folder, "mutations"), seed, asked.mutations)
             _say("mutations", done)
+            _say_reasons(done.reasons if asked.reasons else Counter())
+        if asked.episodes:
+            done = episodes(_new(folder, "episodes"), seed, asked.episodes)
+            _say("episodes", done)
             _say_reasons(done.reasons if asked.reasons else Counter())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import io
 import itertools
 import math
 import os
@@ -10,31 +11,45 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from enn_trainer import CheckpointError, RogueNetAgent, load_agent, load_checkpoint
+from enn_trainer import (
+    CheckpointError,
+    RogueNetAgent,
+    StateManager,
+    load_agent,
+    load_checkpoint,
+    train,
+)
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.state_files import REST
 from entity_env import (
     CategoricalActionMask,
+    EntityEnvError,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
     Observation,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from tests.enn_trainer.worlds import Pasture
 from tests.soak.mutations import flipped, mutated
 from tests.soak.small_saves import copy_of_published, new_save, write_whole
 
 SECONDS_PER_FILE = 60
 MORE_MEMORY = 1 << 30
 """Address space that loaders may take besides what the process has; saves here are of 20 kB."""
+NEXT = "next"
+"""Folder of a run that goes on from a save."""
 _NEVER = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
 
 
@@ -128,32 +143,56 @@ def mutations(folder: Path, seed: int, count: int) -> Summary:
     return _summed_up(damages(), must_refuse=False)
 
 
-def _summed_up(damages: Iterator[tuple[Path, str]], must_refuse: bool) -> Summary:
+def episodes(folder: Path, seed: int, count: int) -> Summary:
+    """Change the running episodes of a save, make the hashes right again, and go on with them."""
+    rng = Random(seed)
+    save = new_save(folder)
+    files = {file.name: file.read_bytes() for file in sorted(save.iterdir())}
+
+    def damages() -> Iterator[tuple[Path, str]]:
+        for _ in range(count):
+            write_whole(save, files, REST, mutated(rng, REST, files[REST], [*files.values()]))
+            yield save, ""
+            shutil.rmtree(folder / NEXT, ignore_errors=True)
+
+    return _summed_up(damages(), must_refuse=False, loaders=[_go_on])
+
+
+def _summed_up(
+    damages: Iterator[tuple[Path, str]],
+    must_refuse: bool,
+    loaders: Sequence[Callable[[Path], None]] | None = None,
+) -> Summary:
     """Load each save, by one way after the other.
 
     Args:
         damages: saves, and the file in each that the error must name.
         must_refuse: none may load.
+        loaders: the ways.
     """
-    loaders = itertools.cycle(_LOADERS)
+    ways = itertools.cycle(loaders or _LOADERS)
     tried = still_good = 0
     reasons: Counter[str] = Counter()
     start, before_mb = time.monotonic(), _peak_mb()
     with _bounded_memory():
         for save, file in damages:
             tried += 1
-            load = next(loaders)
+            load = next(ways)
             try:
-                with _guarded(save):
+                with _guarded(save.parent.parent if load is _go_on else save):
                     load(save)
-            except CheckpointError as error:
+            except (CheckpointError, EntityEnvError) as error:
                 said = str(error)
-                assert save.name in said, f"names no save: {said}"
+                names_it = save.name in said or re.match(r"environment \d+\b", said)
+                assert names_it, f"names no save: {said}"
                 assert file in said, f"expected {file} to be named: {said}"
                 reasons[_without_values(said.replace(str(save), ""))] += 1
-            except BaseException:
-                kept = save.parent / f"found-{tried}"
-                shutil.copytree(save, kept, dirs_exist_ok=True)
+            except BaseException as error:
+                if load is _go_on and _is_of_the_world(error):
+                    reasons["the world itself fails, which says in which environment"] += 1
+                    continue
+                kept = Path(tempfile.mkdtemp(prefix="found-by-soak-")) / save.name
+                shutil.copytree(save, kept)
                 print(f"the save that brought this about is kept as {kept}", file=sys.stderr)
                 raise
             else:
@@ -161,6 +200,11 @@ def _summed_up(damages: Iterator[tuple[Path, str]], must_refuse: bool) -> Summar
                 still_good += 1
     seconds, more_mb = time.monotonic() - start, _peak_mb() - before_mb
     return Summary(tried, tried - still_good, still_good, reasons, seconds, more_mb)
+
+
+def _is_of_the_world(error: BaseException) -> bool:
+    """Whether it is an error of a world that took a wrong state of itself for a right one."""
+    return any(note.startswith("in environment ") for note in getattr(error, "__notes__", ()))
 
 
 def _load_agent(save: Path) -> None:
@@ -178,6 +222,20 @@ def _restore(save: Path) -> None:
 
 def _load_of_run(save: Path) -> None:
     _act(load_agent(save if save.name == "published" else save.parent))
+
+
+def _go_on(save: Path) -> None:
+    """Train on, and save that."""
+    run = save.parent.parent / NEXT
+    manager = StateManager(
+        init_path=save,
+        overrides=["total_timesteps=32", f"data_dir={run}"],
+        checkpoint_dir=run / "saves",
+    )
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        # The world shows a number that is too large, which is refused as such.
+        warnings.filterwarnings("ignore", "overflow encountered in cast")
+        train(manager, Pasture)
 
 
 _LOADERS: list[Callable[[Path], None]] = [_load_agent, _restore, _load_of_run]
@@ -244,8 +302,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(args[0], str | os.PathLike):
         path = os.path.realpath(args[0])
         ours = path.startswith(os.path.realpath(_allowed))
-        # Modules that are imported late, and what torch asks about the machine.
-        others = path.endswith((".py", ".pyc", ".so")) or path.startswith(("/proc/", "/sys/"))
+        # Modules that are imported late, their versions, and what torch asks about the machine.
+        others = path.endswith((".py", ".pyc", ".so", "METADATA")) or path.startswith(
+            ("/proc/", "/sys/")
+        )
         assert ours or others, f"{path} was opened while {_allowed} was loaded"
 
 

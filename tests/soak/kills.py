@@ -21,8 +21,10 @@ from enn_trainer import Callback, State, StateManager, Trainer, load_agent, trai
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
-from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.worlds import Clockwork
+from enn_trainer.config import TrainConfig
+from enn_trainer.tracking import open_track
+from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
+from tests.enn_trainer.worlds import Pasture
 from tests.soak.small_saves import LEARNS_MORE, SETTINGS
 
 STEPS_PER_UPDATE = 8
@@ -30,6 +32,11 @@ UPDATES = 12
 """Of a whole run; each of them is saved."""
 LIFE_S = 120.0
 """In which a run that is not killed ends."""
+NOTHING = -1
+"""Instead of a step, where nothing is saved."""
+RECORDING, SAVES, RUN, ERRORS = "rollouts.rec", "saves", "it", "errors"
+METRICS = Path("runs", RUN, "metrics.jsonl")
+OTHERS = [f"capture_samples={RECORDING}", "eval.steps=2", "eval.interval=32", "eval.num_envs=2"]
 
 
 class Life(NamedTuple):
@@ -40,12 +47,14 @@ class Life(NamedTuple):
         done: the steps of saves that were complete.
         ended: it was not killed, but came to the end of the run.
         moment: what it did when it was killed.
+        left_something: half written or half deleted.
     """
 
     begun: list[int]
     done: list[int]
     ended: bool
     moment: str
+    left_something: bool
 
 
 class Summary(NamedTuple):
@@ -56,7 +65,7 @@ class Summary(NamedTuple):
         moments: of the kills, and how often each was met.
         runs: that came to their end in spite of them.
         lost: kills that cost the save under way.
-        leftovers: hidden files that kills left in the folders of runs.
+        leftovers: kills that left something half written, which was gone at the end.
         seconds: for all of them.
     """
 
@@ -71,7 +80,8 @@ class Summary(NamedTuple):
         moments = ", ".join(f"{n} {moment}" for moment, n in sorted(self.moments.items()))
         return (
             f"{self.kills} kills ({moments}), {self.lost} of them lost the save under way, "
-            f"{self.runs} runs ended as if never killed, {self.leftovers} hidden files left over, "
+            f"{self.leftovers} left something half written, all of which was removed, "
+            f"{self.runs} runs ended as if never killed, "
             f"{self.seconds:.0f} s"
         )
 
@@ -81,9 +91,10 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
 
     Raises:
         AssertionError: a save was lost that had been complete, no save was found that should be
-            there, or a run ended with other weights than one that was never killed.
+            there, a run ended otherwise than one that was never killed, or left more behind.
     """
     assert torch.get_num_threads() == 1, "threads do not survive a fork"
+    open_track._new_run_name = _always_the_same_name  # as names are in recordings
     rng, start = Random(seed), time.monotonic()
     straight = folder / "straight"
     pace = _straight(straight)
@@ -91,7 +102,7 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
     runs = lost = leftovers = kills = 0
     while kills < count:
         run_dir = folder / f"run-{runs}"
-        had, ended = 0, False
+        had, ended = NOTHING, False
         while not ended:
             life = _lived(run_dir, _kill_time(rng, pace) if kills < count else None)
             ended = life.ended
@@ -102,9 +113,9 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
             assert found >= max(done), f"step {found} is left, {max(done)} had been saved"
             assert found in begun[-2:], f"step {found} is left, of saves at {begun[-2:]}"
             lost += found != begun[-1]
+            leftovers += life.left_something
             had = found
         _refuse_different(straight, run_dir)
-        leftovers += len(_hidden(run_dir))
         runs += 1
     return Summary(kills, moments, runs, lost, leftovers, time.monotonic() - start)
 
@@ -135,17 +146,15 @@ def _straight(run_dir: Path) -> _Pace:
     run_dir.mkdir()
     reader, writer = os.pipe()
     begin = time.monotonic()
-    manager = _Telling(run_dir, writer)
     with contextlib.redirect_stdout(io.StringIO()):
-        train(manager, Clockwork, callbacks=[_Tells(writer)])
+        state = _train(run_dir, writer)
     os.close(reader)
     os.close(writer)
-    return _Pace(time.monotonic() - begin, sorted(manager.seconds)[len(manager.seconds) // 2])
+    return _Pace(time.monotonic() - begin, state.metrics["checkpoint/write_ms"] / 1e3)
 
 
 def _lived(run_dir: Path, kill: _KillTime | None) -> Life:
     """Let a process continue a run until it ends or is killed."""
-    before = _hidden(run_dir)
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
@@ -164,8 +173,9 @@ def _lived(run_dir: Path, kill: _KillTime | None) -> Life:
         [int(step) for word, step in lines if word == which] for which in (b"begun", b"done")
     )
     ended = os.WIFEXITED(status)
-    assert not ended or os.WEXITSTATUS(status) == 0, (run_dir / "errors").read_text()
-    return Life(begun, done, ended, _moment(lines, _hidden(run_dir) - before))
+    assert not ended or os.WEXITSTATUS(status) == 0, (run_dir / ERRORS).read_text()
+    left = _half_done(run_dir)
+    return Life(begun, done, ended, _moment(lines, left), bool(left))
 
 
 def _listened(reader: int, process: int, kill: _KillTime | None) -> bytes:
@@ -194,13 +204,14 @@ def _moment(lines: list[list[bytes]], left: set[str]) -> str:
     """What a process did when it was killed, by what it said last and what it left."""
     if not lines:
         return "starting"
-    if lines[-1][0] != b"begun":
-        return "collecting or learning"
     kinds = {name.split("-")[0] for name in left}
+    meanwhile = "" if lines[-1][0] == b"begun" else " while it goes on"
     if ".writing" in kinds:
-        return "writing a save"
-    if kinds & {".deleting", ".index"}:
-        return "deleting old saves"
+        return f"writing a save{meanwhile}"
+    if kinds & {".deleting", ".index.json"}:
+        return f"deleting old saves{meanwhile}"
+    if meanwhile:
+        return "collecting, learning or evaluating"
     return "before or after writing a save"
 
 
@@ -209,10 +220,10 @@ def _run_and_exit(run_dir: Path, writer: int) -> None:
     status = 1
     try:
         run_dir.mkdir(exist_ok=True)
-        errors = os.open(run_dir / "errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        errors = os.open(run_dir / ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(errors, 1)
         os.dup2(errors, 2)
-        train(_Telling(run_dir, writer), Clockwork, callbacks=[_Tells(writer)])
+        _train(run_dir, writer)
         status = 0
     except BaseException as error:
         os.write(2, repr(error).encode())
@@ -221,27 +232,20 @@ def _run_and_exit(run_dir: Path, writer: int) -> None:
         os._exit(status)
 
 
-def _overrides(run_dir: Path) -> list[str]:
+def _train(run_dir: Path, writer: int) -> State:
+    """Begin or continue a run that is saved after each update, and says so beforehand."""
     total = f"total_timesteps={UPDATES * STEPS_PER_UPDATE}"
-    return [*SETTINGS, *LEARNS_MORE, total, f"data_dir={run_dir}"]
+    overrides = [*SETTINGS, *LEARNS_MORE, *OTHERS, "checkpoint.every_seconds=0", total]
+    manager = StateManager(
+        overrides=[*overrides, f"data_dir={run_dir}"], checkpoint_dir=run_dir / SAVES
+    )
+    with manager.asking_before_saves(lambda: _say(writer, f"begun {manager.state.step}")):
+        train(manager, Pasture, callbacks=[_Tells(writer)])
+    return manager.state
 
 
-class _Telling(StateManager):
-    """Saves after each update, and says so beforehand."""
-
-    save_interval_s = 0.0
-
-    def __init__(self, run_dir: Path, writer: int) -> None:
-        super().__init__(overrides=_overrides(run_dir), checkpoint_dir=run_dir)
-        self._writer = writer
-        self.seconds: list[float] = []
-
-    def save(self, why: str) -> Path | None:
-        os.write(self._writer, f"begun {self.state.step}\n".encode())
-        begin = time.monotonic()
-        path = super().save(why)
-        self.seconds.append(time.monotonic() - begin)
-        return path
+def _say(writer: int, line: str) -> None:
+    os.write(writer, f"{line}\n".encode())
 
 
 class _Tells(Callback):
@@ -251,34 +255,50 @@ class _Tells(Callback):
         self._writer = writer
 
     def on_update_start(self, trainer: Trainer) -> None:
-        os.write(self._writer, f"update {trainer.state.step}\n".encode())
+        _say(self._writer, f"update {trainer.state.step}")
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        os.write(self._writer, f"done {int(path.name.removeprefix('step-'))}\n".encode())
+        _say(self._writer, f"done {int(path.name.removeprefix('step-'))}")
 
 
-def _hidden(run_dir: Path) -> set[str]:
-    return {path.name for path in run_dir.glob(".*")}
+def _always_the_same_name(runs: Path, config: TrainConfig) -> str:
+    (runs / RUN).mkdir(parents=True, exist_ok=True)
+    return RUN
+
+
+def _half_done(run_dir: Path) -> set[str]:
+    return {path.name for path in (run_dir / SAVES).glob(".*")} - {".lock"}
 
 
 def _found(run_dir: Path) -> int:
-    """The step at which a run would continue; 0 where there is nothing to continue."""
+    """The step at which a run would continue."""
     said: list[str] = []
-    saved = checkpoint.newest(run_dir, said.append)
+    saved = checkpoint.newest(run_dir / SAVES, said.append)
     assert not said, f"a save is damaged: {said}"
     if saved is None:
-        return 0
+        return NOTHING
     load_agent(saved.path)
     return saved.step
 
 
 def _state_of(run_dir: Path) -> State:
-    saved = checkpoint.find(run_dir)
+    saved = checkpoint.find(run_dir / SAVES)
     return restore(saved, read_config(saved))
 
 
 def _refuse_different(straight: Path, run_dir: Path) -> None:
-    """The world is deterministic and saves lie between episodes, so nothing may differ."""
+    """Episodes go on where they were, so nothing may differ; nor may anything be left over."""
     expected, got = _state_of(straight), _state_of(run_dir)
-    assert got.step == expected.step == UPDATES * STEPS_PER_UPDATE
+    assert got.step == UPDATES * STEPS_PER_UPDATE
     assert_same(expected, got)
+    assert_same_clocks(expected, got)
+    assert got.envs is not None
+    assert _files(run_dir) == _files(straight)
+    assert tracked(run_dir / METRICS) == tracked(straight / METRICS)
+    assert (run_dir / RECORDING).read_bytes() == (straight / RECORDING).read_bytes()
+
+
+def _files(run_dir: Path) -> list[str]:
+    """All that a run leaves, without what each process has of its own."""
+    paths = (str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.name != ERRORS)
+    return sorted(path for path in paths if "tfevents" not in path)

@@ -13,6 +13,10 @@ from typing import Any
 
 import msgpack
 
+from enn_trainer.checkpoints.state_files import REST
+from entity_env.messages import pack, unpack
+from tests.soak.message_mutations import edited, messages
+
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[+-]?\d[\w.+-]*|\w+|[()\[\]{}:,]')
 _HOSTILE = [
     *("0", "-1", "1", "7", "2", "1000000", "1000000000000", "9223372036854775808", "-0.0"),
@@ -39,7 +43,7 @@ def mutated(rng: Random, name: str, data: bytes, others: list[bytes]) -> bytes:
         others: files from which pieces may come.
     """
     ways: list[Callable[[Random, bytes], bytes]] = [noise, cut, lambda r, d: spliced(r, d, others)]
-    ways += 5 * [_OF_FORMAT[name.rpartition(".")[2]]]
+    ways += 5 * [episodes if name == REST else _OF_FORMAT[name.rpartition(".")[2]]]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = rng.choice(ways)(rng, data)
     return data
@@ -151,6 +155,23 @@ def packed(rng: Random, data: bytes) -> bytes:
         entry[key] = rng.choice([*_NUMBERS[:5], *_NUMBERS[7:], [{}] * 3, b"", 2**63])
     damaged: bytes = msgpack.packb(content)
     return damaged
+
+
+def episodes(rng: Random, data: bytes) -> bytes:
+    """Other metrics or episodes in the rest of a state; mostly what environments are in."""
+
+    def of_bytes(rng: Random, data: bytes) -> bytes:
+        return rng.choice((noise, cut))(rng, data)
+
+    if rng.random() < 0.3:
+        return messages(rng, data, of_bytes)
+    try:
+        rest = unpack(data)
+        running = unpack(rest["envs"])
+        running["envs"] = edited(rng, running["envs"], of_bytes)
+        return pack({**rest, "envs": pack(running)})
+    except (ValueError, LookupError, TypeError, RecursionError):  # damaged already
+        return of_bytes(rng, data)
 
 
 def _with_float(rng: Random, data: bytes, at: int) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from enn_trainer import StateManager, train
 from enn_trainer.checkpoints.checkpoint import MANIFEST, _manifest, _own_hash
-from tests.enn_trainer.worlds import Clockwork
+from tests.enn_trainer.worlds import Pasture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
 SETTINGS = [
@@ -23,17 +23,21 @@ SETTINGS = [
     "net.n_layer=1",
     "net.d_qk=1",
 ]
-LEARNS_MORE = ["ppo.reward_scaling=true", 'ppo.ent_targets={"turn": 0.5}']
+LEARNS_MORE = ["ppo.reward_scaling=true", 'ppo.ent_targets={"walk": 0.5}']
 
 
 def new_save(folder: Path) -> Path:
-    """The last save of a run of two updates, of which every file has something in it."""
+    """The last save of a run of two updates, of which every file has something in it.
+
+    It is alone in its folder, so that nothing else can be loaded in its place.
+    """
     overrides = [*SETTINGS, *LEARNS_MORE, "total_timesteps=16", f"data_dir={folder}"]
-    manager = StateManager(overrides=overrides, checkpoint_dir=folder / "saves")
+    manager = StateManager(overrides=overrides, checkpoint_dir=folder / "run")
     with contextlib.redirect_stdout(io.StringIO()):
-        saved = train(manager, Clockwork).checkpoint
+        saved = train(manager, Pasture).checkpoint
     assert saved is not None
-    return saved
+    (folder / "saves").mkdir()
+    return saved.rename(folder / "saves" / saved.name)
 
 
 def copy_of_published(folder: Path) -> Path:
@@ -59,7 +63,7 @@ def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: byte
         with contextlib.suppress(ValueError, RecursionError, TypeError):
             content = json.loads(damaged)
             content["sha256"] = _own_hash(content)
-            damaged = json.dumps(content).encode()
+            damaged = json.dumps(content, indent=1).encode()
     elif MANIFEST in files:
         before = json.loads(files[MANIFEST])
         changed = {one: files[one] for one in before["files"]} | {name: damaged}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "kills": 0}
+NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0}
 
 
 def soak(**asked: int) -> str:
@@ -36,6 +36,13 @@ def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
     refused, good = map(int, re.findall(r"2000 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 1000, "most damage reaches what must be refused"
     assert good > 50, "some damage changes nothing that matters"
+
+
+def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
+    said = soak(episodes=100)
+    refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
+    assert refused > 30
+    assert good > 5
 
 
 @pytest.mark.parametrize("kills", [20])

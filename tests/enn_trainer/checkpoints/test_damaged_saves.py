@@ -187,7 +187,7 @@ def test_a_network_larger_than_its_weights_is_not_made(copy: Path, old: str, new
 @pytest.mark.timeout(20)
 def test_a_world_of_very_many_types_is_refused_before_it_is_made(copy: Path) -> None:
     types = "".join(f'"{i}":(features:[]),' for i in range(30_000))
-    replace(copy, "state.ron", '"peg":', f'{types}"peg":')
+    replace(copy, "state.ron", '"stone":', f'{types}"stone":')
     refused(copy, "asks for more than")
 
 
@@ -219,7 +219,7 @@ def test_very_many_unknown_settings_are_refused_in_time(copy: Path) -> None:
         ("memory: {", "memory: {3: 4, ", "memory: expected what conditions remember"),
         ("memory: {}", 'memory: {"asked": -1}', "memory: expected what conditions remember"),
         ("tracker_ids: {}", 'tracker_ids: {"wandb": 3}', "tracker_ids: expected texts by name"),
-        ('"x"', "1", r"obs_space.entities\['gear'\].features: expected a list of names"),
+        ('"x"', "1", r"obs_space.entities\['sheep'\].features: expected a list of names"),
         ("obs_space: ObsSpace(", "obs_space: ObsSpace(more: 1, ", "expected the fields entities"),
         ('kind: "CategoricalActionSpace"', 'kind: "Any"', "expected one of the kinds Categorical"),
         ('"left",', "", "weights do not fit"),
@@ -275,7 +275,7 @@ def test_moments_that_no_optimizer_keeps_are_refused(
     [
         (lambda t: t.pop("reward_scaling/mean"), "reward_scaling: expected num_rows, mean"),
         (lambda t: t.update({"reward_scaling/mean": torch.zeros(3)}), "reward_scaling/mean"),
-        (lambda t: t.update({"ent_tunings/turn": torch.zeros(3)}), "ent_tunings/turn: expected"),
+        (lambda t: t.update({"ent_tunings/walk": torch.zeros(3)}), "ent_tunings/walk: expected"),
     ],
 )
 def test_what_a_loss_did_not_learn_is_refused(
