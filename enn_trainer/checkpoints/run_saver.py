@@ -10,6 +10,7 @@ from enn_trainer.checkpoints.keep import reasons_to_save
 from enn_trainer.checkpoints.save_writer import Landed, Saveable, SaveWriter
 from enn_trainer.errors import CheckpointError
 
+INTERVAL = "interval"
 RETRY_S = 60.0
 """After a save that failed, no other is due for so long, or for as long as between two saves."""
 
@@ -91,7 +92,7 @@ class RunSaver:
             return []
         if self._is_failing and since_s < min(interval_s, RETRY_S):
             return []
-        reasons = ["interval"] if since_s >= interval_s else []
+        reasons = [INTERVAL] if since_s >= interval_s else []
         manifest = {"step": run.step, **run.facts}
         return reasons + reasons_to_save(self._manifests, name, manifest, run.policy)
 
@@ -128,6 +129,9 @@ class RunSaver:
 
 
 def _cannot_wait(run: Saveable, reasons: list[str]) -> bool:
-    """Whether a save would be missed if training went on; what is best is gone soon."""
-    is_best = any(reason.startswith("best") for reason in reasons)
-    return is_best or (bool(reasons) and run.policy.every_seconds == 0)
+    """Whether a save would be missed if training went on.
+
+    What is best is gone soon, and which save is the first of a window is no matter of speed.
+    """
+    is_for_keeps = any(reason != INTERVAL for reason in reasons)
+    return is_for_keeps or (bool(reasons) and run.policy.every_seconds == 0)
