@@ -303,7 +303,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         path = os.path.realpath(args[0])
         ours = path.startswith(os.path.realpath(_allowed))
         # Modules that are imported late, their versions, and what torch asks about the machine.
-        others = path.endswith((".py", ".pyc", ".so", "METADATA")) or path.startswith(
+        others = path.endswith((".py", ".pyc", ".so", "METADATA", "PKG-INFO")) or path.startswith(
             ("/proc/", "/sys/")
         )
         assert ours or others, f"{path} was opened while {_allowed} was loaded"

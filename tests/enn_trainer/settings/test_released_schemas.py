@@ -7,6 +7,7 @@ settings needs a new version with an upgrade rule, or a default that does what w
 # hyperstate's type reader knows only these forms.
 # ruff: noqa: UP006, UP035, UP045
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable
@@ -132,7 +133,7 @@ def doctored(
     """`TrainConfig` without a field of a section, and with other fields in its place."""
     hints = get_type_hints(TrainConfig)
     kinds = {f.name: hints[f.name] for f in dataclasses.fields(TrainConfig)}
-    own = {f.name: f for f in dataclasses.fields(TrainConfig)}
+    own = {f.name: copy.copy(f) for f in dataclasses.fields(TrainConfig)}
     if section:
         kinds[section] = _other(kinds[section], name, new)
         return _class(kinds, own, config_version, rule)
@@ -153,7 +154,9 @@ def _field(default: Any) -> Any:
 
 def _other(cls: Any, name: str, new: tuple[tuple[str, Any, Any], ...]) -> type:
     hints = get_type_hints(cls)
-    fields = [(f.name, hints[f.name], f) for f in dataclasses.fields(cls) if f.name != name]
+    fields = [
+        (f.name, hints[f.name], copy.copy(f)) for f in dataclasses.fields(cls) if f.name != name
+    ]
     fields += [(field_name, kind, _field(default)) for field_name, kind, default in new]
     return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True)
 
@@ -315,4 +318,7 @@ def test_what_a_file_leaves_out_has_the_default_of_its_version(
         (content.setdefault(section, {}) if section else content)[name] = OTHER[path]
     config = load_config(TrainConfig, None, text=ron.dumps(ron.Struct("TrainConfig", content)))
     for path, default in leaves(BY_VERSION[config_version]).items():
-        assert at(config, path) == (OTHER[path] if path in named else default), path
+        got = at(config, path)
+        if dataclasses.is_dataclass(got):
+            continue  # a section, whose fields are looked at each
+        assert got == (OTHER[path] if path in named else default), path
