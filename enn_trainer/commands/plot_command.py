@@ -108,6 +108,8 @@ def _folder_of(checkpoint_dir: Path) -> Path:
     """The folder with the numbers of a run that is saved somewhere."""
     saved = find(checkpoint_dir, lambda message: print(message, file=sys.stderr))
     run_name: str = read_state(saved).get("run_name", "")  # not known of the oldest saves
+    if not run_name:  # then its numbers are nowhere that is known
+        return checkpoint_dir
     return Path(read_config(saved).data_dir) / "runs" / run_name
 
 
