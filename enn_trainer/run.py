@@ -82,6 +82,7 @@ class Run:
         self.last_eval_step = state.step if is_measured else None
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
+        self._best_keys = [read_best(text).key for text in config.checkpoint.best]
         self.progress: Progress | None = None
         self.spans = Spans()
         self.spans_saved_s = self.tick_s
@@ -120,8 +121,7 @@ class Run:
     def why_stopped(self, condition: Condition | None) -> str | None:
         """Why a condition ends the run, None if it does not. Called once after each news."""
         fresh, self.fresh = frozenset(self.fresh), set()
-        best = [read_best(text).key for text in self.config.checkpoint.best]
-        self._warn_of_unknown("checkpoint.best", best)
+        self._warn_of_unknown("checkpoint.best", self._best_keys)
         if condition is None:
             return None
         self._warn_of_unknown("stop", condition.keys())
@@ -138,7 +138,7 @@ class Run:
             ConfigError: it looks at evaluations, and there are none.
         """
         for key in () if condition is None else condition.keys():
-            if key.startswith("eval/") and self.config.eval is None:
+            if key.startswith(EVAL_PREFIX) and self.config.eval is None:
                 raise ConfigError(
                     f"stop: {key}: expected evaluations, there are none; set eval.interval and "
                     "what to play, such as eval.steps"
@@ -299,7 +299,7 @@ class Run:
         No error: the environment may measure it later.
         """
         for key in sorted(set(keys) - self.metrics.keys() - self.unknown):
-            of_eval = key.startswith("eval/")
+            of_eval = key.startswith(EVAL_PREFIX)
             if self.last_eval if of_eval else not math.isnan(self.mean_return):
                 others = self.last_eval if of_eval else self.metrics
                 nearest = difflib.get_close_matches(key, others, n=1, cutoff=0.0)[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import hyperstate
-import hyperstate.schedule
 
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import existing_run, find_save
@@ -22,9 +21,9 @@ from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.schedules import follow_schedules, read_scheduled, scheduled_fields
 from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
+from enn_trainer.settings.hyperstate_schedules import schedule_as_ours, schedules_as_theirs
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 
@@ -125,7 +124,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         )
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
-            _schedule_as_ours(manager._config, manager._schedules, fixed)
+            schedule_as_ours(manager._config, manager._schedules, fixed)
             if changes(manager._config, ours._configured()[0]):
                 ours._config = manager._config  # changed after loading
         ours._state = manager._state
@@ -227,7 +226,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
-        manager._schedules = _schedules_as_theirs(self.config)
+        manager._schedules = schedules_as_theirs(self.config)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -344,7 +343,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         ours = self.resumed_from if self.is_resumed_in_place else None
         for path in saves.saved_paths(run_dir):
             if self._state is not None:  # also one that went on in this process, with its own saves
-                is_known = int(path.name.removeprefix("step-")) <= self._state.step
+                is_known = (saves.step_of(path) or 0) <= self._state.step
             else:
                 is_known = ours is not None and path.name == ours.path.name
             if is_known:
@@ -421,31 +420,6 @@ def _not_used(saved: Path, file: Path, different: list[Change]) -> str:
             "give these on the command line to change them",
         ]
     )
-
-
-def _schedule_as_ours(
-    section: Any, schedules: dict[str, Any], fixed: dict[str, str], path: str = ""
-) -> None:
-    """Let what hyperstate loaded follow the schedules that it keeps beside it, by section."""
-    for name, schedule in schedules.items():
-        value = getattr(section, name)
-        if isinstance(schedule, dict):
-            _schedule_as_ours(value, schedule, fixed, f"{path}{name}.")
-        else:
-            kind = int if isinstance(value, int) else float
-            setattr(section, name, read_scheduled(schedule.unparsed, kind, path + name, fixed))
-
-
-def _schedules_as_theirs(config: TrainConfig) -> dict[str, Any]:
-    """The schedules of a configuration as hyperstate keeps them, by section."""
-    nested: dict[str, Any] = {}
-    for path, value in scheduled_fields(config).items():
-        *sections, name = path.split(".")
-        within = nested
-        for section in sections:
-            within = within.setdefault(section, {})
-        within[name] = hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
-    return nested
 
 
 def load_checkpoint(path: str | Path) -> StateManager:

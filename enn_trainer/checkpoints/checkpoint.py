@@ -16,11 +16,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.made_by import made_by
@@ -34,6 +34,7 @@ from enn_trainer.checkpoints.plain_file import (
 from enn_trainer.config_checks import once
 from enn_trainer.errors import CheckpointError, ConfigError
 
+C = TypeVar("C")
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
@@ -246,10 +247,27 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
     Raises:
         CheckpointError: there are saves, but none is valid.
     """
+    return first_valid(run_dir, saved_paths(run_dir), verify, say)
+
+
+def first_valid(
+    run_dir: Path, paths: Iterable[Path], read: Callable[[Path], C], say: Callable[[str], None]
+) -> C | None:
+    """The first of some directories of a run that can be read; None if there are none.
+
+    Args:
+        run_dir: the folder of the run.
+        paths: of the saves in question, the most wanted first.
+        read: reads one.
+        say: told what was wrong with those before it.
+
+    Raises:
+        CheckpointError: there are some, but none is valid.
+    """
     problems = []
-    for path in saved_paths(run_dir):
+    for path in paths:
         try:
-            checkpoint = verify(path)
+            checkpoint = read(path)
         except CheckpointError as error:
             problems.append(str(error))
             continue

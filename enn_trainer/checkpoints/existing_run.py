@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
 from enn_trainer.checkpoints.find_save import newest
+from enn_trainer.checkpoints.keep import INDEX
 from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.errors import CheckpointError
@@ -19,7 +20,7 @@ EXISTING: tuple[Existing, ...] = ("continue", "resume", "refuse", "replace")
 
 SET_ASIDE = ".replaced-"
 """How the folder of a run that was replaced begins."""
-_FILES = ("index.json", PINS, "eval-step-*.json")
+BESIDE = (INDEX, PINS, "eval-step-*.json")
 """What lies beside the saves of a run and belongs to them."""
 
 
@@ -124,7 +125,7 @@ def set_aside(run_dir: Path) -> Path | None:
     Raises:
         CheckpointError: it cannot be moved.
     """
-    beside = [path for pattern in _FILES for path in sorted(run_dir.glob(pattern))]
+    beside = [path for pattern in BESIDE for path in sorted(run_dir.glob(pattern))]
     moved = [*saves_of(run_dir), *beside]  # the files alone, if this failed after the last save
     if not moved:
         return None

@@ -1,11 +1,10 @@
 """Saves by what a person calls them: their folders, RUN@STEP, RUN@latest, RUN@best."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
-from enn_trainer.checkpoints.keep import best_of
+from enn_trainer.checkpoints.keep import Verified, best_of
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.errors import CheckpointError
 
@@ -80,11 +79,7 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
 
 def valid_saves(run_dir: Path) -> list[checkpoint.Checkpoint]:
     """The valid saves of a run, oldest first."""
-    valid = []
-    for path in reversed(checkpoint.saved_paths(run_dir)):
-        with contextlib.suppress(CheckpointError):
-            valid.append(checkpoint.verify(path))
-    return valid
+    return Verified().saves(reversed(checkpoint.saved_paths(run_dir)))
 
 
 def _at_step(run_dir: Path, step: int) -> Path:

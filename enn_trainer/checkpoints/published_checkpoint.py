@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors.torch import save as save_tensors
 
-from enn_trainer.checkpoints.checkpoint import FORMAT_VERSION, Checkpoint
+from enn_trainer.checkpoints.checkpoint import FORMAT_VERSION, Checkpoint, first_valid
 from enn_trainer.checkpoints.fitting_network import refuse_larger
 from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, read_plain_file, refuse_pickles
 from enn_trainer.checkpoints.published_tensors import AGENT, published_moments, published_weights
@@ -77,21 +77,14 @@ def find(
         return _converted(path)
     steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
     found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
-    problems: list[str] = []
-    for _, child in reversed(found):
-        try:
-            checkpoint = _converted(child)
-            if to_continue:
-                checkpoint.read(OPTIMIZER)
-        except CheckpointError as error:
-            problems.append(str(error))
-            continue
-        for problem in problems:
-            say(f"skipped a damaged checkpoint, using {child.name} instead: {problem}")
+
+    def read(child: Path) -> PublishedCheckpoint:
+        checkpoint = _converted(child)
+        if to_continue:
+            checkpoint.read(OPTIMIZER)
         return checkpoint
-    if problems:
-        raise CheckpointError(f"{path}: no valid checkpoint: {'; '.join(problems)}")
-    return None
+
+    return first_valid(path, [child for _, child in reversed(found)], read, say)
 
 
 def is_published(path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
-from enn_trainer.checkpoints.existing_run import SET_ASIDE
+from enn_trainer.checkpoints.existing_run import BESIDE, SET_ASIDE
 from enn_trainer.checkpoints.keep import DELETING, INDEX
 from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.checkpoints.plain_file import refuse_pickles
@@ -22,8 +22,6 @@ _KINDS = {
     checkpoint.DAMAGED: "damaged, set aside",
     SET_ASIDE: "a run that was replaced",
 }
-_BESIDE = (INDEX, PINS, LOCK, "eval-step-*.json")
-"""What is no save and belongs to a run."""
 
 
 class Entry(NamedTuple):
@@ -55,7 +53,7 @@ def entries(run_dir: Path) -> list[Entry]:
         path
         for path in sorted(run_dir.iterdir())
         if path not in saves
-        and not any(fnmatch.fnmatch(path.name, known) for known in _BESIDE)
+        and not any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
         and not disk.is_leftover_of(path.name, (INDEX, PINS))
     ]
     found = [examined(path) for path in saves] + [_other(path) for path in others]
@@ -77,7 +75,7 @@ def examined(path: Path) -> Entry:
     problems = []
     for name in saved.manifest["files"]:
         try:
-            saved.read(name)
+            saved.check(name)
         except CheckpointError as error:
             problems.append(str(error))
     notes = []

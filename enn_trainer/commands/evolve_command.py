@@ -12,6 +12,7 @@ from enn_trainer.checkpoints.evolve_rules import Rules, read_renames, rename_lin
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.resume_changes import changes
 from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
 from enn_trainer.commands.load_world import make_world
@@ -86,10 +87,10 @@ def evolve_command(options: argparse.Namespace) -> int:
         CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
     """
     saved = find(options.one)
-    run = read_saved_run(options.one)
-    rules = _rules(options, run.obs_space, run.action_space)
+    before, state = read_config(saved), read_state(saved)
+    rules = _rules(options, state["obs_space"], state["action_space"])
     spaces = _spaces(options)
-    begun = renamed_config(run.config, rules, run.obs_space, *spaces)
+    begun = renamed_config(before, rules, state["obs_space"], *spaces)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
         TrainConfig,
@@ -102,7 +103,7 @@ def evolve_command(options: argparse.Namespace) -> int:
     evolved = evolve(saved, *spaces, config, rules)
     written = evolved.save(options.to)
     print(evolved.report)
-    for change in changes(run.config, config):
+    for change in changes(before, config):
         print(f"setting: {change}")
     print(f"saved {written.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
     return 0
