@@ -32,6 +32,10 @@ from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 
+_ATTEMPTS = 100
+"""So often an episode is begun again that is over at once: worlds that put things somewhere at
+random may put them where there is nothing left to do."""
+
 
 class EnvList(VecEnv):
     """`num_envs` environments, or matches whose sides together count as so many.
@@ -220,25 +224,31 @@ class EnvList(VecEnv):
             self.matches.pop().close()
 
     def _reset_match(self, i: int, obs_filter: ObsSpace) -> list[Observation]:
-        match = self.matches[i]
-        if self._seed is not None:
-            first = self.first_env_index // self.sides
-            match.seed(derive_seed(self._seed, "episode", first + i, self._episodes[i]))
+        """Begin an episode; one that is over before anybody could act is passed over."""
+        match, episode = self.matches[i], self._episodes[i]
         self._episodes[i] += 1
-        try:
-            frames = match.reset_filter(obs_filter)
-            for o in frames:
-                if not isinstance(o, Observation):
-                    raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
-            over = [o.done for o in frames]
-            if over != [False] * self.sides:
-                raise InvalidObservation(
-                    f"done: expected {self.sides} sides that begin an episode, got {over}"
-                )
-        except Exception as error:
-            self._locate(error, i * self.sides, begins=True)
-            raise
-        return frames
+        for attempt in range(_ATTEMPTS):
+            if self._seed is not None:
+                number = self.first_env_index // self.sides + i
+                again = (attempt,) if attempt else ()
+                match.seed(derive_seed(self._seed, "episode", number, episode, *again))
+            try:
+                frames = match.reset_filter(obs_filter)
+                for o in frames:
+                    if not isinstance(o, Observation):
+                        raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
+                over = [o.done for o in frames]
+                if over == [False] * self.sides:
+                    return frames
+                if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
+                    raise InvalidObservation(
+                        f"done: expected {self.sides} sides that begin an episode, got {over}"
+                        + (f", {_ATTEMPTS} times in a row" if all(over) else "")
+                    )
+            except Exception as error:
+                self._locate(error, i * self.sides, begins=True)
+                raise
+        raise AssertionError
 
     def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
         """What all sides of all matches see after a step."""

@@ -486,6 +486,26 @@ def test_an_episode_that_begins_over_is_refused() -> None:
         play(EnvList(Over, 2), 1)
 
 
+def test_an_episode_that_is_over_at_once_is_passed_over() -> None:
+    """Published worlds put things at random, now and then where there is nothing left to do."""
+
+    class SometimesOver(Walk):
+        def reset(self) -> Observation:
+            obs = super().reset()
+            obs.done = self.cut
+            return obs
+
+    def seen() -> list[VecObs]:
+        return play(EnvList(SometimesOver, 8), 20)
+
+    frames, again = seen(), seen()
+    assert not frames[0].done.any()
+    assert sum(frame.done.sum() for frame in frames) > 20
+    assert not any(frame.truncated.any() for frame in frames)  # those are what was passed over
+    for one, other in zip(frames, again, strict=True):
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize(
     ("num_envs", "processes", "sides", "sizes"),
     [(7, 3, 1, [3, 2, 2]), (2, 5, 1, [1, 1]), (10, 3, 2, [4, 4, 2]), (4, 1, 2, [4])],
