@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rogue_net.dropout import dropout
 from rogue_net.layout import PIECE_ROWS, Bucket, Layout, of_buckets
+from rogue_net.native import functions as native
 from rogue_net.relpos_attention import Pairs
 from rogue_net.relpos_encoding import RelposEncoding
 
@@ -69,6 +70,21 @@ class Context:
         return pieces
 
 
+@dataclass(frozen=True)
+class PackedContext:
+    """The same of packed frames, which what is compiled takes as they are.
+
+    Attributes:
+        frames: which rows make a frame, what they may see and how they lie to each other.
+        relpos: the encoding of relative positions; None without.
+        tables: what it adds, by the rows that `frames` names.
+    """
+
+    frames: native.PackedFrames
+    relpos: RelposEncoding | None = None
+    tables: native.Tables | None = None
+
+
 class Attention(nn.Module):
     """Multi-head attention between the entities of each frame.
 
@@ -87,8 +103,10 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(d_model, 3 * d_model)
         self.project = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: "Context | PackedContext") -> Tensor:
         """(P, d_model) -> (P, d_model)."""
+        if isinstance(context, PackedContext):
+            return self._packed(x, context)
         qkv = of_buckets(self.query_key_value(x), context.buckets)
         gate = None if context.relpos is None else context.relpos.gate_of(x)
         gates = [None] * len(qkv) if gate is None else of_buckets(gate, context.buckets)
@@ -101,6 +119,18 @@ class Attention(nn.Module):
             context.weights.append(weights)
         y = mixed[0] if len(mixed) == 1 else torch.cat([x[:0], *mixed])
         return self.project(y)  # type: ignore[no-any-return]
+
+    def _packed(self, x: Tensor, context: "PackedContext") -> Tensor:
+        """The same over packed frames, whatever `torch.autocast` makes of the linear layers."""
+        gate = None if context.relpos is None else context.relpos.gate_of(x)
+        mixed = native.attention(
+            self.query_key_value(x).float(),
+            context.frames,
+            self.n_head,
+            context.tables,
+            None if gate is None else gate.float(),
+        )
+        return self.project(mixed)  # type: ignore[no-any-return]
 
     def attend(
         self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]

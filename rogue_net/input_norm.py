@@ -1,10 +1,11 @@
 """Normalisation of input features by their running mean and variance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Moments(NamedTuple):
@@ -45,6 +46,19 @@ class Moments(NamedTuple):
             + other.squares_sum
             + delta.square() * (self.num_rows.double() * share),
         )
+
+
+class _Known(NamedTuple):
+    """What statistics come to, and which they were: kept, as else another may get their `id`."""
+
+    key: tuple[Any, ...]
+    kept: tuple[Tensor, ...]
+    mean: Tensor
+    std: Tensor
+
+
+_KNOWN: MutableMapping[Tensor, _Known] = WeakIdKeyDictionary()
+"""By the tensor of means. Outside of the modules, which a forward pass does not change."""
 
 
 class InputNorm(nn.Module):
@@ -90,12 +104,23 @@ class InputNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""
-        with torch.no_grad():
-            known = self.count > 1
-            std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(x.dtype)
-            std = torch.where(known & (std > 0), std, 1.0)
-            mean = torch.where(known, self.mean, 0.0).to(x.dtype)
+        mean, std = self._mean_and_std(x.dtype)
         return ((x - mean) / std).clamp(-self.clip, self.clip)
+
+    def _mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(F,) each, computed again when the statistics have changed: forward passes are many."""
+        kept = (self.count, self.mean, self.squares_sum)
+        key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))
+        known = _KNOWN.get(self.mean)
+        if known is None or known.key != key or None in key:
+            # Whoever asks first, the numbers are for everyone, also for a backward pass.
+            with torch.inference_mode(False), torch.no_grad():
+                seen = self.count > 1
+                std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
+                std = torch.where(seen & (std > 0), std, 1.0)
+                mean = torch.where(seen, self.mean, 0.0).to(dtype)
+            known = _KNOWN[self.mean] = _Known(key, (self.count, self.squares_sum), mean, std)
+        return known.mean, known.std
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
         """Follow the module to its device but not to another type, as of `half()` or `float()`."""

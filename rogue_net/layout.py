@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from entity_env.ragged import exclusive_cumsum, row_indices
+from rogue_net.native.functions import PackedFrames
 from rogue_net.ragged import EntityBatch, Lengths, to_device
 
 MAX_PADDING = 0.02
@@ -74,6 +75,8 @@ class Layout:
         first_row: (B,) int64 on the host, the padded row of the first entity of each frame; the
             others follow. 0 for an empty frame.
         frame_order: (frames with entities,) int64, the frames in the order of their rows.
+        packed: the frames, where there is no padding: all lie one after the other, in no buckets.
+        is_in_order: whether entities have their places already.
     """
 
     lengths: Lengths
@@ -82,6 +85,8 @@ class Layout:
     row_of_entity: Tensor
     first_row: npt.NDArray[np.int64]
     frame_order: Tensor
+    packed: PackedFrames | None = None
+    is_in_order: bool = False
 
     def rows(self, positions: Tensor, frame_of_position: npt.NDArray[np.int64]) -> Tensor:
         """The padded rows of entities given by position in their frame.
@@ -97,6 +102,8 @@ class Layout:
 
     def pad(self, x: Tensor) -> Tensor:
         """(entities, ...) -> (P, ...), zero where there is no entity."""
+        if self.is_in_order:
+            return x
         return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
 
 
@@ -125,19 +132,42 @@ def make_layout(
             is_entity = to_device(np.arange(n) < lengths[frames][:, None], device)
         buckets.append(Bucket(start, len(frames), n, is_entity))
         start += len(frames) * n
+    return Layout(
+        lengths,
+        start,
+        buckets,
+        to_device(_rows_of_types(first_row, counts), device),
+        first_row,
+        to_device(order, device),
+    )
+
+
+def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
+    """The rows of a batch without any padding.
+
+    Args:
+        type_lengths: (B,) entities per frame for each type, in the order of the types.
+        device: where the index tensors go.
+    """
+    counts = np.stack(list(type_lengths.values()))  # (types, B)
+    frames = PackedFrames(counts.sum(axis=0) if len(counts) > 1 else counts[0])
+    first_row = frames.row_start[:-1]
+    row_of_entity = to_device(_rows_of_types(first_row, counts), device)
+    order = to_device(np.flatnonzero(frames.lengths), device)
+    is_in_order = len(counts) == 1
+    return Layout(
+        frames.lengths, len(row_of_entity), [], row_of_entity, first_row, order, frames, is_in_order
+    )
+
+
+def _rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
+    """(B,) first row of each frame and (types, B) counts -> (entities,), type after type."""
     in_frame = np.cumsum(counts, axis=0) - counts  # (types, B): where each type begins
     rows = [
         row_indices(first_row + type_start, type_count)
         for type_start, type_count in zip(in_frame, counts, strict=True)
     ]
-    return Layout(
-        lengths,
-        start,
-        buckets,
-        to_device(np.concatenate(rows), device),
-        first_row,
-        to_device(order, device),
-    )
+    return np.concatenate(rows)
 
 
 def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
@@ -160,15 +190,20 @@ def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
     return ranges[::-1]
 
 
-def layout_of(batch: EntityBatch, types: list[str], of_pairs: bool = False) -> Layout:
+def layout_of(
+    batch: EntityBatch, types: list[str], of_pairs: bool = False, is_packed: bool = False
+) -> Layout:
     """The layout of a batch's entities of the given types, in their order.
 
     Args:
         batch: B frames.
         types: whose entities.
         of_pairs: whether there are relative positions.
+        is_packed: whether to pad nothing.
     """
     device = batch.features[types[0]].values.device
+    if is_packed:
+        return packed_layout({name: batch.features[name].lengths for name in types}, device)
     free_padding = FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING
     lengths = {name: batch.features[name].lengths for name in types}
     return make_layout(lengths, device, free_padding)

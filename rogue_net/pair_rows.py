@@ -76,9 +76,8 @@ class SparseRows(NamedTuple):
     dtype: torch.dtype
 
     def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:
-        """(rows, d), the cells, a row of zeros, and the rows of a projection, see `make_rows`."""
-        table = F.pad(cells, (0, 0, 0, 1))
-        return table if projection is None else torch.cat([table, _as_rows(projection)])
+        """(rows, d), see `table_of`."""
+        return table_of(cells, projection)
 
     def vectors(self, piece: Piece, table: Tensor) -> Tensor:
         """(frames, queries, n, d) of a table (rows, d)."""
@@ -158,6 +157,12 @@ def pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
     for start in range(0, num_frames, frames):
         for first in range(0, n, queries):
             yield Piece(slice(start, start + frames), slice(first, first + queries))
+
+
+def table_of(cells: Tensor, projection: Tensor | None) -> Tensor:
+    """(rows, d), the cells, a row of zeros, and the rows of a projection."""
+    table = F.pad(cells, (0, 0, 0, 1))
+    return table if projection is None else torch.cat([table, _as_rows(projection)])
 
 
 def _as_rows(projection: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rogue_net.attention import Context
 from rogue_net.layout import Bucket, Layout, of_buckets
+from rogue_net.native.functions import frame_means
 
 
 class Pool(nn.Module):
@@ -85,6 +86,8 @@ def mean_over_frames(x: Tensor, layout: Layout) -> Tensor:
     Returns:
         (B, d).
     """
+    if layout.packed is not None:
+        return frame_means(x, layout.packed)
     means = [
         mean(rows.view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
         for rows, bucket in zip(of_buckets(x, layout.buckets), layout.buckets, strict=True)

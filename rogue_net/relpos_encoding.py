@@ -8,15 +8,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from entity_env.ragged import row_indices
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.pair_rows import make_rows
+from rogue_net.native import functions as native
+from rogue_net.pair_rows import make_rows, table_of
+from rogue_net.ragged import to_device
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.relpos_attention import Pairs, relative_scores, relative_values
 from rogue_net.relpos_cells import (
@@ -116,6 +120,36 @@ class RelposEncoding(nn.Module):
         places = self._places(inputs, layout)
         return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
 
+    @torch.no_grad()
+    def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
+        """The same of a packed layout, for what is compiled."""
+        places = self._places(inputs, layout)
+        n = layout.lengths
+        of_row = np.repeat(n, n)  # how many targets each query has
+        query = to_device(np.repeat(np.arange(len(of_row)), of_row), places.position.device)
+        target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), query.device)
+        position, heading, placed, types = places
+        return self._packed_pairs(
+            position.index_select(0, query) - position.index_select(0, target),
+            heading.index_select(0, query),
+            placed.index_select(0, query) & placed.index_select(0, target),
+            types.index_select(0, query),
+            types.index_select(0, target),
+        )
+
+    def native_tables(self) -> native.Tables:
+        """What the rows of `packed_pairs` are of: cells, a row of zeros, projections."""
+        return native.Tables(
+            table_of(self.keys, self._stacked(self.key_projection)),
+            table_of(self.values, self._stacked(self.value_projection)),
+        )
+
+    def native_gate(self) -> native.Gate | None:
+        """The gate, for what is compiled."""
+        if self.gate is None or self.config.value_gate is None:
+            return None
+        return native.Gate(self.config.value_gate, self.gate.weight, self.gate.bias)
+
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
         """Those of relative positions and distances, which the projections normalise by."""
         assert self.norm is not None
@@ -147,6 +181,33 @@ class RelposEncoding(nn.Module):
             placed.append(torch.full((len(rows),), columns is not None, device=x.device))
             types.append(torch.full((len(rows),), k, device=x.device))
         return _Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
+
+    def _packed_pairs(
+        self,
+        relative: Tensor,
+        heading: Tensor,
+        both: Tensor,
+        query_type: Tensor,
+        target_type: Tensor,
+    ) -> native.PackedPairs:
+        """(pairs, axes) relative positions, (pairs,) all else, of queries and targets."""
+        cells = _cells(self.config, relative, heading)
+        offsets = None
+        if self.norm is not None:
+            offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
+            if self.config.per_entity_projections:
+                is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
+                offsets = (is_type.unsqueeze(2) * offsets.unsqueeze(1)).flatten(1)
+            offsets = offsets * both.unsqueeze(1)
+        of_keys = offsets if self.config.key_relpos_projection else None
+        of_values = offsets if self.config.value_relpos_projection else None
+        keys = _packed_rows(cells, both, of_keys, len(self.keys))
+        if self.config.per_entity_values:
+            first = self.num_cells * target_type
+            cells = Cells([c + first for c in cells.corners], cells.weights)
+        elif of_keys is of_values:
+            return native.PackedPairs(keys, keys)
+        return native.PackedPairs(keys, _packed_rows(cells, both, of_values, len(self.values)))
 
     def _pairs_of(self, places: "_Places", rows: slice, num_frames: int) -> Pairs:
         position, heading, placed, types = (
@@ -185,6 +246,26 @@ class RelposEncoding(nn.Module):
             return matrices[module_key(ALL_TYPES)]
         nothing = torch.zeros_like(next(iter(matrices.values())))
         return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
+
+
+def _packed_rows(
+    cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int
+) -> native.PackedRows:
+    """The rows of all pairs: their corners, or the row of zeros, then those of the offsets."""
+    num_corners = len(cells.corners)
+    num_offsets = 0 if offsets is None else offsets.shape[1]
+    rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
+    for k, corner in enumerate(cells.corners):
+        rows[:, k] = corner.masked_fill(~both, num_cells)
+    if cells.weights is None and offsets is None:
+        return native.PackedRows(rows, None)
+    weights = torch.ones(rows.shape)
+    for k, weight in enumerate(cells.weights or []):
+        weights[:, k] = weight
+    if offsets is not None:
+        rows[:, num_corners:] = torch.arange(num_cells + 1, num_cells + 1 + num_offsets)
+        weights[:, num_corners:] = offsets
+    return native.PackedRows(rows, weights)
 
 
 class _Places(NamedTuple):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 import torch
@@ -16,12 +16,13 @@ from entity_env.spaces import (
     SelectEntityActionSpace,
 )
 from rogue_net.answer import NetOutput, answer, draw, tempered
-from rogue_net.attention import Context, attention_mask, weights_by_frame
+from rogue_net.attention import Context, PackedContext, attention_mask, weights_by_frame
 from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import CategoricalHead, SelectEntityHead, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of
+from rogue_net.native.library import fits
 from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
 from rogue_net.relpos import RelposEncodingConfig
@@ -234,26 +235,53 @@ class RogueNet(nn.Module):
         Returns:
             (P, d_model) in padded rows, and their layout.
         """
-        layout = layout_of(batch, self.embedding.types, of_pairs=self.relpos is not None)
+        is_packed = weights is None and self._is_compiled(batch)
+        layout = layout_of(batch, self.embedding.types, self.relpos is not None, is_packed)
         inputs = self.embedding.inputs(batch)
         visible = None
         if batch.visible:
             flags = [batch.visibility(name).values for name in self.embedding.types]
             visible = layout.pad(torch.cat(flags))
-        context = Context(
-            buckets=layout.buckets,
-            visible=visible,
-            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
-            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
-            relpos=self.relpos,
-            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
-            weights=weights,
-        )
+        context: Context | PackedContext
+        if is_packed:
+            context = self._packed_context(inputs, layout, visible)
+        else:
+            context = Context(
+                buckets=layout.buckets,
+                visible=visible,
+                masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+                pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+                relpos=self.relpos,
+                keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+                weights=weights,
+            )
         # Under `torch.autocast`, what goes in, what the blocks add up and what the heads make of it
         # keep the precision of the parameters.
         with torch.autocast(layout.row_of_entity.device.type, enabled=False):
             x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
+
+    def _is_compiled(self, batch: EntityBatch) -> bool:
+        """Whether the compiled attention can do what is asked for."""
+        parameter = next(self.transformer.parameters(), None)
+        return (
+            parameter is not None
+            and parameter.dtype == torch.float32
+            and parameter.device.type == "cpu"
+            and self.config.pooling is None
+            and not (self.training and self.config.drops)
+            and fits(self.config.d_model, self.config.n_head)
+        )
+
+    def _packed_context(
+        self, inputs: Mapping[str, Tensor], layout: Layout, visible: Tensor | None
+    ) -> PackedContext:
+        assert layout.packed is not None
+        frames = layout.packed if visible is None else replace(layout.packed, visible=visible)
+        if self.relpos is None:
+            return PackedContext(frames)
+        pairs = self.relpos.packed_pairs(inputs, layout)
+        return PackedContext(replace(frames, pairs=pairs), self.relpos, self.relpos.native_tables())
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Take the features of a batch into the statistics that normalise the input."""

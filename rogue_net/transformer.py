@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from rogue_net.attention import Attention, Context
+from rogue_net.attention import Attention, Context, PackedContext
 from rogue_net.dropout import dropout
+from rogue_net.native import functions as native
 from rogue_net.pooling import Pool
 
 SITES_PER_BLOCK = 3
+COMPILED_WIDTH = 64
+"""Up to this width whole blocks are compiled; the matrix products of wider ones are torch's."""
 
 
 class Block(nn.Module):
@@ -33,12 +36,20 @@ class Block(nn.Module):
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
         """(P, d_model) -> (P, d_model)."""
+        keys = context.keys if isinstance(context, Context) else None
         mixed = self.attention(self.norm_1(x), context)
-        x = x + dropout(mixed, self.pdrop, context.keys, self.site)
-        x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, context.keys, self.site + 1)
+        x = x + dropout(mixed, self.pdrop, keys, self.site)
+        x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
+
+    def parameters_in_order(self) -> list[Tensor]:
+        """Weight and bias of each part, in the order in which a row goes through them."""
+        assert isinstance(self.attention, Attention)
+        mixer, (up, _, down) = self.attention, self.mlp
+        parts = (self.norm_1, mixer.query_key_value, mixer.project, self.norm_2, up, down)
+        return [parameter for part in parts for parameter in part.parameters()]
 
 
 class Transformer(nn.Module):
@@ -69,6 +80,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.pdrop = embd_pdrop
+        self.d_model = d_model
         blocks = []
         for site in range(1, 1 + n_layer * SITES_PER_BLOCK, SITES_PER_BLOCK):
             mixer: Attention | Pool = Attention(n_head, d_model, attn_pdrop, site + 2)
@@ -78,8 +90,10 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.apply(init_linear)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """(P, d_model) -> (P, d_model), the padded rows of the layout of `context`."""
+    def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
+        """(P, d_model) -> (P, d_model), the rows of the layout of `context`."""
+        if isinstance(context, PackedContext):
+            return self._packed(x, context)
         pieces = context.pieces()
         if len(pieces) == 1:
             return self._through(x, context)
@@ -87,6 +101,20 @@ class Transformer(nn.Module):
         return torch.cat(
             [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
         )
+
+    def _packed(self, x: Tensor, context: PackedContext) -> Tensor:
+        if self.d_model > COMPILED_WIDTH or torch.is_autocast_enabled("cpu") or not self.blocks:
+            for block in self.blocks:
+                x = block(x, context)
+            return x
+        parameters, heads = [], 1
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            assert isinstance(block.attention, Attention)
+            heads = block.attention.n_head
+            parameters += block.parameters_in_order()
+        gate = None if context.relpos is None else context.relpos.native_gate()
+        return native.blocks(x, context.frames, heads, parameters, context.tables, gate)
 
     def _through(self, x: Tensor, context: Context) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)

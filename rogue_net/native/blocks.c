@@ -1,0 +1,714 @@
+/* Attention and pre-norm blocks of a transformer over frames of entities, forward and backward.
+
+   Every frame is taken through all layers while what it makes is in the cache, and without padding. The plain
+   way, in torch, is in attention.py and transformer.py; this is the same arithmetic in another order.
+
+   This file is compiled once for each set of instructions, by `blocks_any.c` and its like, which say how its
+   functions are called. */
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define MAX_HEAD 64
+#define TILE_ROWS 64 /* so many rows go through all layers together */
+#define LAYER_NORM_EPS 1e-5f
+
+typedef float vec __attribute__((vector_size(32)));
+typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* a vec anywhere in memory */
+typedef int32_t ivec __attribute__((vector_size(32)));
+enum { LANES = 8 };
+
+INLINE vec load(const float *from) { return *(const loose *)from; }
+INLINE void store(float *to, vec x) { *(loose *)to = x; }
+INLINE vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
+INLINE vec smaller(vec a, vec b) { return choose(a < b, a, b); }
+INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+INLINE float total(vec x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* e**x: 2**k times a Taylor series around 0, whose rest is below 1e-8 for |r| <= log(2) / 2. */
+INLINE vec exponential(vec x) {
+    x = smaller(larger(x, all(-87.0f)), all(88.0f));
+    const vec magic = all(12582912.0f); /* 1.5 * 2**23: what is added to it is rounded to whole numbers */
+    vec k = (x * all(1.44269504f) + magic) - magic;
+    vec r = (x - k * all(0.693359375f)) + k * all(2.12194440e-4f);
+    vec p = all(1.0f / 5040);
+    p = p * r + all(1.0f / 720);
+    p = p * r + all(1.0f / 120);
+    p = p * r + all(1.0f / 24);
+    p = p * r + all(1.0f / 6);
+    p = p * r + all(0.5f);
+    p = p * r + all(1.0f);
+    p = p * r + all(1.0f);
+    ivec exponent = (__builtin_convertvector(k, ivec) + 127) << 23;
+    return p * (vec)exponent;
+}
+
+/* The error function: z times a rational function of z**2, fitted on [0, 4] to a relative error of 3e-8. */
+INLINE vec error_function(vec z) {
+    z = smaller(larger(z, all(-4.0f)), all(4.0f));
+    vec t = z * z;
+    vec p = all(1.9867875380441546e-06f);
+    p = p * t + all(0.00028456549625843763f);
+    p = p * t + all(0.0038833210710436106f);
+    p = p * t + all(0.05310167372226715f);
+    p = p * t + all(0.19354452192783356f);
+    p = p * t + all(1.1283791065216064f);
+    vec q = all(3.7420206353999674e-05f);
+    q = q * t + all(0.0011855658376589417f);
+    q = q * t + all(0.015207204967737198f);
+    q = q * t + all(0.11534977704286575f);
+    q = q * t + all(0.5048569440841675f);
+    q = q * t + all(1.0f);
+    return z * p / q;
+}
+
+INLINE vec normal_cdf(vec x) { return 0.5f + 0.5f * error_function(x * all(0.70710678f)); }
+
+INLINE vec gelu_slope(vec x, vec cdf) {
+    return cdf + x * all(0.39894228f) * exponential(x * x * all(-0.5f));
+}
+
+/* ---- Products of matrices. ---- */
+
+/* c = from + bias + a b for `rows` <= 6 rows and 8 * `vecs` <= 16 columns. */
+INLINE void product_tile(int rows, int vecs, int64_t depth, const float *a, ptrdiff_t a_row, ptrdiff_t a_col,
+                         const float *b, ptrdiff_t b_row, const float *from, ptrdiff_t from_row,
+                         const float *bias, float *c, ptrdiff_t c_row) {
+    vec sum[6][2];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vecs; j++) {
+            sum[i][j] = bias ? load(bias + j * LANES) : all(0.0f);
+            if (from) sum[i][j] += load(from + i * from_row + j * LANES);
+        }
+    for (int64_t k = 0; k < depth; k++) {
+        vec b0 = load(b + k * b_row), b1 = vecs > 1 ? load(b + k * b_row + LANES) : b0;
+        for (int i = 0; i < rows; i++) {
+            vec x = all(a[i * a_row + k * a_col]);
+            sum[i][0] += x * b0;
+            if (vecs > 1) sum[i][1] += x * b1;
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vecs; j++) store(c + i * c_row + j * LANES, sum[i][j]);
+}
+
+/* c = from + bias + a b: (m, k) times (k, n) with n a multiple of 8. Element (i, k) of a is at
+   a[i * a_row + k * a_col]; `from`, of rows, and `bias`, one row, may be NULL; `from` may be c. */
+static void product(int64_t m, int64_t n, int64_t k, const float *a, ptrdiff_t a_row, ptrdiff_t a_col,
+                    const float *b, ptrdiff_t b_row, const float *from, ptrdiff_t from_row, const float *bias,
+                    float *c, ptrdiff_t c_row) {
+    for (int64_t j = 0; j < n; j += 2 * LANES) {
+        int vecs = n - j > LANES ? 2 : 1;
+        const float *bias_j = bias ? bias + j : NULL;
+        for (int64_t i = 0; i < m;) {
+            int rows = m - i >= 6 ? 6 : (int)(m - i);
+            const float *from_i = from ? from + i * from_row + j : NULL;
+#define TILE(ROWS, VECS)                                                                                       \
+    product_tile(ROWS, VECS, k, a + i * a_row, a_row, a_col, b + j, b_row, from_i, from_row, bias_j,           \
+                 c + i * c_row + j, c_row)
+            switch (rows + 6 * (vecs - 1)) {
+            case 1: TILE(1, 1); break;
+            case 2: TILE(2, 1); break;
+            case 3: TILE(3, 1); break;
+            case 4: TILE(4, 1); break;
+            case 5: TILE(5, 1); break;
+            case 6: TILE(6, 1); break;
+            case 7: TILE(1, 2); break;
+            case 8: TILE(2, 2); break;
+            case 9: TILE(3, 2); break;
+            case 10: TILE(4, 2); break;
+            case 11: TILE(5, 2); break;
+            default: TILE(6, 2); break;
+            }
+#undef TILE
+            i += rows;
+        }
+    }
+}
+
+static void transpose(int64_t rows, int64_t cols, const float *from, ptrdiff_t from_row, float *to, ptrdiff_t to_row) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) to[j * to_row + i] = from[i * from_row + j];
+}
+
+static void add_column_sums(int64_t rows, int64_t cols, const float *x, float *sums) {
+    for (int64_t j = 0; j < cols; j += LANES) {
+        vec sum = load(sums + j);
+        for (int64_t i = 0; i < rows; i++) sum += load(x + i * cols + j);
+        store(sums + j, sum);
+    }
+}
+
+/* The gradients of weight (out, in) and bias of a linear layer: += dy' x and += column sums of dy. */
+static void add_linear_gradient(int64_t rows, int64_t in, int64_t out, const float *dy, const float *x,
+                                float *weight, float *bias) {
+    product(out, in, rows, dy, 1, out, x, in, weight, in, NULL, weight, in);
+    add_column_sums(rows, out, dy, bias);
+}
+
+/* ---- Layer norm. ---- */
+
+static void layer_norm(int64_t rows, int64_t d, const float *x, const float *weight, const float *bias, float *y,
+                       float *stats) {
+    for (int64_t i = 0; i < rows; i++, x += d, y += d) {
+        vec sum = all(0.0f), squares = all(0.0f);
+        for (int64_t j = 0; j < d; j += LANES) sum += load(x + j);
+        float mean = total(sum) / (float)d;
+        for (int64_t j = 0; j < d; j += LANES) {
+            vec from_mean = load(x + j) - mean;
+            squares += from_mean * from_mean;
+        }
+        float scale = 1.0f / sqrtf(total(squares) / (float)d + LAYER_NORM_EPS);
+        stats[2 * i] = mean, stats[2 * i + 1] = scale;
+        for (int64_t j = 0; j < d; j += LANES)
+            store(y + j, (load(x + j) - mean) * scale * load(weight + j) + load(bias + j));
+    }
+}
+
+/* dx += what the gradient dy of the norm makes of x; adds to the gradients of weight and bias. */
+static void layer_norm_backward(int64_t rows, int64_t d, const float *x, const float *stats, const float *weight,
+                                const float *dy, float *dx, float *dweight, float *dbias) {
+    for (int64_t i = 0; i < rows; i++, x += d, dy += d, dx += d) {
+        float mean = stats[2 * i], scale = stats[2 * i + 1];
+        vec sum = all(0.0f), with_x = all(0.0f);
+        for (int64_t j = 0; j < d; j += LANES) {
+            vec normed = (load(x + j) - mean) * scale, g = load(dy + j), weighted = g * load(weight + j);
+            sum += weighted;
+            with_x += weighted * normed;
+            store(dweight + j, load(dweight + j) + g * normed);
+            store(dbias + j, load(dbias + j) + g);
+        }
+        float mean_g = total(sum) / (float)d, mean_gx = total(with_x) / (float)d;
+        for (int64_t j = 0; j < d; j += LANES) {
+            vec normed = (load(x + j) - mean) * scale, weighted = load(dy + j) * load(weight + j);
+            store(dx + j, load(dx + j) + (weighted - mean_g - normed * mean_gx) * scale);
+        }
+    }
+}
+
+/* ---- Relative positions. ---- */
+
+/* Calls a function of a number of vecs with that number as a constant, so that vectors stay in registers. */
+#define BY_WIDTH(function, vecs, ...)                                                                          \
+    switch (vecs) {                                                                                            \
+    case 1: function(1, __VA_ARGS__); break;                                                                   \
+    case 2: function(2, __VA_ARGS__); break;                                                                   \
+    case 4: function(4, __VA_ARGS__); break;                                                                   \
+    default: function(vecs, __VA_ARGS__);                                                                      \
+    }
+
+/* The sum over the corners of a pair of weight times row of a table: 8 * vecs numbers. */
+INLINE void pair_vector(int64_t vecs, const PairRows *of, int64_t pair, vec *sum) {
+    const int32_t *rows = of->rows + pair * of->corners;
+    const float *weights = of->weights ? of->weights + pair * of->corners : NULL;
+    for (int64_t j = 0; j < vecs; j++) {
+        sum[j] = load(of->table + rows[0] * vecs * LANES + j * LANES);
+        if (weights) sum[j] *= weights[0];
+    }
+    for (int64_t c = 1; c < of->corners; c++)
+        for (int64_t j = 0; j < vecs; j++)
+            sum[j] += weights[c] * load(of->table + rows[c] * vecs * LANES + j * LANES);
+}
+
+INLINE void add_to_rows(int64_t vecs, const PairRows *of, int64_t pair, const vec *x) {
+    const int32_t *rows = of->rows + pair * of->corners;
+    const float *weights = of->weights ? of->weights + pair * of->corners : NULL;
+    for (int64_t c = 0; c < of->corners; c++) {
+        float *row = of->table_grad + rows[c] * vecs * LANES;
+        float weight = weights ? weights[c] : 1.0f;
+        for (int64_t j = 0; j < vecs; j++) store(row + j * LANES, load(row + j * LANES) + weight * x[j]);
+    }
+}
+
+INLINE vec gated(vec x, const float *gate, int64_t j) { return gate ? x * load(gate + j * LANES) : x; }
+
+/* ---- Attention in one frame of n entities. ---- */
+
+typedef struct {
+    int64_t n, d, e, heads, first_pair;
+    float scale;
+    const uint8_t *visible;
+} Frame;
+
+static Frame frame_of(const Frames *f, int64_t i) {
+    int64_t start = f->row_start[i], e = f->width / f->heads;
+    return (Frame){f->row_start[i + 1] - start, f->width, e, f->heads, f->pair_start ? f->pair_start[i] : 0,
+                   1.0f / sqrtf((float)e), f->visible ? f->visible + start : NULL};
+}
+
+/* scores (H, n, padded n) += query . key of the pair */
+INLINE void add_relative_scores(int64_t vecs, const Frames *f, const Frame *o, const float *qkv, float *scores) {
+    int64_t n = o->n, width = padded(n), e = vecs * LANES;
+    vec key[MAX_HEAD / LANES];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            pair_vector(vecs, &f->keys, o->first_pair + i * n + j, key);
+            for (int64_t h = 0; h < o->heads; h++) {
+                const float *query = qkv + i * 3 * o->d + h * e;
+                vec sum = load(query) * key[0];
+                for (int64_t k = 1; k < vecs; k++) sum += load(query + k * LANES) * key[k];
+                scores[(h * n + i) * width + j] += total(sum);
+            }
+        }
+}
+
+/* y (n, d) += sum over targets of attention * gate of the target * value of the pair */
+INLINE void add_relative_values(int64_t vecs, const Frames *f, const Frame *o, const float *attention,
+                                const float *gate, float *y) {
+    int64_t n = o->n, width = padded(n), e = vecs * LANES;
+    vec value[MAX_HEAD / LANES];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            pair_vector(vecs, &f->values, o->first_pair + i * n + j, value);
+            for (int64_t k = 0; k < vecs; k++) {
+                vec x = gated(value[k], gate ? gate + j * e : NULL, k);
+                for (int64_t h = 0; h < o->heads; h++) {
+                    float *out = y + i * o->d + h * e + k * LANES;
+                    store(out, load(out) + attention[(h * n + i) * width + j] * x);
+                }
+            }
+        }
+}
+
+/* Softmax over the targets of scaled scores, in place; what may not be seen and the padding become 0. */
+static void softmax(const Frame *o, float *scores) {
+    int64_t n = o->n, width = padded(n);
+    for (int64_t row = 0; row < o->heads * n; row++, scores += width) {
+        for (int64_t j = n; j < width; j++) scores[j] = -INFINITY;
+        if (o->visible && o->visible[row % n])
+            for (int64_t j = 0; j < n; j++)
+                if (!o->visible[j]) scores[j] = -INFINITY;
+        vec most = load(scores), sum = all(0.0f);
+        for (int64_t j = LANES; j < width; j += LANES) most = larger(most, load(scores + j));
+        float top = most[0];
+        for (int k = 1; k < LANES; k++) top = most[k] > top ? most[k] : top;
+        for (int64_t j = 0; j < width; j += LANES) {
+            vec x = load(scores + j), p = exponential((x - top) * o->scale);
+            p = choose(x == all(-INFINITY), all(0.0f), p);
+            store(scores + j, p);
+            sum += p;
+        }
+        float share = 1.0f / total(sum);
+        for (int64_t j = 0; j < width; j += LANES) store(scores + j, load(scores + j) * share);
+    }
+}
+
+/* qkv (n, 3 d) and gate (n, e) or NULL -> attention (H, n, padded n) and y (n, d); `spare` has e * padded n. */
+static void attend(const Frames *f, int64_t i, const float *qkv, const float *gate, float *attention, float *y,
+                   float *spare) {
+    Frame o = frame_of(f, i);
+    int64_t n = o.n, d = o.d, e = o.e, width = padded(n);
+    if (n == 0) return;
+    for (int64_t k = 0; k < e; k++)
+        for (int64_t j = n; j < width; j++) spare[k * width + j] = 0.0f;
+    for (int64_t h = 0; h < o.heads; h++) {
+        transpose(n, e, qkv + d + h * e, 3 * d, spare, width);
+        product(n, width, e, qkv + h * e, 3 * d, 1, spare, width, NULL, 0, NULL, attention + h * n * width, width);
+    }
+    if (f->pair_start) BY_WIDTH(add_relative_scores, e / LANES, f, &o, qkv, attention);
+    softmax(&o, attention);
+    for (int64_t h = 0; h < o.heads; h++)
+        product(n, e, n, attention + h * n * width, width, 1, qkv + 2 * d + h * e, 3 * d, NULL, 0, NULL, y + h * e, d);
+    if (f->pair_start) BY_WIDTH(add_relative_values, e / LANES, f, &o, attention, gate, y);
+}
+
+/* scores' gradient (H, n, padded n) += dy . gated value; adds to the gradients of the table of values and the gate */
+INLINE void relative_values_backward(int64_t vecs, const Frames *f, const Frame *o, const float *attention,
+                                     const float *gate, const float *dy, float *dscores, float *dgate) {
+    int64_t n = o->n, width = padded(n), e = vecs * LANES;
+    vec value[MAX_HEAD / LANES], sum[MAX_HEAD / LANES];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            int64_t pair = o->first_pair + i * n + j;
+            const float *gate_j = gate ? gate + j * e : NULL;
+            pair_vector(vecs, &f->values, pair, value);
+            for (int64_t k = 0; k < vecs; k++) sum[k] = all(0.0f);
+            for (int64_t h = 0; h < o->heads; h++) {
+                const float *g = dy + i * o->d + h * e;
+                float weight = attention[(h * n + i) * width + j];
+                vec dot = all(0.0f);
+                for (int64_t k = 0; k < vecs; k++) {
+                    vec g_k = load(g + k * LANES);
+                    dot += g_k * gated(value[k], gate_j, k);
+                    sum[k] += weight * g_k;
+                }
+                dscores[(h * n + i) * width + j] += total(dot);
+            }
+            for (int64_t k = 0; k < vecs && gate; k++) {
+                float *to = dgate + j * e + k * LANES;
+                store(to, load(to) + sum[k] * value[k]);
+                sum[k] = gated(sum[k], gate_j, k);
+            }
+            add_to_rows(vecs, &f->values, pair, sum);
+        }
+}
+
+/* dqkv's queries += dscores * key; adds to the gradient of the table of keys */
+INLINE void relative_scores_backward(int64_t vecs, const Frames *f, const Frame *o, const float *qkv,
+                                     const float *dscores, float *dqkv) {
+    int64_t n = o->n, width = padded(n), e = vecs * LANES;
+    vec key[MAX_HEAD / LANES], sum[MAX_HEAD / LANES];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            int64_t pair = o->first_pair + i * n + j;
+            pair_vector(vecs, &f->keys, pair, key);
+            for (int64_t k = 0; k < vecs; k++) sum[k] = all(0.0f);
+            for (int64_t h = 0; h < o->heads; h++) {
+                int64_t at = i * 3 * o->d + h * e;
+                float g = dscores[(h * n + i) * width + j];
+                for (int64_t k = 0; k < vecs; k++) {
+                    sum[k] += g * load(qkv + at + k * LANES);
+                    store(dqkv + at + k * LANES, load(dqkv + at + k * LANES) + g * key[k]);
+                }
+            }
+            add_to_rows(vecs, &f->keys, pair, sum);
+        }
+}
+
+/* dy (n, d) -> dqkv (n, 3 d); dgate (n, e) is added to. `spare` has (e + H * n) * padded n. */
+static void attend_backward(const Frames *f, int64_t i, const float *qkv, const float *gate, const float *attention,
+                            const float *dy, float *dqkv, float *dgate, float *spare) {
+    Frame o = frame_of(f, i);
+    int64_t n = o.n, d = o.d, e = o.e, width = padded(n);
+    if (n == 0) return;
+    float *dscores = spare + e * width;
+    for (int64_t k = 0; k < e; k++)
+        for (int64_t j = n; j < width; j++) spare[k * width + j] = 0.0f;
+    for (int64_t h = 0; h < o.heads; h++) {
+        transpose(n, e, qkv + 2 * d + h * e, 3 * d, spare, width);
+        product(n, width, e, dy + h * e, d, 1, spare, width, NULL, 0, NULL, dscores + h * n * width, width);
+        product(n, e, n, attention + h * n * width, 1, width, dy + h * e, d, NULL, 0, NULL, dqkv + 2 * d + h * e, 3 * d);
+    }
+    if (f->pair_start) BY_WIDTH(relative_values_backward, e / LANES, f, &o, attention, gate, dy, dscores, dgate);
+    for (int64_t row = 0; row < o.heads * n; row++) {
+        const float *p = attention + row * width;
+        float *g = dscores + row * width;
+        vec dot = all(0.0f);
+        for (int64_t j = 0; j < width; j += LANES) dot += load(p + j) * load(g + j);
+        float mean = total(dot);
+        for (int64_t j = 0; j < width; j += LANES) store(g + j, load(p + j) * (load(g + j) - mean) * o.scale);
+    }
+    for (int64_t h = 0; h < o.heads; h++) {
+        const float *g = dscores + h * n * width;
+        product(n, e, n, g, width, 1, qkv + d + h * e, 3 * d, NULL, 0, NULL, dqkv + h * e, 3 * d);
+        product(n, e, n, g, 1, width, qkv + h * e, 3 * d, NULL, 0, NULL, dqkv + d + h * e, 3 * d);
+    }
+    if (f->pair_start) BY_WIDTH(relative_scores_backward, e / LANES, f, &o, qkv, dscores, dqkv);
+}
+
+static int64_t longest(const Frames *f) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < f->num_frames; i++) {
+        int64_t n = f->row_start[i + 1] - f->row_start[i];
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static int64_t spare_of_frame(const Frames *f) {
+    int64_t n = longest(f);
+    return (f->width / f->heads + f->heads * n) * padded(n);
+}
+
+/* Attention alone, of all frames: see `attend`. Returns 0, or 1 without memory. */
+int NAME(attention_forward)(const Frames *f, const float *qkv, const float *gate, float *attention, float *y) {
+    int64_t d = f->width, e = d / f->heads;
+    float *spare = malloc(sizeof(float) * (size_t)(spare_of_frame(f) + 1));
+    if (!spare) return 1;
+    for (int64_t i = 0; i < f->num_frames; i++) {
+        int64_t row = f->row_start[i];
+        attend(f, i, qkv + row * 3 * d, gate ? gate + row * e : NULL, attention + f->score_start[i], y + row * d, spare);
+    }
+    free(spare);
+    return 0;
+}
+
+/* See `attend_backward`; dgate must be zero where there is a gate. */
+int NAME(attention_backward)(const Frames *f, const float *qkv, const float *gate, const float *attention,
+                             const float *dy, float *dqkv, float *dgate) {
+    int64_t d = f->width, e = d / f->heads;
+    float *spare = malloc(sizeof(float) * (size_t)(spare_of_frame(f) + 1));
+    if (!spare) return 1;
+    for (int64_t i = 0; i < f->num_frames; i++) {
+        int64_t row = f->row_start[i];
+        attend_backward(f, i, qkv + row * 3 * d, gate ? gate + row * e : NULL, attention + f->score_start[i],
+                        dy + row * d, dqkv + row * 3 * d, gate ? dgate + row * e : NULL, spare);
+    }
+    free(spare);
+    return 0;
+}
+
+/* The mean over the rows of each frame of x (R, d); zero for an empty frame. */
+int NAME(frame_means)(const Frames *f, const float *x, float *means) {
+    int64_t d = f->width;
+    for (int64_t i = 0; i < f->num_frames; i++, means += d) {
+        int64_t n = f->row_start[i + 1] - f->row_start[i];
+        float share = n ? 1.0f / (float)n : 0.0f;
+        for (int64_t j = 0; j < d; j += LANES) {
+            const float *from = x + f->row_start[i] * d + j;
+            vec sum = all(0.0f);
+            for (int64_t row = 0; row < n; row++) sum += load(from + row * d);
+            store(means + j, sum * share);
+        }
+    }
+    return 0;
+}
+
+int NAME(frame_means_backward)(const Frames *f, const float *dmeans, float *dx) {
+    int64_t d = f->width;
+    for (int64_t i = 0; i < f->num_frames; i++, dmeans += d) {
+        int64_t n = f->row_start[i + 1] - f->row_start[i];
+        float share = n ? 1.0f / (float)n : 0.0f;
+        for (int64_t row = 0; row < n; row++)
+            for (int64_t j = 0; j < d; j += LANES)
+                store(dx + (f->row_start[i] + row) * d + j, load(dmeans + j) * share);
+    }
+    return 0;
+}
+
+/* ---- Blocks. ---- */
+
+typedef struct {
+    const float *norm_1_weight, *norm_1_bias, *qkv_weight, *qkv_bias, *project_weight, *project_bias,
+        *norm_2_weight, *norm_2_bias, *up_weight, *up_bias, *down_weight, *down_bias;
+} Layer;
+
+typedef struct {
+    float *norm_1_weight, *norm_1_bias, *qkv_weight, *qkv_bias, *project_weight, *project_bias, *norm_2_weight,
+        *norm_2_bias, *up_weight, *up_bias, *down_weight, *down_bias;
+} LayerGradient;
+
+/* What a layer makes of some rows, and what its gradient is computed from. */
+typedef struct {
+    float *x, *stats_1, *qkv, *gate_in, *attention, *y, *middle, *stats_2, *hidden;
+} Made;
+
+static int64_t floats_of_row(const Frames *f) { return 10 * f->width + f->width / f->heads + 4; }
+
+/* Numbers that a layer makes of some rows and scores: how much room `made_at` cuts into parts. */
+static int64_t floats_made(const Frames *f, int64_t rows, int64_t scores) { return rows * floats_of_row(f) + scores; }
+
+static Made made_at(const Frames *f, float *at, int64_t rows) {
+    int64_t d = f->width, e = d / f->heads;
+    Made m;
+    m.x = at, at += rows * d;
+    m.qkv = at, at += rows * 3 * d;
+    m.y = at, at += rows * d;
+    m.middle = at, at += rows * d;
+    m.hidden = at, at += rows * 4 * d;
+    m.gate_in = at, at += rows * e;
+    m.stats_1 = at, at += rows * 2;
+    m.stats_2 = at, at += rows * 2;
+    m.attention = at;
+    return m;
+}
+
+static Made made_from(const Frames *f, Made m, int64_t row, int64_t score) {
+    int64_t d = f->width, e = d / f->heads;
+    return (Made){m.x + row * d,          m.stats_1 + row * 2, m.qkv + row * 3 * d,
+                  m.gate_in + row * e,    m.attention + score, m.y + row * d,
+                  m.middle + row * d,     m.stats_2 + row * 2, m.hidden + row * 4 * d};
+}
+
+INLINE void gate_and_slope(int64_t kind, vec x, vec *value, vec *slope) {
+    vec one = all(1.0f), zero = all(0.0f), p;
+    switch (kind) {
+    case RELU_GATE: *value = larger(x, zero), *slope = choose(x > zero, one, zero); break;
+    case GELU_GATE: p = normal_cdf(x), *value = x * p, *slope = gelu_slope(x, p); break;
+    case SIGMOID_GATE: p = one / (one + exponential(-x)), *value = p, *slope = p * (one - p); break;
+    default: *value = x, *slope = one;
+    }
+}
+
+static void gates_of(int64_t kind, int64_t count, const float *x, float *gate) {
+    vec value, slope;
+    for (int64_t i = 0; i < count; i += LANES) {
+        gate_and_slope(kind, load(x + i), &value, &slope);
+        store(gate + i, value);
+    }
+}
+
+static void gelu(int64_t count, const float *x, float *y) {
+    for (int64_t i = 0; i < count; i += LANES) store(y + i, load(x + i) * normal_cdf(load(x + i)));
+}
+
+/* The first frame behind a tile of `TILE_ROWS` rows, or of one frame. */
+static int64_t end_of_tile(const Frames *f, int64_t first) {
+    int64_t last = first + 1;
+    while (last < f->num_frames && f->row_start[last + 1] - f->row_start[first] <= TILE_ROWS) last++;
+    return last;
+}
+
+static int64_t most_rows_of_tile(const Frames *f) {
+    int64_t n = longest(f);
+    return n > TILE_ROWS ? n : TILE_ROWS;
+}
+
+static int64_t most_scores_of_tile(const Frames *f) {
+    int64_t most = 0;
+    for (int64_t first = 0, last; first < f->num_frames; first = last) {
+        last = end_of_tile(f, first);
+        int64_t scores = f->score_start[last] - f->score_start[first];
+        most = scores > most ? scores : most;
+    }
+    return most;
+}
+
+/* Matrices with the inputs of a linear layer as rows, which is how products take them. */
+typedef struct {
+    float *qkv, *project, *up, *down, *gate;
+} Transposed;
+
+static int64_t floats_transposed(const Frames *f) {
+    return 12 * f->width * f->width * f->layers + f->width * f->width / f->heads;
+}
+
+static void transposed_weights(const Frames *f, const Layer *layers, float *at, Transposed *to) {
+    int64_t d = f->width, e = d / f->heads;
+    float *gate = at;
+    at += d * e;
+    if (f->gate_kind != NO_GATE) transpose(e, d, f->gate_weight, d, gate, e);
+    for (int64_t l = 0; l < f->layers; l++) {
+        to[l] = (Transposed){at, at + 3 * d * d, at + 4 * d * d, at + 8 * d * d, gate};
+        at += 12 * d * d;
+        transpose(3 * d, d, layers[l].qkv_weight, d, to[l].qkv, 3 * d);
+        transpose(d, d, layers[l].project_weight, d, to[l].project, d);
+        transpose(4 * d, d, layers[l].up_weight, d, to[l].up, 4 * d);
+        transpose(d, 4 * d, layers[l].down_weight, 4 * d, to[l].down, d);
+    }
+}
+
+/* One layer over the rows of some frames: m.x is there, the rest of m is made, and x is what comes out.
+   `normed` has room for rows of d, `wide` for rows of 4 d. */
+static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, const Transposed *t, Made m,
+                  float *x, float *normed, float *wide, float *spare) {
+    int64_t d = f->width, e = d / f->heads, start = f->row_start[first], rows = f->row_start[last] - start;
+    float *gate = f->gate_kind == NO_GATE ? NULL : wide;
+    layer_norm(rows, d, m.x, w->norm_1_weight, w->norm_1_bias, normed, m.stats_1);
+    product(rows, 3 * d, d, normed, d, 1, t->qkv, 3 * d, NULL, 0, w->qkv_bias, m.qkv, 3 * d);
+    if (gate) {
+        product(rows, e, d, normed, d, 1, t->gate, e, NULL, 0, f->gate_bias, m.gate_in, e);
+        gates_of(f->gate_kind, rows * e, m.gate_in, gate);
+    }
+    for (int64_t i = first; i < last; i++) {
+        int64_t row = f->row_start[i] - start;
+        attend(f, i, m.qkv + row * 3 * d, gate ? gate + row * e : NULL,
+               m.attention + f->score_start[i] - f->score_start[first], m.y + row * d, spare);
+    }
+    product(rows, d, d, m.y, d, 1, t->project, d, m.x, d, w->project_bias, m.middle, d);
+    layer_norm(rows, d, m.middle, w->norm_2_weight, w->norm_2_bias, normed, m.stats_2);
+    product(rows, 4 * d, d, normed, d, 1, t->up, 4 * d, NULL, 0, w->up_bias, m.hidden, 4 * d);
+    gelu(rows * 4 * d, m.hidden, wide);
+    product(rows, d, 4 * d, wide, 4 * d, 1, t->down, d, m.middle, d, w->down_bias, x, d);
+}
+
+/* How many numbers `blocks_forward` makes for the backward pass. */
+int64_t NAME(blocks_made)(const Frames *f) {
+    return f->layers * floats_made(f, f->row_start[f->num_frames], f->score_start[f->num_frames]);
+}
+
+/* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
+   backward pass. Returns 0, or 1 without memory. */
+int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
+    const Layer *layers = (const Layer *)parameters;
+    int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
+    int64_t rows = most_rows_of_tile(f), of_tile = made ? 0 : floats_made(f, rows, most_scores_of_tile(f));
+    Transposed t[f->layers + 1];
+    float *room = malloc(sizeof(float) * (size_t)(floats_transposed(f) + of_tile + 5 * d * rows + spare_of_frame(f)));
+    if (!room) return 1;
+    float *normed = room + floats_transposed(f) + of_tile, *wide = normed + rows * d, *spare = wide + rows * 4 * d;
+    transposed_weights(f, layers, room, t);
+    for (int64_t first = 0, last; first < f->num_frames; first = last) {
+        last = end_of_tile(f, first);
+        int64_t row = f->row_start[first], score = f->score_start[first];
+        size_t bytes = sizeof(float) * (size_t)((f->row_start[last] - row) * d);
+        for (int64_t l = 0; l < f->layers; l++) {
+            Made m = made ? made_from(f, made_at(f, made + l * floats_made(f, all_rows, all_scores), all_rows), row, score)
+                          : made_at(f, room + floats_transposed(f), rows);
+            memcpy(m.x, x + row * d, bytes);
+            block(f, first, last, layers + l, t + l, m, x + row * d, normed, wide, spare);
+        }
+    }
+    free(room);
+    return 0;
+}
+
+/* The gradient of one layer over the rows of some frames: dx, of what comes out, becomes that of what went in.
+   `a` to `c` have room for rows of 4 d. */
+static void block_backward(const Frames *f, int64_t first, int64_t last, const Layer *w, LayerGradient *g, Made m,
+                           float *dx, float *a, float *b, float *c, float *spare) {
+    int64_t d = f->width, e = d / f->heads, start = f->row_start[first], rows = f->row_start[last] - start;
+    float *normed = c, *dnormed = c + rows * d, *gate = NULL, *dgate = NULL;
+    /* The perceptron: a becomes its hidden values, b their gradient. */
+    product(rows, 4 * d, d, dx, d, 1, w->down_weight, 4 * d, NULL, 0, NULL, b, 4 * d);
+    for (int64_t i = 0; i < rows * 4 * d; i += LANES) {
+        vec x = load(m.hidden + i), p = normal_cdf(x);
+        store(a + i, x * p);
+        store(b + i, load(b + i) * gelu_slope(x, p));
+    }
+    add_linear_gradient(rows, 4 * d, d, dx, a, g->down_weight, g->down_bias);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < d; j += LANES)
+            store(normed + i * d + j, (load(m.middle + i * d + j) - m.stats_2[2 * i]) * m.stats_2[2 * i + 1] *
+                                              load(w->norm_2_weight + j) + load(w->norm_2_bias + j));
+    add_linear_gradient(rows, d, 4 * d, b, normed, g->up_weight, g->up_bias);
+    product(rows, d, 4 * d, b, 4 * d, 1, w->up_weight, d, NULL, 0, NULL, dnormed, d);
+    layer_norm_backward(rows, d, m.middle, m.stats_2, w->norm_2_weight, dnormed, dx, g->norm_2_weight, g->norm_2_bias);
+    /* Attention: a becomes the gradient of its result, b that of queries, keys and values. */
+    add_linear_gradient(rows, d, d, dx, m.y, g->project_weight, g->project_bias);
+    product(rows, d, d, dx, d, 1, w->project_weight, d, NULL, 0, NULL, a, d);
+    if (f->gate_kind != NO_GATE) {
+        gate = a + rows * d, dgate = gate + rows * e;
+        gates_of(f->gate_kind, rows * e, m.gate_in, gate);
+        memset(dgate, 0, sizeof(float) * (size_t)(rows * e));
+    }
+    for (int64_t i = first; i < last; i++) {
+        int64_t row = f->row_start[i] - start;
+        attend_backward(f, i, m.qkv + row * 3 * d, gate ? gate + row * e : NULL,
+                        m.attention + f->score_start[i] - f->score_start[first], a + row * d, b + row * 3 * d,
+                        gate ? dgate + row * e : NULL, spare);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < d; j += LANES)
+            store(normed + i * d + j, (load(m.x + i * d + j) - m.stats_1[2 * i]) * m.stats_1[2 * i + 1] *
+                                              load(w->norm_1_weight + j) + load(w->norm_1_bias + j));
+    add_linear_gradient(rows, d, 3 * d, b, normed, g->qkv_weight, g->qkv_bias);
+    product(rows, d, 3 * d, b, 3 * d, 1, w->qkv_weight, d, NULL, 0, NULL, dnormed, d);
+    if (gate) {
+        vec value, slope;
+        for (int64_t i = 0; i < rows * e; i += LANES) {
+            gate_and_slope(f->gate_kind, load(m.gate_in + i), &value, &slope);
+            store(dgate + i, load(dgate + i) * slope);
+        }
+        add_linear_gradient(rows, d, e, dgate, normed, f->gate_weight_grad, f->gate_bias_grad);
+        product(rows, d, e, dgate, e, 1, f->gate_weight, d, dnormed, d, NULL, dnormed, d);
+    }
+    layer_norm_backward(rows, d, m.x, m.stats_1, w->norm_1_weight, dnormed, dx, g->norm_1_weight, g->norm_1_bias);
+}
+
+/* dx (R, d), the gradient of what `blocks_forward` gives, becomes that of what it was given; those of the
+   parameters are added to. Returns 0, or 1 without memory. */
+int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
+                          float *dx) {
+    const Layer *layers = (const Layer *)parameters;
+    LayerGradient *of_layers = (LayerGradient *)gradients;
+    int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
+    int64_t rows = most_rows_of_tile(f);
+    float *room = malloc(sizeof(float) * (size_t)(12 * d * rows + spare_of_frame(f) + 1));
+    if (!room) return 1;
+    float *a = room, *b = a + rows * 4 * d, *c = b + rows * 4 * d, *spare = c + rows * 4 * d;
+    for (int64_t first = 0, last; first < f->num_frames; first = last) {
+        last = end_of_tile(f, first);
+        for (int64_t l = f->layers - 1; l >= 0; l--) {
+            Made m = made_at(f, made + l * floats_made(f, all_rows, all_scores), all_rows);
+            m = made_from(f, m, f->row_start[first], f->score_start[first]);
+            block_backward(f, first, last, layers + l, of_layers + l, m, dx + f->row_start[first] * d, a, b, c, spare);
+        }
+    }
+    free(room);
+    return 0;
+}

@@ -1,0 +1,4 @@
+/* `blocks.c` for any processor. */
+#include "blocks.h"
+#define NAME NAME_ANY
+#include "blocks.c"

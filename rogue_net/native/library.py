@@ -1,0 +1,107 @@
+"""The compiled part as Python sees it: `blocks.h` for ctypes."""
+
+import ctypes
+import importlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy.typing as npt
+from torch import Tensor
+
+GATES = (None, "linear", "relu", "gelu", "sigmoid")
+"""What the numbers of gates in `blocks.h` mean."""
+MAX_HEAD = 64
+SWITCH = "ROGUE_NET_NATIVE"
+"""The environment variable that, set to 0, leaves everything to torch."""
+VECTOR = 8
+"""So many numbers are computed at once: widths are multiples of it."""
+
+
+def _compiled() -> ModuleType | None:
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        return importlib.import_module("rogue_net.native._native")
+    except ImportError:  # there was no compiler
+        return None
+
+
+_MODULE = _compiled()
+AVAILABLE = _MODULE is not None
+INSTRUCTIONS: str | None = None if _MODULE is None else _MODULE.instructions
+"""Which instructions are used, such as "x86-64-v4"; None where nothing was compiled."""
+_LIBRARY = None if _MODULE is None else ctypes.CDLL(_MODULE.__file__)
+
+
+class PairRows(ctypes.Structure):
+    """`PairRows` of `blocks.h`, which says what each field is. Pointers are addresses."""
+
+    _fields_ = [
+        ("corners", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("rows", "weights", "table", "table_grad")],
+    ]
+
+
+class Frames(ctypes.Structure):
+    """`Frames` of `blocks.h`."""
+
+    _fields_ = [
+        ("num_frames", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("row_start", "pair_start", "score_start")],
+        ("visible", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("width", "heads", "layers")],
+        ("keys", PairRows),
+        ("values", PairRows),
+        ("gate_kind", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("gate_weight", "gate_bias")],
+        *[(name, ctypes.c_void_p) for name in ("gate_weight_grad", "gate_bias_grad")],
+    ]
+
+
+def fits(width: int, heads: int) -> bool:
+    """Whether attention of a width and a number of heads can be computed here."""
+    head = width // heads
+    return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
+
+
+def call(name: str, frames: Frames, *arguments: "Tensor | Sequence[Tensor | None] | None") -> None:
+    """Call a function of `blocks.h`; other threads go on meanwhile.
+
+    Args:
+        name: of the function.
+        frames: its first argument.
+        arguments: the others: tensors, several of them where it takes pointers to pointers.
+
+    Raises:
+        MemoryError: there is not enough memory.
+    """
+    assert _LIBRARY is not None
+    if _LIBRARY[name](ctypes.byref(frames), *map(_pointer, arguments)):
+        raise MemoryError(f"{name}: not enough memory")
+
+
+def numbers_for_backward(frames: Frames) -> int:
+    """How many numbers `blocks_forward` keeps for the backward pass."""
+    assert _LIBRARY is not None
+    function = _LIBRARY["blocks_made"]
+    function.restype = ctypes.c_int64
+    return int(function(ctypes.byref(frames)))
+
+
+def _pointer(argument: "Tensor | Sequence[Tensor | None] | None") -> Any:
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(address(argument))
+    return (ctypes.c_void_p * len(argument))(*map(address, argument))
+
+
+def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
+    """Where the numbers of a contiguous tensor or array are; None for none."""
+    if x is None:
+        return None
+    if isinstance(x, Tensor):
+        assert x.is_contiguous()
+        return x.data_ptr()
+    assert x.flags.c_contiguous
+    return x.ctypes.data

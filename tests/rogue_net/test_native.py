@@ -1,0 +1,183 @@
+"""What is compiled computes what torch computes, for every network that it takes."""
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import rogue_net.rogue_net
+from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.native import AVAILABLE, INSTRUCTIONS
+from rogue_net.native.library import SWITCH
+from rogue_net.ragged import RaggedTensor
+from tests.rogue_net.nets import (
+    ACTIONS,
+    SPACE,
+    batch_of,
+    by_frame,
+    frame,
+    net_of,
+    options,
+    policy_loss,
+    shows_something,
+)
+from tests.strategies import worlds
+
+needs_compiled = pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")
+LEVELS = {"x86-64-v4": [4, 3, 0], "x86-64-v3": [3, 0]}.get(INSTRUCTIONS or "", [0])
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no compiler")
+def test_it_is_compiled_where_there_is_a_compiler() -> None:
+    assert AVAILABLE
+
+
+def in_float32(batch: EntityBatch) -> EntityBatch:
+    return replace(
+        batch,
+        features={n: RaggedTensor(r.values.float(), r.lengths) for n, r in batch.features.items()},
+    )
+
+
+def answers(
+    net: RogueNet, batch: EntityBatch, compiled: bool
+) -> tuple[NetOutput, dict[str, Tensor]]:
+    """What a network says, and the gradient of something that depends on all of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(rogue_net.rogue_net, "fits", lambda d_model, n_head: False)
+        out = net(batch)
+        parameters = dict(net.named_parameters())
+        gradients = torch.autograd.grad(
+            policy_loss(out), [*parameters.values()], allow_unused=True, materialize_grads=True
+        )
+    return out, dict(zip(parameters, gradients, strict=True))
+
+
+def assert_same(net: RogueNet, batch: EntityBatch) -> None:
+    expected, expected_gradient = answers(net, batch, compiled=False)
+    got, gradient = answers(net, batch, compiled=True)
+    for ours, theirs in zip(by_frame(got, batch), by_frame(expected, batch), strict=True):
+        for name in theirs:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3, msg=name)
+    largest = max(float(g.abs().max()) for g in expected_gradient.values() if g.numel())
+    for name, theirs in expected_gradient.items():
+        own = float(theirs.abs().max()) if theirs.numel() else 0.0
+        torch.testing.assert_close(
+            gradient[name], theirs, rtol=0, atol=1e-3 * own + 1e-5 * largest + 1e-5, msg=name
+        )
+
+
+@st.composite
+def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
+    """A network with attention of a random world in float32, and frames of it."""
+    world = draw(worlds().filter(shows_something))
+    batch = in_float32(batch_of(world.frames, world.obs_space, world.action_space))
+    chosen = draw(options(world.obs_space).filter(lambda o: "pooling" not in o))
+    d_model, n_head = draw(st.sampled_from([(8, 1), (16, 2), (32, 1), (48, 2), (72, 1), (128, 2)]))
+    sizes = {"d_model": d_model, "n_head": n_head, "n_layer": draw(st.integers(1, 2))}
+    net = net_of(world.obs_space, world.action_space, **sizes, **chosen).float()
+    with torch.no_grad():  # as wide as it is, what it makes of small differences stays small
+        for p in net.transformer.parameters():
+            if p.dim() == 2:
+                p.mul_(2 / d_model**0.5)
+    net.update_input_stats(batch)
+    return net, batch
+
+
+@needs_compiled
+@settings(deadline=None)
+@given(nets_and_batches())
+def test_it_says_what_torch_says(net_and_batch: tuple[RogueNet, EntityBatch]) -> None:
+    net, batch = net_and_batch
+    assert_same(net, batch)
+
+
+GRID = {"extent": [2, 2], "position_features": ["x", "y"], "scale": 0.5}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grid": {**GRID, "value_gate": "relu", "per_entity_values": True},
+    "interpolated": {**GRID, "value_gate": "gelu", "interpolate": True},
+    "projected": {**GRID, "value_gate": "sigmoid", "key_relpos_projection": True},
+    "ungated": {**GRID, "value_gate": None, "value_relpos_projection": True},
+}
+
+
+def large_case(kind: str, d_model: int, visible: bool = False) -> tuple[RogueNet, EntityBatch]:
+    """Frames of no entities up to many more than go through the layers together."""
+    frames = []
+    for n in (0, 1, 2, 7, 8, 9, 15, 16, 17, 0, 33, 70, 5):
+        hidden = {"visible": {"Rock": np.arange(n % 5) % 2 > 0}} if visible else {}
+        frames.append(frame(n, n % 5, n % 4, seed=n, **hidden))
+    relpos = RelposEncodingConfig(**KINDS[kind]) if KINDS[kind] else None
+    torch.manual_seed(1)
+    net = RogueNet(
+        RogueNetConfig(d_model=d_model, relpos_encoding=relpos), SPACE, ACTIONS, {"value": 1}
+    )
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    batch = in_float32(batch_of(frames))
+    net.update_input_stats(batch)
+    return net, batch
+
+
+@pytest.fixture(params=LEVELS, ids=lambda level: f"instructions {level}")
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The sets of instructions that this processor has, one after the other."""
+    use = importlib.import_module("rogue_net.native._native").use
+    assert use(request.param) == request.param
+    yield request.param
+    use(LEVELS[0])
+
+
+@needs_compiled
+@pytest.mark.parametrize("d_model", [16, 32, 128])
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, level: int) -> None:
+    assert_same(*large_case(kind, d_model))
+
+
+@needs_compiled
+@pytest.mark.parametrize("kind", ["plain", "grid"])
+def test_what_is_hidden_stays_hidden(kind: str) -> None:
+    assert_same(*large_case(kind, 32, visible=True))
+
+
+@needs_compiled
+def test_a_frame_is_the_same_to_the_bit_whatever_is_beside_it() -> None:
+    net, batch = large_case("grid", 32)
+    net.eval()
+    with torch.no_grad():
+        together = by_frame(net(batch), batch)
+        for i, expected in enumerate(together):
+            alone = batch.take(np.array([i]))
+            got = by_frame(net(alone), alone)[0]
+            # Torch's own layers in front and behind may round differently in a batch of one.
+            for name in expected:
+                torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-5)
+        again = by_frame(net(batch), batch)
+    for one, other in zip(together, again, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_without_it_everything_works() -> None:
+    """As where there was no compiler."""
+    program = (
+        "from rogue_net.native import AVAILABLE; assert not AVAILABLE\n"
+        "from tests.rogue_net.test_native import large_case\n"
+        "net, batch = large_case('grid', 32); out = net(batch)\n"
+        "assert out.values['value'].isfinite().all()"
+    )
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, SWITCH: "0"}, check=True)
