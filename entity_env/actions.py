@@ -97,7 +97,7 @@ class CategoricalAction:
     @property
     def labels(self) -> list[str]:
         """The labels of the choices, one per actor."""
-        return list(map(self.index_to_label.__getitem__, self.indices))
+        return list(map(self.index_to_label.__getitem__, np.asarray(self.indices).tolist()))
 
 
 @dataclass
