@@ -13,11 +13,10 @@ from entity_env.spaces import EntityID, EntityName
 BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
 
 
-def _refuse_both(mask: object, ids: str, types: str) -> None:
-    if getattr(mask, ids) is not None and getattr(mask, types) is not None:
-        raise InvalidObservation(
-            f"{type(mask).__name__}: expected {ids} or {types}, got both; leave one out"
-        )
+def _both(mask: object, ids: str, types: str) -> InvalidObservation:
+    return InvalidObservation(
+        f"{type(mask).__name__}: expected {ids} or {types}, got both; leave one out"
+    )
 
 
 @dataclass
@@ -35,7 +34,8 @@ class CategoricalActionMask:
     mask: BoolMatrix | None = None
 
     def __post_init__(self) -> None:
-        _refuse_both(self, "actor_ids", "actor_types")
+        if self.actor_ids is not None and self.actor_types is not None:
+            raise _both(self, "actor_ids", "actor_types")
 
 
 @dataclass
@@ -68,8 +68,10 @@ class SelectEntityActionMask:
     mask: BoolMatrix | None = None
 
     def __post_init__(self) -> None:
-        _refuse_both(self, "actor_ids", "actor_types")
-        _refuse_both(self, "actee_ids", "actee_types")
+        if self.actor_ids is not None and self.actor_types is not None:
+            raise _both(self, "actor_ids", "actor_types")
+        if self.actee_ids is not None and self.actee_types is not None:
+            raise _both(self, "actee_ids", "actee_types")
 
 
 ActionMask: TypeAlias = CategoricalActionMask | SelectEntityActionMask | GlobalCategoricalActionMask
@@ -95,7 +97,7 @@ class CategoricalAction:
     @property
     def labels(self) -> list[str]:
         """The labels of the choices, one per actor."""
-        return [self.index_to_label[i] for i in self.indices]
+        return list(map(self.index_to_label.__getitem__, np.asarray(self.indices).tolist()))
 
 
 @dataclass

@@ -2,10 +2,20 @@
 
 import pickle
 import select
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from entity_env.shared_memory import SharedMemory
+
+Arrays = list[npt.NDArray[Any]]
+
+_ALIGNMENT = 8  # bytes: the largest number
+_PADDING = [bytes(n) for n in range(_ALIGNMENT)]
 
 
 class Channel:
@@ -57,3 +67,33 @@ class Channel:
         self.connection.close()
         self.ours.close()
         self.theirs.close()
+
+
+@dataclass(frozen=True)
+class FlatArrays:
+    """Arrays that are sent as one: each by itself takes three times as long.
+
+    They arrive as a list of writable views of one block of memory, in the order of C.
+    """
+
+    arrays: Sequence[npt.NDArray[Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        shapes: list[tuple[str, tuple[int, ...]]] = []
+        pieces: list[Any] = []
+        for array in self.arrays:
+            if array.dtype.kind not in "biuf":  # not bytes that mean the same elsewhere
+                return list, (list(self.arrays),)
+            shapes.append((array.dtype.str, array.shape))
+            pieces += np.ascontiguousarray(array), _PADDING[-array.nbytes % _ALIGNMENT]
+        return _arrays, (shapes, pickle.PickleBuffer(bytearray().join(pieces)))
+
+
+def _arrays(shapes: Sequence[tuple[str, tuple[int, ...]]], block: memoryview | bytearray) -> Arrays:
+    arrays: Arrays = []
+    start = 0
+    for dtype, shape in shapes:
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, block, start)
+        arrays.append(array)
+        start += array.nbytes + -array.nbytes % _ALIGNMENT
+    return arrays

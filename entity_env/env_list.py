@@ -1,13 +1,14 @@
 """Environments that step one after the other in this process."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions import Action
 from entity_env.batch import LAST, batch_obs
 from entity_env.check_states import (
     first_choices,
@@ -25,7 +26,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, Solo, world_of
 from entity_env.ragged import Ragged
-from entity_env.seeding import derive_seed
+from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
@@ -113,7 +114,8 @@ class EnvList(VecEnv):
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         self.refuse_begun_step("reset")
-        frames = [o for i in range(len(self.matches)) for o in self._reset_match(i, obs_config)]
+        everywhere = range(len(self.matches))
+        frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
         self._steps[:] = 0
         return self._show(frames, frames, obs_config)
 
@@ -125,21 +127,11 @@ class EnvList(VecEnv):
             actions, self._batch, self._frames, self._shown, self._action_space
         )
         self._steps += 1
-        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
-        answers: list[list[Observation]] = []
-        for i, match in enumerate(self.matches):
-            acting = chosen[i * sides : (i + 1) * sides]
-            try:
-                answers.append(
-                    match.act_filter(acting, obs_filter) if filtering else match.act(acting)
-                )
-            except Exception as error:
-                self._locate(error, i * sides)
-                raise
-        outcomes = self._all_sides(answers)
+        sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
         frames = list(outcomes)
-        for i in self._matches_over(outcomes):
-            frames[i * sides : (i + 1) * sides] = self._reset_match(i, obs_filter)
+        over = self._matches_over(outcomes)
+        for i, begun in zip(over, self._reset_matches(over, obs_filter), strict=True):
+            frames[i * sides : (i + 1) * sides] = begun
         batch = self._show(frames, outcomes, obs_filter)
         self._steps[batch.done] = 0
         return batch
@@ -223,15 +215,56 @@ class EnvList(VecEnv):
         while self.matches:
             self.matches.pop().close()
 
-    def _reset_match(self, i: int, obs_filter: ObsSpace) -> list[Observation]:
+    def _step_matches(
+        self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
+    ) -> list[Observation]:
+        """What all sides of all matches see after a step."""
+        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
+        # A world with one side is asked itself: the way through lists of one takes half as long as
+        # its step may take.
+        worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
+        alone = len(worlds) == len(chosen)
+        acting: Sequence[Any] = chosen
+        if not alone:
+            worlds = self.matches
+            acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
+        answers: list[Any] = []
+        try:
+            if filtering:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act_filter(actions, obs_filter))
+            else:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act(actions))
+        except Exception as error:
+            self._locate(error, len(answers) * sides)
+            raise
+        return self._all_sides([[o] for o in answers] if alone else answers)
+
+    def _reset_matches(
+        self, which: Sequence[int], obs_filter: ObsSpace
+    ) -> Iterator[list[Observation]]:
+        """Begin an episode in each of these matches."""
+        if len(which) == 0:
+            return
+        seeds: Sequence[int | None] = [None] * len(which)
+        if self._seed is not None:
+            numbers = self.first_env_index // self.sides + np.array(which)
+            episodes = np.array(self._episodes)[which]
+            seeds = derive_seeds(self._seed, "episode", numbers, episodes)
+        for i, seed in zip(which, seeds, strict=True):
+            yield self._reset_match(i, seed, obs_filter)
+
+    def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
         """Begin an episode; one that is over before anybody could act is passed over."""
         match, episode = self.matches[i], self._episodes[i]
         self._episodes[i] += 1
         for attempt in range(_ATTEMPTS):
-            if self._seed is not None:
+            if self._seed is not None and attempt:
                 number = self.first_env_index // self.sides + i
-                again = (attempt,) if attempt else ()
-                match.seed(derive_seed(self._seed, "episode", number, episode, *again))
+                seed = derive_seed(self._seed, "episode", number, episode, attempt)
+            if seed is not None:
+                match.seed(seed)
             try:
                 frames = match.reset_filter(obs_filter)
                 for o in frames:

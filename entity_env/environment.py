@@ -126,6 +126,9 @@ def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
     return tuple((entity, i) for i in range(n))
 
 
+_SEED = "_seed_of_rng"  # what `SeededRandom.rng` will begin with
+
+
 class SeededRandom:
     """A source of randomness of one's own.
 
@@ -135,13 +138,15 @@ class SeededRandom:
 
     def seed(self, seed: int) -> None:
         """Make the episodes from the next reset on a function of `seed`."""
-        if isinstance(self.rng, random.Random):
+        if "rng" not in vars(self) and type(self).rng is SeededRandom.rng:
+            vars(self)[_SEED] = seed  # for the first draw: seeding takes longer than short episodes
+        elif isinstance(self.rng, random.Random):
             self.rng.seed(seed)
 
     @cached_property
     def rng(self) -> random.Random:
         """The source of randomness, set by `seed`."""
-        return random.Random()
+        return random.Random(vars(self).pop(_SEED, None))
 
 
 class Environment(SeededRandom, ABC):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,35 @@ from entity_env.spaces import EntityID, EntityName
 Indices = npt.NDArray[np.int64]
 
 
+class _Layout:
+    """Where the entities of each type stand in frames with so many of them.
+
+    Args:
+        counts: (types + 1, B): entities per type; the last row is zero.
+    """
+
+    def __init__(self, counts: Indices) -> None:
+        self.counts = counts
+        self.type_starts: Indices = np.cumsum(counts, axis=0) - counts
+        self.positions: dict[tuple[int, ...], Ragged] = {}
+
+    def positions_of(self, types: tuple[int, ...]) -> Ragged:
+        """Positions of all entities of the types, in the order named."""
+        if types not in self.positions:
+            ks = list(types)
+            starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
+            rows = row_indices(starts.reshape(-1), counts.reshape(-1))
+            self.positions[types] = Ragged(rows, counts.sum(axis=1))
+        return self.positions[types]
+
+
+@lru_cache(maxsize=8)
+def _layout(lengths: bytes, num_types: int, num_frames: int) -> _Layout:
+    """Many worlds show as many entities in each step: then all this is known already."""
+    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, num_frames)
+    return _Layout(np.concatenate([counts, np.zeros((1, num_frames), dtype=np.int64)]))
+
+
 @dataclass(frozen=True)
 class Frames:
     """The entities of B frames, located: by type, by id, or all of them."""
@@ -27,15 +56,19 @@ class Frames:
     visible: Mapping[EntityName, Ragged]
 
     @cached_property
+    def _layout(self) -> _Layout:
+        lengths = b"".join([self.features[name].lengths.data for name in self.types])
+        return _layout(lengths, len(self.types), len(self.obs))
+
+    @property
     def counts(self) -> Indices:
         """(types + 1, B): entities per type; the last row makes `type_starts` end in totals."""
-        rows = [self.features[name].lengths for name in self.types]
-        return np.stack([*rows, np.zeros(len(self.obs), dtype=np.int64)])
+        return self._layout.counts
 
-    @cached_property
+    @property
     def type_starts(self) -> Indices:
         """(types + 1, B): position in its frame of the first entity of each type."""
-        return np.cumsum(self.counts, axis=0) - self.counts
+        return self._layout.type_starts
 
     @property
     def totals(self) -> Indices:
@@ -68,6 +101,8 @@ class Frames:
         """
         if all_none(ids) and is_same_everywhere(types):
             return self._locate_types(types[0], what)
+        if type(None) not in set(map(type, ids)):
+            return self._locate_ids(ids, what)
         positions = [
             self._locate_in_frame(i, *naming, what)
             for i, naming in enumerate(zip(ids, types, strict=True))
@@ -76,23 +111,29 @@ class Frames:
         return Ragged(np.concatenate(positions), lengths)
 
     def _locate_types(self, types: Sequence[EntityName] | None, what: str) -> Ragged:
-        if types is None:
-            return Ragged(row_indices(np.zeros_like(self.totals), self.totals), self.totals)
-        ks = [self._type_index(name, what, 0) for name in types]
-        if len(ks) == 1:  # what most actions name, without the copies
-            starts, counts = self.type_starts[ks[0]], self.counts[ks[0]]
-            return Ragged(row_indices(starts, counts), counts)
-        starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
-        return Ragged(row_indices(starts.reshape(-1), counts.reshape(-1)), counts.sum(axis=1))
+        named = self.types if types is None else types
+        ks = [self._type_index(name, what, 0) for name in named]
+        positions = self._layout.positions_of(tuple(ks))
+        return Ragged(positions.values.copy(), positions.lengths.copy())
+
+    def _locate_ids(self, ids: Sequence[Any], what: str) -> Ragged:
+        positions: list[int] = []
+        for i, named in enumerate(ids):
+            positions += self._positions_of_ids(i, named, what)
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        return Ragged(np.array(positions, dtype=np.int64), lengths)
+
+    def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
+        try:
+            position = self._positions_by_id[i] if len(ids) else {}
+            return list(map(position.__getitem__, ids))
+        except (KeyError, TypeError):
+            known = list(self._positions_by_id[i])
+            raise invalid_in(i, f"{what}: expected ids among {known}, got {ids!r}") from None
 
     def _locate_in_frame(self, i: int, ids: Any, types: Any, what: str) -> Indices:
         if ids is not None:
-            try:
-                position = self._positions_by_id[i] if len(ids) else {}
-                return np.fromiter(map(position.__getitem__, ids), np.int64, count=len(ids))
-            except (KeyError, TypeError):
-                known = list(self._positions_by_id[i])
-                raise invalid_in(i, f"{what}: expected ids among {known}, got {ids!r}") from None
+            return np.array(self._positions_of_ids(i, ids, what), dtype=np.int64)
         if types is None:
             return np.arange(self.totals[i])
         ks = [self._type_index(name, what, i) for name in types]

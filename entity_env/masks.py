@@ -128,10 +128,10 @@ def _masks_of(
 def _with_legal_actors(
     actors: Ragged, given: Sequence[Any], num_choices: int, name: ActionName
 ) -> VecCategoricalActionMask:
-    choices = np.full(len(actors), num_choices)
-    flat = _cat_masks(given, actors.lengths, choices, name)
-    if flat is None:
+    if all_none(given):
         return VecCategoricalActionMask(actors, None)
+    flat = _cat_masks(given, actors.lengths, np.full(len(actors), num_choices), name)
+    assert flat is not None
     mask = flat.reshape(-1, num_choices)
     legal = mask.any(axis=1)
     kept = _keep_rows(actors, legal)

@@ -64,17 +64,20 @@ class AddMetricsWrapper(VecEnvWrapper):
                 for name, values in obs.env_metrics.items()
             }
         ended = obs.done & counted
-        obs.metrics["step"] = Metric.of(self.total_steps[counted])
+        counts = {
+            f"entity_count/{name}": rows.lengths
+            for name, rows in obs.features.items()
+            if name != GLOBAL
+        }
+        rows = np.array([self.total_steps, *counts.values()])  # (1 + types, B)
+        rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, counted]
+        names = ["step", *counts, "entity_count"]
+        of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
+        obs.metrics["step"] = of_counts.pop("step")
         obs.metrics["reward"] = Metric.of(obs.reward[counted])
         obs.metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
         obs.metrics["episode_length"] = Metric.of(self.total_steps[ended])
-        entities = np.zeros(len(obs), dtype=np.int64)
-        for name, rows in obs.features.items():
-            if name == GLOBAL:
-                continue
-            entities += rows.lengths
-            obs.metrics[f"entity_count/{name}"] = Metric.of(rows.lengths[counted])
-        obs.metrics["entity_count"] = Metric.of(entities[counted])
+        obs.metrics |= of_counts
         self.total_reward[obs.done] = 0
         self.total_steps[obs.done] = 0
         return obs

@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.channel import Arrays, FlatArrays
 from entity_env.env_states import cat_states, split_state
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
@@ -128,18 +129,15 @@ class ParallelEnvList(VecEnv):
             raise EntityEnvError("act_async: call reset first")
         self.refuse_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
-        pieces = {name: chosen.split(counts) for name, chosen in actions.items()}
+        pieces: list[Arrays] = [[] for _ in counts]
+        for chosen in actions.values():
+            for arrays, piece in zip(pieces, chosen.split(counts), strict=True):
+                arrays += piece.values, piece.lengths
         # Equal spaces may have their types in another order, and with that show other frames.
         same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
         changed = None if same else obs_filter
         self._shown = self._shown if changed is None else copy.deepcopy(changed)
-        self._send_all(
-            "act",
-            [
-                [{name: piece[i] for name, piece in pieces.items()}, changed]
-                for i in range(len(self._workers))
-            ],
-        )
+        self._send_all("act_on", [[[*actions], FlatArrays(arrays), changed] for arrays in pieces])
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:

@@ -47,6 +47,13 @@ def derive_seed(*keys: int | str) -> int:
     return mix_ints(*(key_of(key) if isinstance(key, str) else key for key in keys)) >> 1
 
 
+def derive_seeds(seed: int, purpose: str, *keys: npt.NDArray[np.integer[Any]]) -> list[int]:
+    """`derive_seed` for many things at once: a tenth of the time for each."""
+    bits = mix(seed & _64_BITS, key_of(purpose), *keys) >> np.uint64(1)
+    seeds: list[int] = bits.tolist()
+    return seeds
+
+
 @cache
 def key_of(name: str) -> int:
     """An integer that stands for a name in `mix`."""

@@ -85,6 +85,8 @@ def _refuse_illegal(
         num_choices = np.repeat(mask.actees.lengths, mask.actors.lengths)
     else:
         assert not isinstance(space, SelectEntityActionSpace)
+        if mask.mask is None and _all_between(choices, 0, len(space)):
+            return
         num_choices = np.full(len(choices), len(space))
     legal: npt.NDArray[np.bool_] = (choices >= 0) & (choices < num_choices)
     if mask.mask is not None and legal.all():
@@ -96,6 +98,12 @@ def _refuse_illegal(
             f"actions[{name!r}]: choice {choices[row]} in environment {env_index}, by the entity "
             f"at position {mask.actors.values[row]}, is not allowed"
         )
+
+
+def _all_between(choices: Indices, low: int, high: int) -> bool:
+    return len(choices) == 0 or bool(
+        np.minimum.reduce(choices) >= low and np.maximum.reduce(choices) < high
+    )
 
 
 def _to_global(
@@ -182,10 +190,12 @@ def _actor_ids(
 ) -> list[Sequence[EntityID]]:
     """Per frame the ids of the actors, without those who had nothing legal and were left out."""
     named = _named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
-    counts = np.fromiter(map(len, named), dtype=np.int64, count=len(named))
-    for i in np.flatnonzero(counts != actors.lengths).tolist():
-        all_ids = obs[i].index_to_id(obs_space)
-        named[i] = [all_ids[k] for k in actors[i].values]
+    counts = actors.lengths.tolist()
+    if list(map(len, named)) != counts:
+        for i, count in enumerate(counts):
+            if len(named[i]) != count:
+                all_ids = obs[i].index_to_id(obs_space)
+                named[i] = [all_ids[k] for k in actors[i].values]
     return named
 
 
@@ -193,10 +203,15 @@ def _named_ids(
     obs: Sequence[Observation], obs_space: ObsSpace, ids: Sequence[Any], types: Sequence[Any]
 ) -> list[Sequence[EntityID]]:
     """Per frame the ids of the entities that a mask names by id, by type or not at all."""
-    if all_none(ids) and is_same_everywhere(types) and types[0] is not None and len(types[0]) == 1:
-        name = types[0][0]
-        given = [o.ids.get(name) for o in obs]
-        return [o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)]
+    if all_none(ids) and is_same_everywhere(types):
+        named = list(obs_space.entities) if types[0] is None else types[0]
+        if len(named) == 1:  # so it is in most worlds
+            name = named[0]
+            given = [o.ids.get(name) for o in obs]
+            of_type = [
+                o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)
+            ]
+            return of_type if types[0] is not None else [list(i) for i in of_type]
     return [_named_in_frame(o, obs_space, i, t) for o, i, t in zip(obs, ids, types, strict=True)]
 
 

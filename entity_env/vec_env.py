@@ -52,6 +52,9 @@ class VecSelectEntityActionMask:
 VecActionMask: TypeAlias = VecCategoricalActionMask | VecSelectEntityActionMask
 
 
+_ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce
+
+
 @dataclass
 class Metric:
     """Count, sum and range of the values of one metric."""
@@ -66,7 +69,18 @@ class Metric:
         """The metric of an array of values."""
         if values.size == 0:
             return cls()
-        return cls(values.size, float(values.sum()), float(values.min()), float(values.max()))
+        flat = values.reshape(-1)
+        total, low, high = _ADD(flat), _MIN(flat), _MAX(flat)  # methods take twice as long
+        return cls(values.size, float(total), float(low), float(high))
+
+    @classmethod
+    def of_each(cls, rows: npt.NDArray[np.int64]) -> "list[Metric]":
+        """The metrics of many arrays of as many whole numbers each, (metrics, values)."""
+        num_metrics, count = rows.shape
+        if count == 0:
+            return [cls() for _ in range(num_metrics)]
+        found = [of(rows, axis=1).tolist() for of in (_ADD, _MIN, _MAX)]
+        return [cls(count, *map(float, each)) for each in zip(*found, strict=True)]
 
     def push(self, value: float) -> None:
         """Count one more value."""

@@ -16,15 +16,16 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
-from entity_env.channel import Channel
+from entity_env.channel import Arrays, Channel, FlatArrays
 from entity_env.env_list import EnvList
 from entity_env.errors import InvalidObservation
+from entity_env.flat_obs import take_apart
 from entity_env.ragged import Ragged
 from entity_env.shared_memory import SharedMemory
 from entity_env.spaces import ActionName, ObsSpace
@@ -53,7 +54,8 @@ def _end_with_parent(connection: int) -> None:
 def serve(channel: Channel) -> None:
     """Make the environments that the first message describes, then answer one message at a time.
 
-    Every answer is ["ok", result] or ["error", kind, env_index, episode, step, text].
+    Every answer is ["ok", result], ["obs", names, arrays] where the result is a batch (see
+    `flat_obs.py`), or ["error", kind, env_index, episode, step, text].
     """
     setup = channel.receive()
     sys.path[:], sys.argv[:] = setup["sys_path"], setup["argv"]
@@ -67,7 +69,7 @@ def serve(channel: Channel) -> None:
     _answer(channel, start)
     gc.collect()
     gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
-    gc.set_threshold(10_000)  # a step makes thousands of objects that go without it: 5%
+    gc.set_threshold(100_000)  # a step makes thousands of objects that go without it: up to 15%
     while envs:
         name, arguments = channel.receive()
         if name == "close":
@@ -83,14 +85,23 @@ class _WorkerEnvs(EnvList):
         self._sent = obs_config
         return super().reset(obs_config)
 
-    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace | None) -> VecObs:
+    def act_on(
+        self, names: Sequence[ActionName], arrays: Arrays, obs_filter: ObsSpace | None
+    ) -> VecObs:
+        """Take a step.
+
+        Args:
+            names: of the actions.
+            arrays: for each of them what was chosen and how many in each frame.
+            obs_filter: what to show, if that changes.
+        """
         if obs_filter is not None:
             self._sent = obs_filter
-        kept = {  # an environment may keep them, the memory is written again in the next step
-            name: Ragged(chosen.values.copy(), chosen.lengths.copy())
-            for name, chosen in actions.items()
+        chosen = {  # an environment may keep them, the memory is written again in the next step
+            name: Ragged(arrays[2 * k].copy(), arrays[2 * k + 1].copy())
+            for k, name in enumerate(names)
         }
-        return super().act(kept, self._sent)
+        return self.act(chosen, self._sent)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         self._sent = obs_config
@@ -116,7 +127,11 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
 
 def _answer(channel: Channel, call: Callable[[], Any]) -> None:
     try:
-        return channel.send(["ok", call()])
+        result = call()
+        if isinstance(result, VecObs):
+            names, arrays = take_apart(result)
+            return channel.send(["obs", names, FlatArrays(arrays)])
+        return channel.send(["ok", result])
     except (BrokenPipeError, ConnectionResetError):
         raise
     except InvalidObservation as error:

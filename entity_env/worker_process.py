@@ -14,6 +14,7 @@ from typing import Any
 
 from entity_env.channel import Channel
 from entity_env.errors import InvalidObservation, WorkerError
+from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
 
 _MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
@@ -143,6 +144,8 @@ class WorkerProcess:
             return self._lost()
         if answer[0] == "ok":
             return answer[1]
+        if answer[0] == "obs":
+            return put_together(*answer[1:])
         _, kind, env_index, episode, step, text = answer
         if kind == "InvalidObservation":
             error = InvalidObservation(text)

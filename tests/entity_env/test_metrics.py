@@ -1,6 +1,8 @@
 """Episode statistics."""
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from entity_env import AddMetricsWrapper, EnvList, Metric
 from tests.entity_env.test_vec_envs import play
@@ -62,6 +64,18 @@ def test_a_reset_begins_the_statistics_anew() -> None:
     envs = AddMetricsWrapper(EnvList(Walk, 4))
     first = [obs.metrics for obs in play(envs, 7)[1:]]
     assert first == [obs.metrics for obs in play(envs, 7)[1:]]
+
+
+@given(st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=1))
+def test_metrics_of_many_counts_are_those_of_each(rows: list[list[int]]) -> None:
+    for cut in (0, 1, 3):
+        counts = np.array(rows, dtype=np.int64)[:, :cut]
+        assert Metric.of_each(counts) == [Metric.of(row) for row in counts]
+
+
+def test_a_metric_is_of_all_values_whatever_their_type_and_shape() -> None:
+    assert Metric.of(np.array([[True, True], [True, False]])) == Metric(4, 3.0, 0.0, 1.0)
+    assert Metric.of(np.array([[3, -1]], dtype=np.int8)) == Metric(2, 2.0, -1.0, 3.0)
 
 
 def test_the_mean_of_nothing_is_zero() -> None:

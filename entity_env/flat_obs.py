@@ -1,0 +1,81 @@
+"""A batch as names and arrays, to be sent."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+from entity_env.channel import Arrays
+from entity_env.ragged import Ragged
+from entity_env.vec_env import (
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+
+
+def take_apart(obs: VecObs) -> tuple[Any, Arrays]:
+    """What `put_together` makes the batch of again.
+
+    Returns:
+        names: how many arrays there are and what of, without an array.
+        arrays: in that order, not copied.
+    """
+    arrays: Arrays = []
+    return _names(obs, arrays), arrays
+
+
+def put_together(names: Any, arrays: Iterable[npt.NDArray[Any]]) -> VecObs:
+    """A batch of arrays, which are not copied.
+
+    Args:
+        names: what `take_apart` returned.
+        arrays: likewise.
+    """
+    return _obs(names, iter(arrays))
+
+
+def _names(obs: VecObs, arrays: Arrays) -> Any:
+    for rows in (*obs.features.values(), *obs.visible.values(), *obs.env_metrics.values()):
+        arrays += (rows.values, rows.lengths)
+    masks = [(name, *_mask_names(mask, arrays)) for name, mask in obs.action_masks.items()]
+    arrays += (obs.reward, obs.done, obs.truncated)
+    final = None if obs.final is None else _names(obs.final, arrays)
+    return [*obs.features], [*obs.visible], [*obs.env_metrics], masks, obs.metrics, final
+
+
+def _mask_names(mask: VecActionMask, arrays: Arrays) -> tuple[bool, bool]:
+    arrays += (mask.actors.values, mask.actors.lengths)
+    selects = isinstance(mask, VecSelectEntityActionMask)
+    if isinstance(mask, VecSelectEntityActionMask):
+        arrays += (mask.actees.values, mask.actees.lengths)
+    if mask.mask is not None:
+        arrays += (mask.mask.values, mask.mask.lengths)
+    return selects, mask.mask is not None
+
+
+def _obs(names: Any, arrays: Iterator[npt.NDArray[Any]]) -> VecObs:
+    features, visible, env_metrics, masks, metrics, final = names
+    return VecObs(
+        features={name: _rows(arrays) for name in features},
+        visible={name: _rows(arrays) for name in visible},
+        env_metrics={name: _rows(arrays) for name in env_metrics},
+        action_masks={name: _mask(selects, given, arrays) for name, selects, given in masks},
+        reward=next(arrays),
+        done=next(arrays),
+        truncated=next(arrays),
+        metrics=metrics,
+        final=None if final is None else _obs(final, arrays),
+    )
+
+
+def _mask(selects: bool, given: bool, arrays: Iterator[npt.NDArray[Any]]) -> VecActionMask:
+    actors = _rows(arrays)
+    if selects:
+        return VecSelectEntityActionMask(actors, _rows(arrays), _rows(arrays) if given else None)
+    return VecCategoricalActionMask(actors, _rows(arrays) if given else None)
+
+
+def _rows(arrays: Iterator[npt.NDArray[Any]]) -> Ragged:
+    return Ragged(next(arrays), next(arrays))
