@@ -24,15 +24,16 @@ EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 
 
 def env_factory(
-    env: type[Environment] | type[Match] | EnvFactory,
+    env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
     kind: type[Any] | None = None,
     sent: Callable[..., Any] | None = None,
 ) -> EnvFactory:
     """How to make the environments that a user named.
 
     Args:
-        env: the class of an environment or match, or a partial of it; or a factory, also one
-            written for entity-gym.
+        env: the class of an environment or match, or a partial of it; that of a vectorised
+            environment, which takes (num_envs, first_env_index) before other arguments; or a
+            factory, also one written for entity-gym.
         kind: the class of what it makes, where it is a function that makes an environment or match.
         sent: what workers are sent in its place.
 
@@ -42,9 +43,11 @@ def env_factory(
     env_cls = kind or (env.func if isinstance(env, functools.partial) else env)
     if inspect.isclass(env_cls) and issubclass(env_cls, Environment | Match):
         return functools.partial(_make_list, env_cls, env, sent or env)
+    if inspect.isclass(env_cls) and issubclass(env_cls, VecEnv):
+        return functools.partial(_make_vectorised, env_cls, env)
     if inspect.isclass(env):
         raise TypeError(
-            f"env: expected a subclass of Environment or Match, or a factory "
+            f"env: expected a subclass of Environment, Match or VecEnv, or a factory "
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
         )
     if not callable(env):
@@ -64,13 +67,7 @@ def _make_list(
     processes: int,
     first_env_index: int,
 ) -> VecEnv:
-    kwargs = json.loads(config.kwargs)
-    try:
-        inspect.signature(make).bind(**kwargs)
-    except TypeError as error:
-        raise ConfigError(
-            f"env.kwargs: {error}; {env_cls.__name__} takes {inspect.signature(make)}"
-        ) from None
+    kwargs = _kwargs(config, env_cls.__name__, make)
     sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
     if num_envs % sides:
         raise ConfigError(
@@ -86,6 +83,29 @@ def _make_list(
             validate=config.validate,
         )
     return EnvList(functools.partial(make, **kwargs), num_envs, first_env_index, config.validate)
+
+
+def _make_vectorised(
+    env_cls: type[VecEnv],
+    make: Callable[..., Any],
+    config: EnvConfig,
+    num_envs: int,
+    processes: int,
+    first_env_index: int,
+) -> VecEnv:
+    """Environments that step together in this process, however many there may be."""
+    kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first_env_index)
+    return AnyVecEnv(make(num_envs, first_env_index, **kwargs), config.validate)
+
+
+def _kwargs(config: EnvConfig, name: str, make: Callable[..., Any], *others: int) -> dict[str, Any]:
+    """The arguments of the configuration, if they can be handed over behind the others."""
+    kwargs: dict[str, Any] = json.loads(config.kwargs)
+    try:
+        inspect.signature(make).bind(*others, **kwargs)
+    except TypeError as error:
+        raise ConfigError(f"env.kwargs: {error}; {name} takes {inspect.signature(make)}") from None
+    return kwargs
 
 
 @contextmanager

@@ -37,13 +37,13 @@ from enn_trainer.threads import torch_threads
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
-from entity_env.vec_env import VecObs
+from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
 
 def train(
     state_manager: "hyperstate.StateManager[TrainConfig, State]",
-    env: type[Environment] | type[Match] | EnvFactory,
+    env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
     create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
     *,
@@ -57,8 +57,9 @@ def train(
     Args:
         state_manager: the configuration and state of the run. One of hyperstate's own is accepted
             and shows the trained configuration and state afterwards.
-        env: an environment or match class; or a factory (EnvConfig, num_envs, processes,
-            first_env_index) -> VecEnv, also one written for entity-gym.
+        env: an environment or match class; a `VecEnv` class that takes (num_envs, first_env_index)
+            before other arguments; or a factory (EnvConfig, num_envs, processes, first_env_index)
+            -> VecEnv, also one written for entity-gym.
         create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
             default a checkpoint or `random`.
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
@@ -105,7 +106,7 @@ class Trainer:
     def __init__(
         self,
         state_manager: "hyperstate.StateManager[TrainConfig, State]",
-        env: type[Environment] | type[Match] | EnvFactory,
+        env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,
         callbacks: Sequence[Callback] = (),

@@ -63,3 +63,8 @@ def key_of(name: str) -> int:
 def uniforms(bits: U64) -> npt.NDArray[np.float32]:
     """Map 64 random bits to a float32 in [0, 1): a multiple of 2**-23, so never 1 by rounding."""
     return (bits >> np.uint64(41)).astype(np.float32) * np.float32(2.0**-23)
+
+
+def uniforms_f64(bits: U64) -> npt.NDArray[np.float64]:
+    """Map 64 random bits to a float64 in [0, 1), a multiple of 2**-53."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

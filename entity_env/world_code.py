@@ -7,8 +7,9 @@ import sys
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.plain_state import PlainState
+from entity_env.vec_env import VecEnv
 
-_INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__}
+_INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__, *VecEnv.__mro__}
 
 
 def code_of(*worlds: type) -> dict[str, str]:

@@ -130,8 +130,16 @@ def smoothed(values: Floats, n: int) -> Floats:
     return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
 
 
-def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
+def draw(
+    curves: Mapping[str, Sequence[Curve]], path: Path, against: str = "frames", log: bool = False
+) -> None:
     """Draw a chart for each tag, below and beside each other, into a file.
+
+    Args:
+        curves: the lines by tag.
+        path: the file; its name says what kind of picture.
+        against: what the steps of the curves are.
+        log: both axes are logarithmic.
 
     Raises:
         ConfigError: nothing can be drawn for a tag.
@@ -160,7 +168,9 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
                 low, high = line.values - line.spread, line.values + line.spread
                 ax.fill_between(line.steps, low, high, color=style["color"], alpha=0.2, lw=0)
         ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
-        ax.set_xlabel("frames")
+        if log:
+            ax.loglog()
+        ax.set_xlabel(against)
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)

@@ -23,7 +23,7 @@ from enn_trainer.commands.eval_report import (
     tell,
     writable,
 )
-from enn_trainer.commands.load_world import envs_by_id, make_world
+from enn_trainer.commands.load_world import envs_by_id, make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -192,7 +192,7 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
         what = f"--env: {world_name}" if given else f"env.id: {world_name}, as the checkpoint says,"
         arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
         try:
-            world = make_world(
+            world = make_any_world(
                 suite.env.id,
                 json.loads(suite.env.kwargs),
                 f"--suite {name}" if name else arguments,

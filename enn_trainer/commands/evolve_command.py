@@ -15,7 +15,7 @@ from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
-from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.load_world import make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
 from enn_trainer.config import TrainConfig
 from enn_trainer.settings.config_io import dump_config, load_with_sources
@@ -132,7 +132,7 @@ def _rules(
 
 
 def _spaces(options: argparse.Namespace) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    world = make_world(options.env, _env_kwargs(options), "--env-kwargs")
+    world = make_any_world(options.env, _env_kwargs(options), "--env-kwargs")
     try:
         return world.obs_space(), dict(world.action_space())
     finally:

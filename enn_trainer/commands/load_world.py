@@ -1,5 +1,6 @@
 """From what a command line or a configuration calls a world to environments."""
 
+import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -19,11 +20,12 @@ from entity_env.vec_env import VecEnv
 
 def load_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
-) -> Callable[[], Environment | Match]:
+) -> Callable[[], Any]:
     """What `file.py:Name`, `package.module:Name` or the name of an example makes.
 
     Args:
-        name: the name; of a class, or of a function.
+        name: the name; of a class, or of a function. A class of vectorised environments makes one
+            environment.
         kwargs: its arguments.
         field: what the command line calls them.
         name_field: what the command line calls the name.
@@ -32,6 +34,8 @@ def load_world(
         ConfigError: there is nothing of this name, or it does not take these arguments.
     """
     env = _find(name, name_field)
+    if _is_vectorised(env):
+        env = functools.partial(env, 1)
     signature = inspect.signature(env)
     try:
         signature.bind(**kwargs)
@@ -49,6 +53,23 @@ def make_world(
         ConfigError: there is nothing of this name, it does not take these arguments, or it makes
             something else.
     """
+    world = make_any_world(name, kwargs, field, name_field)
+    if isinstance(world, VecEnv):
+        raise ConfigError(
+            f"{name_field}: expected what makes an Environment or a Match, got {name}, which makes "
+            f"many at once"
+        )
+    return world
+
+
+def make_any_world(
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
+) -> Environment | Match | VecEnv:
+    """Like `make_world`; of a vectorised environment one that has a single environment.
+
+    Raises:
+        ConfigError: as there.
+    """
     create_env = load_world(name, kwargs, field, name_field)
     try:
         world: object = create_env()
@@ -56,7 +77,7 @@ def make_world(
         if isinstance(error, EntityEnvError):
             raise
         raise ConfigError(f"{name_field}: {name}: {error}") from None
-    if not isinstance(world, Environment | Match):
+    if not isinstance(world, Environment | Match | VecEnv):
         raise ConfigError(
             f"{name_field}: expected what makes an Environment or a Match, got {name}, which makes "
             f"{type(world).__name__}"
@@ -89,6 +110,8 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     if config.id in ENV_REGISTRY:
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
+    if _is_vectorised(env):
+        return env_factory(env)
     if not issubclass(kind, Environment | Match):
         raise ConfigError(
             f"{field}.id: expected an Environment or a Match, or what makes one, got {config.id}, "
@@ -106,6 +129,10 @@ def _find(name: str, field: str) -> Any:
     if not callable(env):
         raise ConfigError(f"{field}: expected a class or a function, got {name}: {env!r}")
     return env
+
+
+def _is_vectorised(env: Any) -> bool:
+    return inspect.isclass(env) and issubclass(env, VecEnv)
 
 
 def _kind_of_result(config: EnvConfig, field: str) -> type:

@@ -6,10 +6,12 @@ from entity_env.examples.count import Count
 from entity_env.examples.duel import Duel
 from entity_env.examples.floor_is_lava import FloorIsLava
 from entity_env.examples.minefield import Minefield
+from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.examples.minesweeper import MineSweeper
 from entity_env.examples.move_to_origin import MoveToOrigin
 from entity_env.examples.multi_armed_bandit import MultiArmedBandit
 from entity_env.examples.multi_snake import MultiSnake
+from entity_env.examples.multi_snake_vec import VecMultiSnake
 from entity_env.examples.not_hotdog import NotHotdog
 from entity_env.examples.pick_matching_balls import PickMatchingBalls
 from entity_env.examples.rock_paper_scissors import RockPaperScissors
@@ -49,5 +51,7 @@ __all__ = [
     "PickMatchingBalls",
     "RockPaperScissors",
     "TreasureHunt",
+    "VecMinefield",
+    "VecMultiSnake",
     "Xor",
 ]

@@ -12,10 +12,10 @@ from entity_env.examples.draw import BLUE, DARK, GREEN, PALE, RED, Drawn, Mark, 
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 
-_TURN_RAD = math.pi / 8
-_SPEED = 3
-_REACH = 5  # of the target and of a mine
-_CLEARANCE = 15  # between a mine and everything else, at the start
+TURN_RAD = math.pi / 8
+SPEED = 3
+REACH = 5  # of the target and of a mine
+CLEARANCE = 15  # between a mine and everything else, at the start
 
 _OBS_SPACE = ObsSpace(
     entities={
@@ -55,8 +55,8 @@ class Minefield(PlainState, Drawn, Environment):
         translate: bool = False,
         width: float = 200.0,
     ) -> None:
-        if width < 2 * _REACH:
-            raise ValueError(f"width: expected at least {2 * _REACH}, got {width}")
+        if width < 2 * REACH:
+            raise ValueError(f"width: expected at least {2 * REACH}, got {width}")
         self.max_mines = max_mines
         self.max_steps = max_steps
         self.translate = translate
@@ -74,16 +74,14 @@ class Minefield(PlainState, Drawn, Environment):
         """Put everything somewhere."""
         self.x_pos, self.y_pos = self._random_place()
         target = self._random_place()
-        while _any_within(_REACH, self.x_pos, self.y_pos, [target]):  # there would be nothing to do
+        while _any_within(REACH, self.x_pos, self.y_pos, [target]):  # there would be nothing to do
             target = self._random_place()
         places = [(self.x_pos, self.y_pos), target]
         for _ in range(self.max_mines):
             x, y = self._random_place()
-            if not _any_within(_CLEARANCE, x, y, places):
+            if not _any_within(CLEARANCE, x, y, places):
                 places.append((x, y))
-        self.target, self.mines = target, places[2:]
-        self.target_features = np.array([target], dtype=np.float32)
-        self.mine_features = np.array(self.mines, dtype=np.float32).reshape(-1, 2)
+        self.put(target, places[2:])
         self.direction = self.rng.uniform(0, 2 * math.pi)
         self.step = 0
         return self._observe()
@@ -94,30 +92,36 @@ class Minefield(PlainState, Drawn, Environment):
         assert isinstance(move, CategoricalAction)
         choice = move.indices[0]
         if choice == 1:
-            self.x_pos += _SPEED * math.cos(self.direction)
-            self.y_pos += _SPEED * math.sin(self.direction)
+            self.x_pos += SPEED * math.cos(self.direction)
+            self.y_pos += SPEED * math.sin(self.direction)
         else:
-            turn = _TURN_RAD if choice == 2 else -_TURN_RAD
+            turn = TURN_RAD if choice == 2 else -TURN_RAD
             self.direction = (self.direction + turn) % (2 * math.pi)
         self.step += 1
         return self._observe()
+
+    def put(self, target: tuple[float, float], mines: list[tuple[float, float]]) -> None:
+        """Say where the target and the mines are."""
+        self.target, self.mines = target, mines
+        self.target_features = np.array([target], dtype=np.float32)
+        self.mine_features = np.array(mines, dtype=np.float32).reshape(-1, 2)
 
     def scene(self) -> Scene:
         """The field, with a margin for vehicles that leave it."""
         half, edge = self.width / 2, self.width * 0.55
         nose = (
-            self.x_pos + 2 * _REACH * math.cos(self.direction),
-            self.y_pos + 2 * _REACH * math.sin(self.direction),
+            self.x_pos + 2 * REACH * math.cos(self.direction),
+            self.y_pos + 2 * REACH * math.sin(self.direction),
         )
         return Scene(
             (-edge, -edge),
             (edge, edge),
             [
                 Mark(0, 0, "", PALE, half, square=True),
-                Mark(*self.target, "T", GREEN, _REACH),
-                *(Mark(x, y, "o", RED, _REACH) for x, y in self.mines),
-                Mark(self.x_pos, self.y_pos, "V", DARK, _REACH / 4, to=nose),
-                Mark(self.x_pos, self.y_pos, "V", BLUE, _REACH * 0.7),
+                Mark(*self.target, "T", GREEN, REACH),
+                *(Mark(x, y, "o", RED, REACH) for x, y in self.mines),
+                Mark(self.x_pos, self.y_pos, "V", DARK, REACH / 4, to=nose),
+                Mark(self.x_pos, self.y_pos, "V", BLUE, REACH * 0.7),
             ],
             cell=edge / 11,
             caption=f"step {self.step}, direction {math.degrees(self.direction):.0f}",
@@ -129,7 +133,7 @@ class Minefield(PlainState, Drawn, Environment):
 
     def _observe(self) -> Observation:
         x, y = self.x_pos, self.y_pos
-        arrived = _any_within(_REACH, x, y, [self.target])
+        arrived = _any_within(REACH, x, y, [self.target])
         return Observation(
             features={
                 "Vehicle": np.array([[x, y, self.direction, self.step]], dtype=np.float32),
@@ -138,7 +142,7 @@ class Minefield(PlainState, Drawn, Environment):
             },
             actions=_MOVE,
             reward=float(arrived),
-            done=arrived or self.step >= self.max_steps or _any_within(_REACH, x, y, self.mines),
+            done=arrived or self.step >= self.max_steps or _any_within(REACH, x, y, self.mines),
         )
 
     def _shown(

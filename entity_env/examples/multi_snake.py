@@ -11,7 +11,7 @@ from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 
 _MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
-_STEPS = list(_MOVES.values())
+STEPS = list(_MOVES.values())
 _MOST_SNAKES = 9
 
 _OBS_SPACE = ObsSpace(
@@ -101,7 +101,7 @@ class MultiSnake(PlainState, Drawn, Environment):
             assert isinstance(color, int)
             snake = self.snakes[color]
             x, y, _ = snake[-1]
-            dx, dy = _STEPS[direction]
+            dx, dy = STEPS[direction]
             x, y = x + dx, y + dy
             inside = 0 <= x < self.board_size and 0 <= y < self.board_size
             if not inside or any((x, y, i) in cells for i, cells in enumerate(self.snakes)):

@@ -511,9 +511,7 @@ def minefield(**kwargs: Any) -> Minefield:
     env = Minefield(max_mines=0, **kwargs)
     env.reset()
     env.x_pos = env.y_pos = env.direction = 0.0
-    env.target, env.mines = (10.5, 0.0), [(0.0, 9.5), (0.0, -50.0)]
-    env.target_features = np.array([env.target], dtype=np.float32)
-    env.mine_features = np.array(env.mines, dtype=np.float32)
+    env.put((10.5, 0.0), [(0.0, 9.5), (0.0, -50.0)])
     return env
 
 

@@ -1,0 +1,127 @@
+"""How fast frames are collected, without learning, on the trainer that this Python has.
+
+    PYTHON benchmarks/scaling_collect.py WORLD PROCESSES SECONDS
+
+WORLD is VecMinefield or Minefield of this project, or Minefield of entity-gym 0.1.10 in a Python
+with enn-trainer 0.1.16. Prints a line of JSON. The network, the environments and the steps are the
+same; each trainer begins with its own defaults for everything else.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NUM_ENVS, STEPS = 512, 32
+CONFIG = f"""TrainConfig(
+    version: 4,
+    cuda: false,
+    env: (id: "Minefield", kwargs: "{{\\"max_mines\\": 10}}"),
+    net: (
+        d_model: 32,
+        translation: (
+            reference_entity: "Vehicle",
+            position_features: ["x_pos", "y_pos"],
+            rotation_angle_feature: "direction",
+        ),
+    ),
+    optim: (bs: 1024),
+    rollout: (num_envs: {NUM_ENVS}, steps: {STEPS}),
+)
+"""
+
+
+def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], Any]:
+    """Collects one rollout; and where its time goes."""
+    import torch
+
+    from enn_trainer import StateManager
+    from enn_trainer.envs import env_factory
+    from enn_trainer.ppo.rollout import collect
+    from enn_trainer.tracking.spans import Spans
+    from entity_env import AddMetricsWrapper, examples
+    from rogue_net import RogueNet
+
+    config = StateManager(init_path=path).config
+    torch.set_num_threads(1)  # as training does with so small a network
+    create_envs = env_factory(getattr(examples, world))
+    envs = AddMetricsWrapper(create_envs(config.env, NUM_ENVS, processes, 0))
+    space = envs.obs_space()
+    net = RogueNet(config.net, space, envs.action_space(), {"value": 1}).eval()
+    spans, device = Spans(), torch.device("cpu")
+    envs.seed(0)
+    obs, frame = envs.reset(space), 0
+
+    def run() -> None:
+        nonlocal obs, frame
+        rollout = collect(
+            envs,
+            net,
+            obs,
+            space,
+            steps=STEPS,
+            seed=0,
+            first_frame=frame,
+            device=device,
+            spans=spans,
+        )
+        obs, frame = rollout.next_obs, frame + rollout.num_frames
+
+    return run, spans
+
+
+def published(path: Path, processes: int) -> tuple[Callable[[], object], Any]:
+    """As `ours`."""
+    import hyperstate
+    import torch
+    from enn_trainer.rollout import Rollout
+    from entity_gym.env.add_metrics_wrapper import AddMetricsWrapper
+    from entity_gym.examples import ENV_REGISTRY
+    from entity_gym.simple_trace import Tracer
+
+    from enn_trainer.config import TrainConfig
+    from enn_trainer.train import State, _env_factory, init_train_state
+    from rogue_net.rogue_net import RogueNet
+
+    config = hyperstate.StateManager(TrainConfig, State, init_train_state, init_path=path).config
+    create_envs = _env_factory(ENV_REGISTRY["Minefield"])
+    envs = AddMetricsWrapper(create_envs(config.env, NUM_ENVS, processes, 0))
+    space, actions = envs.obs_space(), envs.action_space()
+    net = RogueNet(config.net, space, actions, regression_heads={"value": 1})
+    tracer = Tracer(cuda=False)
+    rollout = Rollout(envs, space, actions, net, torch.device("cpu"), tracer)
+    return lambda: rollout.run(STEPS, record_samples=True), None
+
+
+def main() -> None:
+    world, processes, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    try:
+        import entity_env  # noqa: F401
+
+        is_ours = True
+    except ImportError:
+        is_ours = False
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "case.ron")
+        path.write_text(CONFIG)
+        run, spans = ours(path, world, processes) if is_ours else published(path, processes)
+    run()
+    if spans:
+        spans.since_last()
+    began, frames, processor = time.perf_counter(), 0, time.process_time()
+    while time.perf_counter() - began < seconds:
+        run()
+        frames += NUM_ENVS * STEPS
+    took = time.perf_counter() - began
+    processor = time.process_time() - processor
+    found = {"frames_s": frames / took, "core_us": 1e6 * processor / frames}
+    if spans:
+        found["env_us"] = 1e3 * spans.since_last()[1]["env"] / frames
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""What worlds whose environments all step in array operations have in common."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.environment import Environment
+from entity_env.errors import EntityEnvError, InvalidAction, InvalidObservation
+from entity_env.ragged import Ragged, row_indices
+from entity_env.seeding import key_of, mix, uniforms_f64
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
+from entity_env.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
+from entity_env.world_code import code_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+class ArrayEnvs(VecEnv):
+    """B environments whose state is a few arrays with a row for each of them.
+
+    In all frames the same number of actors of one type take the one action of the space, which is
+    categorical and allows everything. Episodes end by themselves, they are never truncated.
+
+    All draws are functions of the seed, the environment, its episode and step, so that an episode
+    depends neither on the other environments nor on what was drawn before.
+
+    Args:
+        plain: one such world, with its arguments; it has the rules that hold here, too.
+        actor_type: the type of the actors.
+        actors_per_env: how many there are.
+        num_envs: B.
+        first_env_index: the index of the first among all environments of the run.
+
+    Raises:
+        EntityEnvError: there are no environments.
+    """
+
+    state_arrays: ClassVar[tuple[str, ...]]
+    """The attributes on which everything that follows depends, besides steps and episodes."""
+
+    def __init__(
+        self,
+        plain: Environment,
+        actor_type: EntityName,
+        actors_per_env: int,
+        num_envs: int,
+        first_env_index: int,
+    ) -> None:
+        if num_envs < 1:
+            raise EntityEnvError(f"num_envs: expected at least 1, got {num_envs}")
+        self._plain = plain
+        self._obs_space = plain.obs_space()
+        self._action_space = plain.action_space()
+        ((self._action, self._labels),) = self._action_space.items()
+        self._actor_type = actor_type
+        self._actors_per_env = actors_per_env
+        self._env_indices = first_env_index + np.arange(num_envs)
+        self._seed = int(np.random.default_rng().integers(2**62))
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
+        self._keys = np.zeros(num_envs, dtype=np.uint64)
+        self._has_begun = False
+        self.steps = np.zeros(num_envs, dtype=np.int64)
+
+    @abstractmethod
+    def begin(self, envs: Ints) -> None:
+        """Put some environments into the state in which their next episode begins."""
+
+    @abstractmethod
+    def move(self, choices: Ints) -> tuple[Floats, Bools]:
+        """Take a step everywhere.
+
+        Args:
+            choices: (B, actors) int64.
+
+        Returns:
+            The rewards (B,), and whether the episodes are over (B,).
+        """
+
+    @abstractmethod
+    def features(self) -> dict[EntityName, Ragged]:
+        """What all environments show now, float32, in arrays of its own."""
+
+    @abstractmethod
+    def world(self, i: int) -> Environment:
+        """Environment i as a world of its own, in the same state."""
+
+    def obs_space(self) -> ObsSpace:
+        """What can be observed."""
+        return self._obs_space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """What can be done."""
+        return self._action_space
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def seed(self, seed: int) -> None:
+        """Make the episodes from the next reset on a function of `seed`."""
+        self.refuse_begun_step("seed")
+        self._seed = seed
+        self._episodes[:] = 0
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        self.refuse_begun_step("reset")
+        self._begin_episodes(np.arange(len(self)))
+        self._has_begun = True
+        return self._without_outcome(obs_config)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere; where an episode ends, show the first frame of the next.
+
+        Raises:
+            EntityEnvError: there was no reset.
+            InvalidAction: the choices do not fit the actors, or are none.
+        """
+        if not self._has_begun:
+            raise EntityEnvError("act: call reset first")
+        choices = self._choices(actions)
+        self.steps += 1
+        reward, done = self.move(choices)
+        if done.any():
+            self._begin_episodes(np.flatnonzero(done))
+        return self._show(obs_filter, reward.astype(np.float32), done)
+
+    def draw(self, envs: Ints, number: int | Ints) -> Floats:
+        """Numbers in [0, 1) of some environments' running steps.
+
+        Args:
+            envs: int64, which environments.
+            number: which of a step's numbers, one for all or as `envs` are; equal ones are equal.
+
+        Returns:
+            float64, as `envs` and `number` are together.
+        """
+        return uniforms_f64(mix(self._keys[envs], self.steps[envs], number))
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything on which the next steps depend.
+
+        Raises:
+            EntityEnvError: there was no reset.
+        """
+        self.refuse_begun_step("get_state")
+        if not self._has_begun:
+            raise EntityEnvError("get_state: call reset first")
+        return {
+            "seed": self._seed,
+            "episodes": self._episodes.copy(),
+            "steps": self.steps.copy(),
+            "arrays": {name: getattr(self, name).copy() for name in self.state_arrays},
+        }
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs:
+        """Go on from a state.
+
+        Raises:
+            InvalidObservation: it is the state of more or fewer environments, or of others.
+        """
+        self.refuse_begun_step("set_state")
+        if type(state["seed"]) is not int:
+            raise InvalidObservation(f"set_state: seed: expected a number, got {state['seed']!r}")
+        arrays = {"steps": state["steps"], "_episodes": state["episodes"]}
+        arrays |= {name: state["arrays"][name] for name in self.state_arrays}
+        for name, array in arrays.items():
+            own, found = getattr(self, name), np.asarray(array)
+            if (found.dtype, found.shape) != (own.dtype, own.shape):
+                raise InvalidObservation(
+                    f"set_state: {name.lstrip('_')}: expected {own.dtype} {own.shape}, got "
+                    f"{found.dtype} {found.shape}"
+                )
+        for name, array in arrays.items():
+            setattr(self, name, array.copy())
+        self._seed, self._has_begun = state["seed"], True
+        self._keys = self._keys_of(np.arange(len(self)))
+        return self._without_outcome(obs_config)
+
+    def world_code(self) -> dict[str, str]:
+        """Digests of the source of these environments and of the plain world."""
+        return code_of(type(self), type(self._plain))
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Pictures of all environments, (B, height, width, 3) uint8."""
+        return np.stack([np.asarray(self.world(i).render(**kwargs)) for i in range(len(self))])
+
+    def _begin_episodes(self, envs: Ints) -> None:
+        self._episodes[envs] += 1
+        self._keys[envs] = self._keys_of(envs)
+        self.steps[envs] = 0
+        self.begin(envs)
+
+    def _keys_of(self, envs: Ints) -> npt.NDArray[np.uint64]:
+        """What the draws of the running episodes have in common."""
+        return mix(self._seed, key_of("episode"), self._env_indices[envs], self._episodes[envs])
+
+    def _choices(self, actions: Mapping[ActionName, Ragged]) -> Ints:
+        name = self._action
+        if name not in actions:
+            raise InvalidAction(f"actions: expected {[name]}, got {list(actions)}")
+        chosen = actions[name]
+        if len(chosen) != len(self) or (chosen.lengths != self._actors_per_env).any():
+            raise InvalidAction(
+                f"actions[{name!r}]: expected {self._actors_per_env} choices for each of "
+                f"{len(self)} environments, got {chosen.lengths.tolist()}"
+            )
+        num_labels = len(self._labels)  # type: ignore[arg-type]
+        if ((chosen.values < 0) | (chosen.values >= num_labels)).any():
+            raise InvalidAction(
+                f"actions[{name!r}]: expected choices from 0 to {num_labels - 1}, got "
+                f"{chosen.values.min()} to {chosen.values.max()}"
+            )
+        return chosen.values.reshape(len(self), self._actors_per_env)
+
+    def _without_outcome(self, shown: ObsSpace) -> VecObs:
+        n = len(self)
+        return self._show(shown, np.zeros(n, np.float32), np.zeros(n, np.bool_))
+
+    def _show(self, shown: ObsSpace, reward: npt.NDArray[np.float32], done: Bools) -> VecObs:
+        features = _only(self.features(), self._obs_space, shown)
+        return VecObs(
+            features=features,
+            visible={},
+            action_masks={self._action: self._mask(features, shown)},
+            reward=reward,
+            done=done,
+            metrics={},
+        )
+
+    def _mask(self, features: Mapping[EntityName, Ragged], shown: ObsSpace) -> VecActionMask:
+        """Every actor may do everything."""
+        starts = np.zeros(len(self), dtype=np.int64)
+        for name in shown.entities:
+            if name == self._actor_type:
+                break
+            starts = starts + features[name].lengths
+        else:
+            raise InvalidObservation(
+                f"entities: expected {self._actor_type!r}, which acts, to be shown, got "
+                f"{list(shown.entities)}"
+            )
+        lengths = features[self._actor_type].lengths
+        return VecCategoricalActionMask(Ragged(row_indices(starts, lengths), lengths), None)
+
+
+def _only(
+    features: Mapping[EntityName, Ragged], known: ObsSpace, shown: ObsSpace
+) -> dict[EntityName, Ragged]:
+    """The types and features to show, in their order."""
+    wanted = [(name, entity.features) for name, entity in shown.entities.items()]
+    if shown.global_features:
+        wanted.append((GLOBAL, shown.global_features))
+    columns = {name: entity.features for name, entity in known.entities.items()}
+    columns[GLOBAL] = known.global_features
+    chosen = {}
+    for name, names in wanted:
+        if unknown := [n for n in names if n not in columns.get(name, [])]:
+            raise InvalidObservation(
+                f"features of {name!r}: expected some of {columns.get(name, [])}, got {unknown}"
+            )
+        if name not in columns:
+            raise InvalidObservation(f"entities: expected some of {[*columns]}, got {name!r}")
+        rows = features[name]
+        if names != columns[name]:
+            rows = Ragged(rows.values[:, [columns[name].index(n) for n in names]], rows.lengths)
+        chosen[name] = rows
+    return chosen
