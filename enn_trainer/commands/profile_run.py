@@ -227,14 +227,14 @@ def _stepping(span: SpanTimes, used: list[ProcessTimes], per_update: float) -> I
 
     world_s = sum(times.world_s for times in used if times.pid == os.getpid())
     waited_s = min(span.wall_s, sum(times.waited_s for times in used))
-    if not used:
-        yield part("environments", "environment", span.wall_s)
+    if any(times.pid != os.getpid() for times in used):
+        yield part("waiting for workers", "waiting", waited_s)
+        yield part("messages to and from workers", "frames", span.wall_s - waited_s)
     elif world_s:
         yield part("environment code", "environment", world_s)
         yield part("frames and actions of it", "frames", span.wall_s - world_s)
-    else:
-        yield part("waiting for workers", "waiting", waited_s)
-        yield part("messages to and from workers", "frames", span.wall_s - waited_s)
+    else:  # it is not known what of it is whose
+        yield part("environments", "environment", span.wall_s)
 
 
 def _in_workers(workers: Iterable[ProcessTimes], per_update: float) -> Iterable[Part]:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from enn_trainer import StateManager
 from enn_trainer.cli import run
 from enn_trainer.commands.profile_advice import what_limits
-from enn_trainer.commands.profile_run import Kind, Part, Profile
+from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
+from enn_trainer.envs import env_factory
+from entity_env.examples import Xor
 from tests.enn_trainer.one_line import refused
 from tests.enn_trainer.test_train import SMALL
 
@@ -97,6 +100,15 @@ def test_a_world_made_by_a_function_and_one_that_ships_are_measured(
         about = profiled(tmp_path, world, "--updates", "1")
         (code,) = [part for part in about["parts"] if part["name"] == "environment code"]
         assert code["wall_ms"] > 0
+
+
+def test_environments_that_do_not_tell_their_time_are_one_part(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
+    measured = profile(manager, env_factory(Xor), seconds=0.0)
+    names = [part.name for part in measured.parts]
+    assert "environments" in names
+    assert not {"environment code", "waiting for workers"} & {*names}
+    assert measured.updates == 1
 
 
 def test_nothing_is_left_behind(
