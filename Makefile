@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test soak clean
+.PHONY: demo test bench soak clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -16,6 +16,10 @@ test: .venv/developing
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Two minutes; fails if training is more than a quarter slower than committed. BENCH=--update writes.
+bench: .venv/developing
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 # Damages saves and kills runs for many minutes; the tests do some of it. SOAK="--seed 7" repeats one.
 soak: .venv/developing

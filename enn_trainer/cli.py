@@ -16,6 +16,7 @@ from enn_trainer.commands.eval_command import eval_command
 from enn_trainer.commands.load_world import envs_by_id, factory_of
 from enn_trainer.commands.play_command import play_command
 from enn_trainer.commands.plot_command import plot_command
+from enn_trainer.commands.profile_command import profile_command
 from enn_trainer.loop import train
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
@@ -32,6 +33,7 @@ commands:
   play         play an environment by hand: enn play Minefield --record mine.rec
   config       upgrade configuration files, check their schema: enn config upgrade-config mine.ron
   plot         draw return, entropy, KL and speed of runs: enn plot runs/Xor__*
+  profile      say where the time of a run goes: enn profile env.id=my_file.py:MyEnv
   envs         list the worlds that ship with this program
 
 enn COMMAND --help tells more."""
@@ -82,6 +84,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "play": play_command,
     "config": config_command,
     "plot": plot_command,
+    "profile": profile_command,
     "envs": lambda rest: envs_command(),
 }
 

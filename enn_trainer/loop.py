@@ -34,6 +34,7 @@ from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.threads import torch_threads
+from enn_trainer.tracking.spans import Spans
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
@@ -181,6 +182,11 @@ class Trainer:
     def metrics(self) -> dict[str, float]:
         """The newest value of every tag, of updates and evaluations."""
         return self._run.metrics
+
+    @property
+    def spans(self) -> Spans:
+        """Where the time of this run has gone so far."""
+        return self._run.spans
 
     def step(self) -> dict[str, float]:
         """Take one update; its metrics by tag.

@@ -32,6 +32,7 @@ from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
+from entity_env.world_times import ProcessTimes, times_of_this_process
 
 _ATTEMPTS = 100
 """So often an episode is begun again that is over at once: worlds that put things somewhere at
@@ -205,6 +206,10 @@ class EnvList(VecEnv):
     def world_code(self) -> dict[str, str]:
         """Digests of the source of the worlds' classes."""
         return self._code
+
+    def process_times(self) -> list[ProcessTimes]:
+        """What this process has used so far."""
+        return [times_of_this_process(map(world_of, self.matches))]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all matches, (matches, height, width, 3) uint8."""

@@ -21,6 +21,7 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.worker_process import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
 from entity_env.world_code import code_of
+from entity_env.world_times import ProcessTimes
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +185,17 @@ class ParallelEnvList(VecEnv):
     def world_code(self) -> dict[str, str]:
         """Digests of the source of the worlds' classes."""
         return self._code
+
+    def process_times(self) -> list[ProcessTimes]:
+        """What each worker has used so far; nothing of one that was lost meanwhile."""
+        waited_s = [worker.waited_s for worker in self._workers]
+        self._send_all("process_times", [[] for _ in self._workers])
+        answers: list[list[ProcessTimes]] = self._receive_all(lambda i, lost: [])
+        return [
+            times._replace(waited_s=waited)
+            for answer, waited in zip(answers, waited_s, strict=True)
+            for times in answer
+        ]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all environments."""

@@ -17,6 +17,7 @@ from entity_env.spaces import (
     ObsSpace,
     has_global_entity,
 )
+from entity_env.world_times import ProcessTimes
 
 
 @dataclass
@@ -335,6 +336,10 @@ class VecEnv(ABC):
         """
         return {}
 
+    def process_times(self) -> list[ProcessTimes]:
+        """What each process that has environments has used so far; empty where it is not known."""
+        return []
+
     def close(self) -> None:
         """Release what the environments hold."""
         return
@@ -395,6 +400,10 @@ class VecEnvWrapper(VecEnv):
     def world_code(self) -> dict[str, str]:
         """That of the environments."""
         return self.env.world_code()
+
+    def process_times(self) -> list[ProcessTimes]:
+        """Those of the environments."""
+        return self.env.process_times()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""

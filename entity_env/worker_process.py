@@ -95,6 +95,7 @@ class WorkerProcess:
         )
         theirs.close()
         self.channel = Channel(Connection(ours.detach()), asking, answering)
+        self.waited_s = 0.0  # for its answers
         self._asked_at = 0.0
         self.send(
             {
@@ -133,8 +134,11 @@ class WorkerProcess:
         timeout_s = self.setup.timeout_s
         if timeout_s is not None:  # it has had some time while others were waited for
             timeout_s = max(0.0, self._asked_at + timeout_s - time.monotonic())
+        start_s = time.monotonic()
         try:
-            if not self.channel.wait(timeout_s):
+            has_answered = self.channel.wait(timeout_s)
+            self.waited_s += time.monotonic() - start_s
+            if not has_answered:
                 self.kill()
                 return WorkerLostError(
                     f"{self.setup} did not answer for {self.setup.timeout_s} seconds"

@@ -63,6 +63,32 @@ def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 
+def test_importing_the_package_costs_little_beside_torch() -> None:
+    """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import enn_trainer; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    new = done.stdout.split()
+    assert "enn_trainer.loop" in new
+    # Parts of torch that it does not import itself, as its compiler, take longer than all of it.
+    assert not [name for name in new if name.startswith(("torch.", "sympy", "networkx"))]
+    others = {name.partition(".")[0] for name in new} - {*PACKAGES, *sys.stdlib_module_names}
+    allowed = {"rich", "hyperstate", "click", "docstring_parser", "msgpack", "msgpack_numpy"}
+    allowed |= {"safetensors", "cloudpickle", "pyron", "ragged_buffer", "numpy"}
+    # What comes compiled adds modules of its own, such as _cython_3_3_0; pygments comes with rich.
+    assert not {name for name in others if not name.startswith("_")} - allowed - {"pygments"}
+    assert len(new) < 400, len(new)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_of_a_package_do_not_import_each_other_in_circles(package: str) -> None:
     """So that there is an order in which the files can be read."""

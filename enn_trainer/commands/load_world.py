@@ -16,6 +16,7 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world
 from entity_env.vec_env import VecEnv
+from entity_env.world_times import TimedWorld
 
 
 def load_world(
@@ -94,7 +95,7 @@ def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index
     return factory_of(config, "env")(config, num_envs, processes, first_env_index)
 
 
-def factory_of(config: EnvConfig, field: str) -> EnvFactory:
+def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFactory:
     """How to make the environments that the `id` of a configuration names.
 
     What is not in the registry is imported, here and in workers.
@@ -102,12 +103,13 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     Args:
         config: of the environments.
         field: the path of their section, for messages.
+        is_timed: whether the time in their own code is measured.
 
     Raises:
         ConfigError: there is no such world; names the field.
     """
     env = _find(config.id, f"{field}.id")
-    if config.id in ENV_REGISTRY:
+    if config.id in ENV_REGISTRY and not is_timed:
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
     if _is_vectorised(env):
@@ -118,7 +120,11 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
             f"which is or makes {kind.__name__}"
         )
     sides = kind.num_sides if issubclass(kind, Match) else 1
-    return env_factory(env, kind, NamedWorld(config.id, str(Path.cwd()), sides))
+    sent = NamedWorld(config.id, str(Path.cwd()), sides)
+    if is_timed:
+        timed: Any = TimedWorld(env, sides)
+        return env_factory(timed, kind, TimedWorld(sent, sides))
+    return env_factory(env, kind, sent)
 
 
 def _find(name: str, field: str) -> Any:

@@ -1,5 +1,6 @@
 """The optimizers of torch that a configuration may name, and what is wrong with a choice."""
 
+import functools
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -29,11 +30,27 @@ def new_optimizer(
         weight_decay: of groups that have none, where the class takes one.
     """
     cls: Any = _classes()[name]
+    if not kwargs.get("differentiable"):
+        cls = _without_compiler(cls)
     given = {**(_PUBLISHED_KWARGS if name == PUBLISHED else {}), **kwargs}
     if "weight_decay" in inspect.signature(cls).parameters:
         given["weight_decay"] = weight_decay
     optimizer: Optimizer = cls(parameters, lr=lr, **given)
     return optimizer
+
+
+@functools.cache
+def _without_compiler(cls: Any) -> type[Optimizer]:
+    """The class, without what guards its methods from torch's compiler.
+
+    To be left out by it they import it, when an optimizer is made and at every step: half of the
+    time until the first update of a run. Nothing is compiled here.
+    """
+    guarded = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(cls, name)) for name in guarded}
+    about = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    step = torch.no_grad()(inspect.unwrap(cls.step))
+    return type(cls.__name__, (cls,), {**about, **methods, "step": step})
 
 
 def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]:
@@ -69,7 +86,7 @@ def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]
         else:
             hint = f"is no argument of {name}, which has {', '.join(own)}"
         yield f"kwargs: {key} {hint}"
-    if unknown or (name, given) == (PUBLISHED, {}):  # known to work; a trial takes a second
+    if unknown or (name, given) == (PUBLISHED, {}):  # known to work
         return
     without = _trial(name, {})
     if without is not None:

@@ -1,11 +1,11 @@
 """How much memory a process uses: cheap enough to be asked once an update."""
 
 import os
-import resource
-import sys
 from pathlib import Path
 
 import torch
+
+from entity_env.world_times import peak_bytes
 
 MB = 2**20
 _STATM = Path("/proc/self/statm")
@@ -32,5 +32,4 @@ def system_numbers(device: torch.device) -> dict[str, float]:
 def _rss_bytes() -> int:
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest if sys.platform == "darwin" else 1024 * largest  # bytes there, else KB
+    return peak_bytes()

@@ -336,7 +336,8 @@ def test_any_optimizer_of_torch_trains_and_resumes(tmp_path: Path, name: str, kw
     """Scalars such as the momentum schedule of NAdam and the averages of ASGD included."""
     settings = [f"optim.name={name}", f"optim.kwargs={kwargs}", "optim.lr=0.01"]
     straight, resumed = straight_and_resumed(tmp_path, *settings)
-    assert type(straight.optimizer) is type(resumed.optimizer) is getattr(torch.optim, name)
+    assert type(straight.optimizer) is type(resumed.optimizer)
+    assert isinstance(straight.optimizer, getattr(torch.optim, name))
     assert_same(straight, resumed)
     begun = run(tmp_path, "max_train_time=0", env=Clockwork).state
     assert names_that_moved(begun, straight)

@@ -1,5 +1,7 @@
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,93 @@ def test_a_failure_leaves_the_spans_in_order() -> None:
     assert [part["name"] for part in spans.as_dict()["parts"]] == ["a", "c"]
 
 
+def test_what_other_threads_do_is_part_of_the_span_that_is_open() -> None:
+    """Times of threads add up, so that two that work for 20 ms are 40 core-milliseconds."""
+    spans, both = Spans(), threading.Barrier(2)
+
+    def piece() -> None:
+        both.wait()
+        with spans.span("forward"):
+            time.sleep(0.02)
+            with spans.span("attention"):
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor(2) as pool, spans.span("update"):
+        with spans.span("optimize"):
+            for future in [pool.submit(piece) for _ in range(2)]:
+                future.result()
+            with spans.span("forward"):
+                burn(1)
+        with spans.span("step"):
+            burn(1)
+    (update,) = spans.as_dict()["parts"]
+    optimize, step = update["parts"]
+    (forward,) = optimize["parts"]
+    (attention,) = forward["parts"]
+    assert (forward["calls"], attention["calls"]) == (3, 2)
+    assert 0.060 <= forward["in_threads_s"] <= forward["total_s"] - 0.001
+    assert attention["in_threads_s"] == attention["total_s"] >= 0.020
+    assert forward["self_s"] == pytest.approx(forward["total_s"] - attention["total_s"])
+    assert "in_threads_s" not in optimize
+    assert 0.030 <= optimize["total_s"] <= update["total_s"] - step["total_s"]
+    own, whole = spans.since_last()
+    assert own["update/optimize/forward"] == pytest.approx(1e3 * forward["self_s"])
+    assert whole == {"update": pytest.approx(1e3 * update["total_s"])}
+
+
+def test_a_failure_in_another_thread_leaves_its_spans_in_order() -> None:
+    spans = Spans()
+
+    def piece(fails: bool) -> None:
+        with spans.span("piece"), spans.span("part"):
+            if fails:
+                raise RuntimeError
+
+    with ThreadPoolExecutor(1) as pool, spans.span("update"):
+        failed, went_on = (pool.submit(piece, fails) for fails in (True, False))
+        with pytest.raises(RuntimeError):
+            failed.result()
+        went_on.result()
+    (update,) = spans.as_dict()["parts"]
+    (piece_span,) = update["parts"]
+    assert [part["calls"] for part in piece_span["parts"]] == [2]
+
+
+def test_a_run_may_go_on_in_another_thread() -> None:
+    spans = Spans()
+
+    def update() -> None:
+        with spans.span("update"), spans.span("act"):
+            burn(1)
+
+    for _ in range(2):
+        thread = threading.Thread(target=update)
+        thread.start()
+        thread.join()
+    update()
+    (whole,) = spans.as_dict()["parts"]
+    assert whole["calls"] == 3
+    assert "in_threads_s" not in whole
+    assert whole["total_s"] >= whole["parts"][0]["total_s"] >= 0.003
+
+
+def test_counts_of_many_threads_are_not_lost() -> None:
+    spans = Spans()
+
+    def pieces() -> None:
+        for i in range(500):
+            with spans.span("piece"), spans.span(f"part {i}"):
+                pass
+
+    with ThreadPoolExecutor(4) as pool, spans.span("update"):
+        for future in [pool.submit(pieces) for _ in range(4)]:
+            future.result()
+    (update,) = spans.as_dict()["parts"]
+    (piece,) = update["parts"]
+    assert piece["calls"] == 2000
+    assert [part["calls"] for part in piece["parts"]] == [4] * 500
+
+
 def test_tree_is_saved_whole(tmp_path: Path) -> None:
     spans = Spans()
     with spans.span("rollout"), spans.span("act"):
@@ -104,3 +193,6 @@ def test_a_span_costs_microseconds() -> None:
 
     assert cost(Spans()) < 10e-6
     assert cost(OFF) < 3e-6
+    in_thread = Spans()
+    with ThreadPoolExecutor(1) as pool, in_thread.span("update"):
+        assert pool.submit(cost, in_thread).result() < 10e-6

@@ -1,0 +1,184 @@
+"""Whether training became slower: `make bench`, in about two minutes.
+
+    python benchmarks/bench.py [--update] [--seconds 90]
+
+Some of our examples train in turns, a slice of a second or so each, and a fixed product of matrices
+is measured before and after every slice. What counts is frames per product: it says the same on a
+machine that is busy with other programs, or clocked otherwise, as on an idle one, up to noise; of
+the slices of a case the median is taken. It is compared with what is committed for the same kind of
+machine (processor, cores, version of torch) in results/bench.json. The exit status is 1 if a case
+is more than 25% slower. `--update` writes what was measured there.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+
+from enn_trainer import StateManager, Trainer
+from enn_trainer.tables import aligned
+from entity_env.examples import ENV_REGISTRY
+
+RESULTS = Path(__file__).parent / "results" / "bench.json"
+MOST_SLOWER = 0.25
+CASES = {
+    "Xor": ["rollout.num_envs=512", "rollout.steps=4", "optim.bs=2048", "net.d_model=16"],
+    "MoveToOrigin": ["rollout.num_envs=64", "rollout.steps=32", "optim.bs=2048", "net.d_model=16"],
+    "Minefield": [
+        *("rollout.num_envs=256", "rollout.steps=8", "optim.bs=1024", "net.d_model=32"),
+        "rollout.processes=2",
+        'net.translation.reference_entity="Vehicle"',
+        'net.translation.position_features=["x_pos","y_pos"]',
+        'net.translation.rotation_angle_feature="direction"',
+    ],
+    "CherryPick": ["rollout.num_envs=64", "rollout.steps=8", "optim.bs=512", "net.d_model=64"],
+}
+ROUNDS = 9
+PRODUCT_S = 0.15
+"""How long the product is measured, each time."""
+
+
+class Speed(NamedTuple):
+    """How fast a case is.
+
+    Attributes:
+        frames_per_product: the median of all slices, and the smallest and largest.
+        frames_per_s: of the median slice; says little by itself.
+    """
+
+    frames_per_product: float
+    smallest: float
+    largest: float
+    frames_per_s: float
+
+
+def machine() -> str:
+    """What kind of machine this is: speeds are compared with those of the same kind only."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def products_per_s(seconds: float) -> float:
+    """How often this machine multiplies two matrices of 256 x 256 numbers now, in one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a, done, start = torch.ones(256, 256), 0, time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds:
+        torch.mm(a, a)
+        done += 1
+    torch.set_num_threads(threads)
+    return done / took
+
+
+def frames_per_s(trainer: Trainer, seconds: float) -> float:
+    """How fast a run is, over whole updates of so many seconds at least."""
+    before, start = trainer.state.step, time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds:
+        trainer.step()
+    return (trainer.state.step - before) / took
+
+
+def measure(cases: Mapping[str, Sequence[str]], seconds: float, rounds: int) -> dict[str, Speed]:
+    """How fast some cases are, in slices that take turns.
+
+    Args:
+        cases: settings of each, by the name of its world.
+        seconds: for all of them together, without what comes before their first slice.
+        rounds: slices of each.
+    """
+    slice_s = seconds / len(cases) / rounds - PRODUCT_S
+    slices: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        trainers = {}
+        for name, overrides in cases.items():
+            fixed = [f"env.id={name}", f"data_dir={folder}", "total_timesteps=1000000000"]
+            processes = [] if any("processes" in o for o in overrides) else ["rollout.processes=1"]
+            manager = StateManager(overrides=[*fixed, *processes, *overrides])
+            trainers[name] = stack.enter_context(Trainer(manager, ENV_REGISTRY[name]))
+            for _ in range(2):  # the first updates are slower
+                trainers[name].step()
+        products = products_per_s(PRODUCT_S)
+        for _ in range(rounds):
+            for name, trainer in trainers.items():
+                frames = frames_per_s(trainer, slice_s)
+                before, products = products, products_per_s(PRODUCT_S)
+                slices[name].append((2 * frames / (before + products), frames))
+    return {name: _speed(of) for name, of in slices.items()}
+
+
+def _speed(slices: Sequence[tuple[float, float]]) -> Speed:
+    ratios = [ratio for ratio, _ in slices]
+    frames = statistics.median(frames for _, frames in slices)
+    return Speed(statistics.median(ratios), min(ratios), max(ratios), frames)
+
+
+def compared(
+    speeds: Mapping[str, Speed], known: Mapping[str, float]
+) -> tuple[list[list[str]], list[str]]:
+    """Rows of a table, and the cases that are slower than they may be.
+
+    Args:
+        speeds: what was measured, by case.
+        known: frames per product of before, by case.
+    """
+    rows, slower = [], []
+    for name, speed in speeds.items():
+        before, change = known.get(name), ""
+        if before is not None:
+            share = speed.frames_per_product / before - 1
+            change = f"{share:+.1%}"
+            if share < -MOST_SLOWER:
+                slower.append(name)
+        rows.append(
+            [
+                name,
+                f"{speed.frames_per_s:,.0f}",
+                f"{speed.frames_per_product:.3f}",
+                f"{speed.smallest:.3f}-{speed.largest:.3f}",
+                "" if before is None else f"{before:.3f}",
+                change,
+            ]
+        )
+    return rows, slower
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--update", action="store_true", help="write what was measured")
+    parser.add_argument("--seconds", type=float, default=90.0, help="for all slices")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    here = machine()
+    results = json.loads(options.results.read_text()) if options.results.exists() else {}
+    speeds = measure(CASES, options.seconds, ROUNDS)
+    rows, slower = compared(speeds, results.get(here, {}))
+    columns = ["world", "frames/s", "frames/product", "of slices", "committed", "change"]
+    print(here, *aligned([columns, *rows]), sep="\n")
+    if options.update:
+        results[here] = {name: round(speed.frames_per_product, 4) for name, speed in speeds.items()}
+        options.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        print(f"wrote {options.results}")
+        return 0
+    if here not in results:
+        print("nothing is committed for a machine of this kind; --update writes what was measured")
+    for name in slower:
+        print(f"{name} is more than {MOST_SLOWER:.0%} slower", file=sys.stderr)
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

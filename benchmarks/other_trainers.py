@@ -1,0 +1,256 @@
+"""Our trainer beside PPO with an MLP, in a world made by others: its speed, how soon it learns.
+
+    python benchmarks/other_trainers.py [--seeds 3] [--cap 300] [--results FILE.md]
+        [--sb3 PYTHON]     a Python with stable-baselines3, torch and lbforaging
+
+The world is level-based foraging 8x8 with two players and two pieces of food, all in one process. A
+frame is what one player sees in one step, so that a step of a world is two frames, for everybody;
+one policy plays both. Others see a vector, padded where food was eaten and scaled to numbers around
+1, and may choose actions that do nothing; ours sees entities, and is told which actions do
+something, as `configs/foraging_8x8.ron` has it. Settings are those of that file for all, without
+annealing; MLPs are as wide as makes the number of their parameters nearest to ours, and have one
+thread, which is faster for them. Evaluations are the same for all: the mean return of both players
+in the first whole episodes of 64 worlds, with sampled actions, every so many updates; while they
+last the clock stands still. Every seed of a trainer has a process of its own.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flat_foraging import FlatForaging, mean_return
+from mlp_ppo import MlpPPO, Settings
+
+from enn_trainer import StateManager, TrainConfig, Trainer
+
+CONFIG = Path(__file__).parent.parent / "configs/foraging_8x8.ron"
+BAR = 0.9
+TRAINERS = {"ours": "enn-trainer", "mlp": "benchmarks/mlp_ppo.py", "sb3": "stable-baselines3"}
+WARM_UP, BETWEEN_EVALS = 2, 5
+"""Updates that do not count for the speed; updates between evaluations."""
+EVAL_WORLDS, EVAL_EPISODES, EVAL_SEED = 64, 4, 10_000_000
+
+
+class Learner(NamedTuple):
+    """A trainer that begins.
+
+    Attributes:
+        parameters: how many numbers it trains.
+        update: collects a rollout and learns from it; returns its frames.
+        measured: the mean return of new episodes.
+    """
+
+    parameters: int
+    update: Callable[[], int]
+    measured: Callable[[], float]
+
+
+def manager_of(seed: int, folder: str) -> StateManager:
+    """The configuration of all trainers."""
+    fixed = ["optim.anneal_lr=false", "ppo.anneal_entropy=false", "total_timesteps=1000000000"]
+    own = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
+    return StateManager(init_path=CONFIG, overrides=[*fixed, *own])
+
+
+def ours(seed: int, folder: str) -> Learner:
+    from foraging import foraging
+    from learning_measure import measure
+
+    from enn_trainer.envs import env_factory
+
+    manager = manager_of(seed, folder)
+    match = foraging(manager.config.env.id)
+    trainer = Trainer(manager, match)
+    frames = manager.config.rollout.num_envs * manager.config.rollout.steps
+
+    def update() -> int:
+        trainer.step()
+        return frames
+
+    def measured() -> float:
+        players = match.num_sides * EVAL_WORLDS
+        envs = env_factory(match)(manager.config.env, players, 1, 0)
+        episodes = EVAL_EPISODES * players
+        returns = measure(envs, trainer.state.agent, None, EVAL_SEED, episodes)
+        return match.num_sides * float(np.mean(returns))
+
+    return Learner(_count(trainer.state.agent), update, measured)
+
+
+def mlp(seed: int, folder: str) -> Learner:
+    torch.set_num_threads(1)
+    config = manager_of(seed, folder).config
+    worlds, settings = _flat(config)
+    learner = MlpPPO(worlds, width(worlds, seed, folder), settings, seed)
+    counted = sum(p.numel() for p in learner.parameters)
+
+    def measured() -> float:
+        where = FlatForaging(config.env.id, worlds.sides * EVAL_WORLDS, EVAL_SEED)
+        return mean_return(where, learner.choose, EVAL_EPISODES)
+
+    return Learner(counted, learner.update, measured)
+
+
+def sb3(seed: int, folder: str) -> Learner:
+    from sb3_foraging import make_ppo
+
+    torch.set_num_threads(1)
+    config = manager_of(seed, folder).config
+    worlds, settings = _flat(config)
+    ppo = make_ppo(worlds, width(worlds, seed, folder), settings, seed)
+    frames = settings.steps * len(worlds.obs)
+
+    def update() -> int:
+        ppo.learn(frames, reset_num_timesteps=False)
+        return frames
+
+    def measured() -> float:
+        where = FlatForaging(config.env.id, worlds.sides * EVAL_WORLDS, EVAL_SEED)
+        return mean_return(where, lambda obs: ppo.predict(obs)[0], EVAL_EPISODES)
+
+    return Learner(_count(ppo.policy), update, measured)
+
+
+def _flat(config: TrainConfig) -> tuple[FlatForaging, Settings]:
+    settings = Settings(
+        steps=config.rollout.steps,
+        bs=config.optim.bs,
+        epochs=config.optim.update_epochs,
+        lr=config.optim.lr,
+        gamma=config.ppo.gamma,
+        gae_lambda=config.ppo.gae_lambda,
+        clip=config.ppo.clip_coef,
+        ent_coef=config.ppo.ent_coef,
+        vf_coef=config.ppo.vf_coef,
+        max_grad_norm=config.optim.max_grad_norm,
+    )
+    worlds = FlatForaging(config.env.id, config.rollout.num_envs, seed=1000 * config.seed)
+    return worlds, settings
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def width(worlds: FlatForaging, seed: int, folder: str) -> int:
+    """The width with which actor and critic together have nearest to as many parameters as ours."""
+    from foraging import foraging
+
+    manager = manager_of(seed, folder)
+    with Trainer(manager, foraging(manager.config.env.id)) as trainer:
+        wanted = _count(trainer.state.agent)
+    features, actions = worlds.obs.shape[1], worlds.num_actions
+
+    def parameters(h: int) -> int:
+        return 2 * ((features + 1) * h + (h + 1) * h) + (h + 1) * (actions + 1)
+
+    return min(range(4, 512), key=lambda h: abs(parameters(h) - wanted))
+
+
+def run(name: str, seed: int, cap_s: float) -> dict[str, Any]:
+    """Train in this process until the bar is reached or the time is over."""
+    with TemporaryDirectory() as folder:
+        return _run({"ours": ours, "mlp": mlp, "sb3": sb3}[name](seed, folder), cap_s)
+
+
+def _run(learner: Learner, cap_s: float) -> dict[str, Any]:
+    seconds, frames, updates = 0.0, 0, 0
+    timed_s, timed_frames, reached, result = 0.0, 0, None, 0.0
+    while seconds < cap_s and reached is None:
+        start = time.perf_counter()
+        done = learner.update()
+        took = time.perf_counter() - start
+        seconds, frames, updates = seconds + took, frames + done, updates + 1
+        if updates > WARM_UP:
+            timed_s, timed_frames = timed_s + took, timed_frames + done
+        if updates % BETWEEN_EVALS == 0:
+            result = learner.measured()
+            if result >= BAR:
+                reached = {"seconds": seconds, "frames": frames}
+    return {
+        "parameters": learner.parameters,
+        "frames_per_s": timed_frames / max(timed_s, 1e-9),
+        "reached": reached,
+        "result": result,
+    }
+
+
+def run_apart(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [python, __file__, "--one", name, str(seed), "--cap", str(cap_s)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def line(name: str, runs: list[dict[str, Any]]) -> str:
+    """A row of the table."""
+    speeds = [r["frames_per_s"] for r in runs]
+    speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
+
+    def told(r: dict[str, Any], what: str) -> str:
+        return f"{r['reached'][what]:,.0f}" if r["reached"] else f"not ({r['result']:.2f})"
+
+    seconds, frames = (", ".join(told(r, what) for r in runs) for what in ("seconds", "frames"))
+    return f"| {TRAINERS[name]} | {runs[0]['parameters']:,} | {speed} | {seconds} | {frames} |"
+
+
+def has_sb3(python: str) -> bool:
+    """Whether a Python has what the comparison needs."""
+    needs = [python, "-c", "import stable_baselines3, torch, lbforaging"]
+    return subprocess.run(needs, capture_output=True, check=False).returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cap", type=float, default=300.0, help="seconds of training of each")
+    parser.add_argument("--only", nargs="+", choices=list(TRAINERS), default=list(TRAINERS))
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run(options.one[0], int(options.one[1]), options.cap)))
+        return
+    names = list(options.only)
+    if "sb3" in names and not has_sb3(options.sb3):
+        names.remove("sb3")
+        print(f"stable-baselines3 is left out: {options.sb3} cannot import it; give --sb3 PYTHON")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for seed in range(1, options.seeds + 1):  # in turns, as the machine may do other things
+        for name in names:
+            python = options.sb3 if name == "sb3" else sys.executable
+            runs[name].append(run_apart(name, seed, options.cap, python))
+            print(line(name, runs[name]), flush=True)
+    text = "\n".join(
+        [
+            "# Beside other trainers",
+            "",
+            f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, Python "
+            f"{platform.python_version()}, torch {torch.__version__}; at most {options.cap:g} s of "
+            f"training each. Foraging-8x8-2p-2f-coop-v3; the script says what is counted how.",
+            "",
+            f"| trainer | parameters | frames/s (range) | seconds to {BAR}, by seed | frames |",
+            "| --- | --- | --- | --- | --- |",
+            *(line(name, runs[name]) for name in names),
+            "",
+        ]
+    )
+    if options.results:
+        options.results.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The PPO of stable-baselines3 for the players of `flat_foraging.py`."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from flat_foraging import FlatForaging
+from mlp_ppo import Settings
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecEnv
+
+
+class Players(VecEnv):
+    """Every player is an environment of its own.
+
+    Args:
+        worlds: where they play.
+    """
+
+    def __init__(self, worlds: FlatForaging) -> None:
+        self.worlds, self.render_mode = worlds, None
+        num_envs, num_features = worlds.obs.shape
+        shown = gymnasium.spaces.Box(-1.0, 1.0, (num_features,), np.float32)
+        super().__init__(num_envs, shown, gymnasium.spaces.Discrete(worlds.num_actions))
+
+    def reset(self) -> Any:
+        """The frames of now; episodes that are under way go on."""
+        return self.worlds.obs
+
+    def step_async(self, actions: Any) -> None:
+        """Remember the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        """Take the step."""
+        outcome = self.worlds.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i in np.flatnonzero(outcome.ends):
+            infos[i]["TimeLimit.truncated"] = bool(outcome.truncated[i])
+            infos[i]["terminal_observation"] = outcome.last[i]
+        return self.worlds.obs, outcome.rewards, outcome.ends, infos
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """None is."""
+        return [False] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """What all have in common."""
+        return [getattr(self, attr_name)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Nothing can be set."""
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
+        """Nothing can be called."""
+        raise NotImplementedError
+
+
+def make_ppo(worlds: FlatForaging, hidden: int, settings: Settings, seed: int) -> PPO:
+    """A learner with two hidden layers for the policy and as many for the values."""
+    layers = [hidden, hidden]
+    return PPO(
+        "MlpPolicy",
+        Players(worlds),
+        learning_rate=settings.lr,
+        n_steps=settings.steps,
+        batch_size=settings.bs,
+        n_epochs=settings.epochs,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        clip_range=settings.clip,
+        ent_coef=settings.ent_coef,
+        vf_coef=settings.vf_coef,
+        max_grad_norm=settings.max_grad_norm,
+        policy_kwargs={"net_arch": {"pi": layers, "vf": layers}},
+        seed=seed,
+        device="cpu",
+    )

@@ -1,0 +1,101 @@
+"""How long it takes until something happens: to import the package, and to the first update.
+
+    python benchmarks/startup.py [--repeats 5] [--results FILE.md]
+
+Importing `enn_trainer` is compared with importing torch alone, in processes that take turns; the
+first update is that of `make demo`, from the start of the command to its first line. Each figure is
+the median, with the smallest and largest. The exit status is 1 if one of them is above its bound.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+MOST_IMPORT = 1.5
+"""Times `import torch`."""
+MOST_FIRST_UPDATE_S = 4.0
+
+ROOT = Path(__file__).parent.parent
+DEMO = ["--config", str(ROOT / "configs/move_to_origin.ron"), "total_timesteps=600000"]
+
+
+def seconds_to_import(module: str) -> float:
+    """In a process of its own, without the start of the interpreter."""
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def seconds_to_first_update() -> float:
+    """From the start of the command to the first line that tells of an update."""
+    with TemporaryDirectory() as folder:
+        where = [f"data_dir={folder}", "--checkpoint-dir", f"{folder}/run"]
+        command = [sys.executable, "-m", "enn_trainer.train", *DEMO, *where]
+        start = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+            assert demo.stdout is not None
+            for line in demo.stdout:
+                if line.startswith("step "):
+                    break
+            else:
+                raise RuntimeError(f"the demo ended without an update, status {demo.wait()}")
+            seconds = time.perf_counter() - start
+            demo.kill()
+        return seconds
+
+
+def in_words(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--results", type=Path)
+    options = parser.parse_args()
+    measures: dict[str, Callable[[], float]] = {
+        "import torch": lambda: seconds_to_import("torch"),
+        "import enn_trainer": lambda: seconds_to_import("enn_trainer"),
+        "first update of the demo": seconds_to_first_update,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in measures}
+    for measure in measures.values():  # files come from the disk once
+        measure()
+    for _ in range(options.repeats):
+        for name, measure in measures.items():
+            seconds[name].append(measure())
+    medians = {name: statistics.median(of) for name, of in seconds.items()}
+    ratio = medians["import enn_trainer"] / medians["import torch"]
+    first_s = medians["first update of the demo"]
+    text = "\n".join(
+        [
+            "# Starting",
+            "",
+            f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, Python "
+            f"{platform.python_version()}. Seconds, median (smallest to largest) of "
+            f"{options.repeats}.",
+            "",
+            "| what | seconds |",
+            "| --- | --- |",
+            *(f"| {name} | {in_words(of)} |" for name, of in seconds.items()),
+            "",
+            f"`import enn_trainer` takes {ratio:.2f} times `import torch` (at most {MOST_IMPORT}), "
+            f"the first update comes after {first_s:.1f} s (at most {MOST_FIRST_UPDATE_S:g}).",
+            "",
+        ]
+    )
+    print(text, end="")
+    if options.results:
+        options.results.write_text(text)
+    sys.exit(ratio > MOST_IMPORT or first_s > MOST_FIRST_UPDATE_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The command `enn profile`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
+from enn_trainer.commands.check_command import positive
+from enn_trainer.commands.eval_report import writable, write_report
+from enn_trainer.commands.load_world import factory_of
+from enn_trainer.commands.profile_advice import what_limits
+from enn_trainer.commands.profile_run import WARM_UP_UPDATES, Part, Profile, profile
+from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.state_manager import StateManager
+from enn_trainer.tables import show_table
+from entity_env.errors import EntityEnvError
+
+SECONDS = 10.0
+
+_EPILOG = """\
+Settings are those of enn train. Nothing is kept of what is learnt.
+
+examples:
+  enn profile env.id=Minefield rollout.processes=2
+  enn profile --config mine.ron env.id=my_file.py:MyEnv --json profile.json"""
+
+
+def profile_command(arguments: Sequence[str]) -> int:
+    """`enn profile`: train for some seconds, and say where the time goes.
+
+    Returns:
+        0, 1 if the run fails, 2 for a mistake in the arguments, 130 if it is interrupted.
+    """
+    options = _parser().parse_intermixed_args(arguments)
+    try:
+        if options.config and not options.config.is_file():
+            raise ConfigError(f"--config: expected a configuration file, got {options.config}")
+        path = None if options.json is None else writable(options.json, "--json")
+        manager = StateManager(
+            init_path=options.config, overrides=options.overrides, environment=os.environ
+        )
+        create_envs = factory_of(manager.config.env, "env", is_timed=True)
+        measured = profile(manager, create_envs, SECONDS, options.updates)
+        show(measured, Console())
+        if path is not None:
+            more = {"frames_per_s": measured.frames_per_s, "limit": what_limits(measured)}
+            write_report(path, {**asdict(measured), **more})
+    except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
+        return failed(error)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was measured", file=sys.stderr)
+        return STOPPED_AT_ONCE
+    return 0
+
+
+def show(measured: Profile, console: Console) -> None:
+    """Print a profile: a table, what the run uses, and what limits it."""
+    rows = [_row(part, measured) for part in measured.parts]
+    rows.append(_row(Part("an update", "rest", *[measured.update_ms] * 2), measured))
+    rows += [_row(part, measured, "in workers: ") for part in measured.in_workers]
+    columns = ("part", "share", "ms/update", "us/frame", "core-ms/update")
+    show_table(columns, rows, console)
+    for line in _used(measured):
+        console.out(line, highlight=False)
+    console.out(f"\n{what_limits(measured)}", highlight=False)
+
+
+def _row(part: Part, measured: Profile, where: str = "") -> list[str]:
+    is_apart = part.core_ms > 1.001 * part.wall_ms
+    core_ms = f"{part.core_ms:.2f}" if is_apart else ""
+    if where:
+        return [where + part.name, "", "", "", core_ms]
+    share = f"{part.wall_ms / measured.update_ms:.1%}"
+    per_frame = f"{1e3 * part.wall_ms / measured.frames:.2f}"
+    return [part.name, share, f"{part.wall_ms:.2f}", per_frame, core_ms]
+
+
+def _used(measured: Profile) -> list[str]:
+    """What the run uses, in words."""
+    saves = f"a save takes {measured.save_ms:.0f} ms"
+    if measured.saved_every_s:
+        share = measured.save_ms / 1e3 / measured.saved_every_s
+        every_s = f"{measured.saved_every_s:g} s"
+        saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+    memory = f"{measured.peak_mb:.0f} MB of memory at most"
+    if measured.workers_peak_mb:
+        memory += f", workers {measured.workers_peak_mb:.0f} MB together"
+    if measured.gpu_peak_mb is not None:
+        memory += f", tensors on the GPU {measured.gpu_peak_mb:.0f} MB"
+    return [
+        f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
+        f"{measured.frames:,} frames, after {WARM_UP_UPDATES} that do not count",
+        f"{measured.cores_used:.2f} of {measured.cores} cores used, "
+        f"{measured.processes} {'process steps' if measured.processes == 1 else 'processes step'} "
+        "the environments",
+        memory,
+        saves,
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="enn profile",
+        description="Train for some seconds, and say where the time goes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file")
+    parser.add_argument(
+        "--updates", type=positive, metavar="N", help=f"measure so many, not {SECONDS:g} seconds"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    return parser

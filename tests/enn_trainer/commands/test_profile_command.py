@@ -1,0 +1,194 @@
+"""`enn profile`: where the time goes, for a world of one's own, in processes and without."""
+
+import json
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_trainer import StateManager
+from enn_trainer.cli import run
+from enn_trainer.commands.profile_advice import what_limits
+from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
+from enn_trainer.envs import env_factory
+from entity_env.examples import Xor
+from tests.enn_trainer.one_line import refused
+from tests.enn_trainer.test_train import SMALL
+
+SOURCE = """
+    import time
+    from entity_env.examples import Xor
+
+    class Slow(Xor):
+        def __init__(self, seconds=0.004):
+            super().__init__()
+            self.seconds = seconds
+
+        def act(self, actions):
+            time.sleep(self.seconds)
+            return super().act(actions)
+
+    def make(seconds=0.0):
+        return Slow(seconds)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(SOURCE))
+    return str(path)
+
+
+def profiled(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    path = tmp_path / "profile.json"
+    assert run(["profile", *SMALL, *arguments, "--json", str(path)]) == 0
+    about: dict[str, Any] = json.loads(path.read_text())
+    return about
+
+
+def test_environment_code_is_told_apart_and_all_adds_up(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = profiled(tmp_path, f"env.id={file}:Slow", "--updates", "2")
+    parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
+    assert parts["environment code"] >= 6 * 4 * 4  # 6 environments, 4 steps of 4 ms
+    assert sum(parts.values()) == pytest.approx(about["update_ms"])
+    for name in (
+        "batching, and transfer to the device",
+        "forward while acting",
+        "frames and actions of it",
+        "values of the last frames",
+        "returns and advantages",
+        "gather of minibatches",
+        "forward of minibatches",
+        "backward of minibatches",
+        "optimizer",
+        "logging",
+    ):
+        assert 0 < parts[name] < about["update_ms"]
+    assert about["updates"] == 2
+    assert about["frames"] == 24
+    assert about["frames_per_s"] == pytest.approx(24_000 / about["update_ms"])
+    assert about["peak_mb"] > 50
+    assert about["save_ms"] > 0
+    out = capsys.readouterr().out
+    assert "environment code" in out
+    assert "% of the time is environment code" in out
+    assert "make its act faster" in out
+
+
+def test_workers_tell_what_they_do_while_they_are_waited_for(file: str, tmp_path: Path) -> None:
+    about = profiled(tmp_path, f"env.id={file}:Slow", "rollout.processes=2", "--updates", "2")
+    parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
+    workers = {part["name"]: part["core_ms"] for part in about["in_workers"]}
+    assert "environment code" not in parts
+    assert workers["environment code"] >= 6 * 4 * 4
+    assert workers["frames, actions and messages"] >= 0
+    assert parts["waiting for workers"] >= 3 * 4 * 4 * 0.5
+    assert about["processes"] == 2
+    assert about["workers_peak_mb"] > 10
+    assert sum(parts.values()) == pytest.approx(about["update_ms"])
+
+
+def test_a_world_made_by_a_function_and_one_that_ships_are_measured(
+    file: str, tmp_path: Path
+) -> None:
+    for world in (f"env.id={file}:make", "env.id=Duel"):
+        about = profiled(tmp_path, world, "--updates", "1")
+        (code,) = [part for part in about["parts"] if part["name"] == "environment code"]
+        assert code["wall_ms"] > 0
+
+
+def test_environments_that_do_not_tell_their_time_are_one_part(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
+    measured = profile(manager, env_factory(Xor), seconds=0.0)
+    names = [part.name for part in measured.parts]
+    assert "environments" in names
+    assert not {"environment code", "waiting for workers"} & {*names}
+    assert measured.updates == 1
+
+
+def test_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evals = ["eval.steps=8", "eval.interval=24", "capture_samples=mine.rec"]
+    assert run(["profile", "env.id=Xor", *SMALL, *evals, "--updates", "1"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["env.id=Xorr"], ["env.id", "Xorr", "did you mean Xor?"]),
+        (["optm.lr=1"], ["optm.lr"]),
+        (["--updates", "0"], ["--updates", "positive"]),
+        (["--config", "nowhere.ron"], ["--config", "nowhere.ron"]),
+        (["env.id=Count", 'env.kwargs={"masks": 2}'], ["env.kwargs", "masks", "masked_choices"]),
+        (["env.id=Xor", *SMALL, "--updates", "1", "--json", "no/such.json"], ["no/such.json"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    arguments: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(["profile", *arguments], capsys)
+    for word in expected:
+        assert word in said
+
+
+def a_profile(kind: Kind, **changes: Any) -> Profile:
+    kinds: list[Kind] = ["environment", "waiting", "frames", "acting", "learning", "optimizer"]
+    parts = [Part(k, k, 70.0 if k == kind else 5.0, 70.0 if k == kind else 5.0) for k in kinds]
+    parts.append(Part("rest", "rest", 70.0 if kind == "rest" else 5.0, 5.0))
+    profile = Profile(
+        updates=1,
+        frames=1024,
+        update_ms=100.0,
+        parts=parts,
+        in_workers=[],
+        frames_of_step=512,
+        frames_of_minibatch=1024,
+        processes=1,
+        cores=2,
+        cores_used=1.0,
+        peak_mb=1.0,
+        workers_peak_mb=0.0,
+        gpu_peak_mb=None,
+        save_ms=1.0,
+        saved_every_s=60.0,
+    )
+    return replace(profile, **changes)
+
+
+def workers(world_ms: float, ours_ms: float) -> dict[str, Any]:
+    parts = [Part("a", "environment", 0.0, world_ms), Part("b", "frames", 0.0, ours_ms)]
+    return {"in_workers": parts, "processes": 2}
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (a_profile("environment"), "rollout.processes=2 uses the other cores; make its act"),
+        (a_profile("environment", cores=1), "environment code: make its act faster"),
+        (a_profile("waiting", **workers(10, 10)), "mostly idle"),
+        (a_profile("waiting", **workers(100, 30)), "in environment code: make its act"),
+        (a_profile("waiting", **workers(30, 100)), "fewer entities"),
+        (a_profile("frames"), "rollout.processes=2"),
+        (a_profile("frames", frames_of_step=16), "16 at a time"),
+        (a_profile("acting"), "net.d_model"),
+        (a_profile("acting", frames_of_step=16), "larger rollout.num_envs"),
+        (a_profile("learning"), "net.d_model"),
+        (a_profile("learning", frames_of_minibatch=32), "32 frames at a time"),
+        (a_profile("optimizer"), "larger optim.bs"),
+        (a_profile("rest"), "larger rollouts"),
+    ],
+)
+def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: str) -> None:
+    said = what_limits(measured)
+    assert said.startswith("70% of the time is ")
+    assert expected in said
+    assert "\n" not in said

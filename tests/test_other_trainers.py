@@ -1,0 +1,81 @@
+"""What `benchmarks/other_trainers.py` compares: the same worlds, counted in the same way."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+WORLD = "Foraging-5x5-2p-1f-v3"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
+
+
+def nothing(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    return np.zeros(len(obs), dtype=np.int64)
+
+
+def test_players_of_a_world_are_neighbours_and_end_together(benchmark: Any) -> None:
+    worlds = benchmark("flat_foraging").FlatForaging(WORLD, 6, seed=3)
+    assert (worlds.sides, worlds.num_actions, worlds.obs.shape) == (2, 6, (6, 9))
+    before = worlds.obs
+    steps = 0
+    while not (outcome := worlds.step(nothing(worlds.obs))).ends.any():
+        np.testing.assert_array_equal(outcome.last, before)  # nobody moves
+        steps += 1
+    assert steps == 49  # of 50, after which this world says that it terminated
+    assert outcome.ends.all()
+    assert not outcome.truncated.any()
+    assert not outcome.rewards.any()
+    np.testing.assert_array_equal(outcome.last, before)
+    assert (worlds.obs != before).any()  # other episodes begin
+    assert np.abs(worlds.obs).max() <= 1
+
+
+def test_the_mean_return_is_of_both_players_and_the_same_for_one_seed(benchmark: Any) -> None:
+    flat = benchmark("flat_foraging")
+
+    def at_random(seed: int) -> float:
+        rng = np.random.default_rng(0)
+        worlds = flat.FlatForaging(WORLD, 16, seed)
+        result: float = flat.mean_return(worlds, lambda obs: rng.integers(6, size=len(obs)), 2)
+        return result
+
+    assert flat.mean_return(flat.FlatForaging(WORLD, 4, seed=1), nothing, 1) == 0
+    assert 0 < at_random(1) == at_random(1) <= 1
+
+
+def test_the_short_ppo_learns(benchmark: Any) -> None:
+    flat, ppo = benchmark("flat_foraging"), benchmark("mlp_ppo")
+    settings = ppo.Settings(32, 512, 4, 0.002, 0.97, 0.95, 0.2, 0.02, 0.5, 0.5)
+    learner = ppo.MlpPPO(flat.FlatForaging(WORLD, 64, seed=1), 32, settings, seed=1)
+
+    def result() -> float:
+        worlds = flat.FlatForaging(WORLD, 64, seed=10_000)
+        mean: float = flat.mean_return(worlds, learner.choose, 2)
+        return mean
+
+    before = result()
+    assert sum(learner.update() for _ in range(16)) == 16 * 32 * 64
+    assert before < 0.6
+    assert result() > before + 0.2
+
+
+def test_without_the_other_project_its_row_is_left_out(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = benchmark("other_trainers")
+    run = {"parameters": 5, "frames_per_s": 9.0, "reached": None, "result": 0.25}
+    monkeypatch.setattr(other, "run_apart", lambda *_: run)
+    monkeypatch.setattr("sys.argv", ["other_trainers.py", "--sb3", "/bin/false", "--seeds", "1"])
+    other.main()
+    out = capsys.readouterr().out
+    assert "stable-baselines3 is left out: /bin/false cannot import it" in out
+    assert "| enn-trainer | 5 | 9 (9-9) | not (0.25) | not (0.25) |" in out
