@@ -27,7 +27,7 @@ from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.relpos_encoding import RelposEncoding
-from rogue_net.transformer import Transformer, init_linear
+from rogue_net.transformer import COMPILED_WIDTH, Transformer, init_linear
 from rogue_net.translate import TranslationConfig
 from rogue_net.value_bins import ValueBinsConfig, expected_values
 
@@ -49,6 +49,9 @@ class RogueNetConfig:
         relpos_encoding: Relative positional encoding settings.
         d_qk: Dimension of keys and queries in select-entity action heads.
         translation: Settings for transforming all position features to be centered on one entity.
+        precision: In what the layers between embedding and heads compute; weights, and all that is
+            said, are float32 either way. "bfloat16" is faster where the processor has it, for
+            d_model above 64: smaller networks are compiled for the CPU in float32.
     """
 
     embd_pdrop: float = 0.0
@@ -61,6 +64,7 @@ class RogueNetConfig:
     relpos_encoding: Optional[RelposEncodingConfig] = None
     d_qk: int = 16
     translation: Optional[TranslationConfig] = None
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         problems = [
@@ -81,6 +85,8 @@ class RogueNetConfig:
             problems.append(
                 f'pooling: expected None, "mean", "max" or "meanmax", got {self.pooling!r}'
             )
+        if self.precision not in ("float32", "bfloat16"):
+            problems.append(f'precision: expected "float32" or "bfloat16", got {self.precision!r}')
         if self.pooling is not None and self.relpos_encoding is not None:
             problems.append(
                 "relpos_encoding: expected pooling=None, as it takes the place of the attention "
@@ -236,6 +242,15 @@ class RogueNet(nn.Module):
             (P, d_model) in padded rows, and their layout.
         """
         is_packed = weights is None and self._is_compiled(batch)
+        if self.config.precision == "float32" or self._is_faster_in_float32(is_packed):
+            return self._embed(batch, weights, is_packed)
+        device = batch.features[self.embedding.types[0]].values.device
+        with torch.autocast(device.type, torch.bfloat16):
+            return self._embed(batch, weights, is_packed)
+
+    def _embed(
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None, is_packed: bool
+    ) -> tuple[Tensor, Layout]:
         layout = layout_of(batch, self.embedding.types, self.relpos is not None, is_packed)
         inputs = self.embedding.inputs(batch)
         visible = None
@@ -260,6 +275,9 @@ class RogueNet(nn.Module):
         with torch.autocast(layout.row_of_entity.device.type, enabled=False):
             x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
+
+    def _is_faster_in_float32(self, is_packed: bool) -> bool:
+        return is_packed and self.config.d_model <= COMPILED_WIDTH
 
     def _is_compiled(self, batch: EntityBatch) -> bool:
         """Whether the compiled attention can do what is asked for."""

@@ -15,7 +15,7 @@ from enn_trainer.ppo_config import PPOConfig
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from rogue_net.rogue_net import RogueNetConfig
 
-_FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop")
+_FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
 # Names of the world. Where they make another function, the report says so.
 _NAMES = (*_FEATURES, "exclude_entities", "reference_entity")
@@ -95,7 +95,8 @@ def refuse_other_network(old: TrainConfig, new: TrainConfig, parts: Collection[s
         problems.append(_changed("vf_net", old.vf_net, new.vf_net))
     if problems:
         raise CheckpointError(
-            f"{'; '.join(problems)}; of a network, only names, dropout and n_layer can change"
+            f"{'; '.join(problems)}; of a network, only names, dropout, precision and n_layer can "
+            "change"
         )
 
 

@@ -15,7 +15,9 @@ FIXED = {
     "optim.name": "the moments are those of this optimizer",
     "optim.kwargs": "the moments are those of this optimizer",
 }
-"""What a run keeps: why, by fields or sections."""
+"""What a run keeps: why, by fields or sections, but for what `ROUNDING` names."""
+
+ROUNDING = ("net.precision", "vf_net.precision")
 
 FREE = {
     **dict.fromkeys(
@@ -79,13 +81,13 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
 
 def fixed(found: list[Change]) -> list[Change]:
     """The changes that a run which continues cannot make."""
-    return [change for change in found if _is_among(change.path, FIXED)]
+    return [c for c in found if _is_among(c.path, FIXED) and c.path not in ROUNDING]
 
 
 def worth_a_line(found: list[Change]) -> list[Change]:
     """The changes that a run which continues makes, and learns or measures otherwise by."""
     settled = {**FIXED, **FREE}
-    return [change for change in found if not _is_among(change.path, settled)]
+    return [c for c in found if not _is_among(c.path, settled) or c.path in ROUNDING]
 
 
 def shown(value: Any) -> str:

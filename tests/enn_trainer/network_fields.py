@@ -111,6 +111,7 @@ NETWORK_CASES: dict[str, Callable[[], None]] = {
     "RogueNetConfig.translation": net(
         translation=TranslationConfig(reference_entity="Unit", position_features=["x"])
     ),
+    "RogueNetConfig.precision": answers_otherwise({"d_model": 128}, {"precision": "bfloat16"}),
     # RelposEncodingConfig
     "RelposEncodingConfig.extent": relpos({"extent": [1, 3]}),
     "RelposEncodingConfig.position_features": relpos({"position_features": ["y", "x"]}),

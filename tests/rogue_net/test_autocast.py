@@ -7,6 +7,7 @@ import torch
 
 from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.embedding import module_key
+from rogue_net.native import AVAILABLE
 from rogue_net.ragged import EntityBatch
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_obs, frame, policy_loss
 
@@ -89,3 +90,29 @@ def test_heads_are_not_cast() -> None:
     for name, expected in full.log_probs.items():
         torch.testing.assert_close(half.log_probs[name], expected, rtol=0, atol=0)
     torch.testing.assert_close(half.values, full.values, rtol=0, atol=0)
+
+
+def test_precision_of_the_configuration_is_autocast_of_the_layers() -> None:
+    net, batch = decided_net({}), some_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = net(batch)
+    full = net(batch)
+    net.config.precision = "bfloat16"
+    got: NetOutput = net(batch)
+    assert not torch.equal(got.values["value"], full.values["value"])
+    torch.testing.assert_close(got.values, expected.values, rtol=0, atol=0)
+    torch.testing.assert_close(got.log_probs, expected.log_probs, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")
+def test_what_is_compiled_stays_in_full_precision() -> None:
+    net = RogueNet(RogueNetConfig(d_model=32), SPACE, ACTIONS, {"value": 1})
+    batch = some_batch()
+    full = net(batch)
+    net.config.precision = "bfloat16"
+    torch.testing.assert_close(net(batch).log_probs, full.log_probs, rtol=0, atol=0)
+
+
+def test_another_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match='precision: expected "float32" or "bfloat16", got'):
+        RogueNetConfig(precision="float16")  # type: ignore[arg-type]
