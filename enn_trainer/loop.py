@@ -21,6 +21,7 @@ from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.malloc import keep_freed_memory
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.annealing import Rates
@@ -130,6 +131,7 @@ class Trainer:
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
+            keep_freed_memory()  # before there are lanes, so that they share it
             self._lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self._callbacks.load_states(self.state.memory, self.manager.say)
