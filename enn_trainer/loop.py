@@ -20,20 +20,23 @@ from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
+from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.malloc import keep_freed_memory
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.annealing import Rates
-from enn_trainer.ppo.optimize import Sums, optimize
+from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.ppo.snapshot import Snapshot
+from enn_trainer.ppo.sums import Sums
+from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
-from enn_trainer.threads import torch_threads
 from enn_trainer.tracking.spans import Spans
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -126,10 +129,12 @@ class Trainer:
         self._is_save_wished = False
         self._is_given_up = False
         self._has_failed = False
-        with ExitStack() as stack, _settings(self.config):
+        with ExitStack() as stack, _settings(self.config, ONE_LANE):
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
+            keep_freed_memory()  # before there are lanes, so that they share it
+            self._lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self._callbacks.load_states(self.state.memory, self.manager.say)
             stack.enter_context(self.manager.asking_before_saves(self._save_callbacks))
@@ -139,6 +144,7 @@ class Trainer:
                 create_opponent or default_opponent,
                 self.state,
                 self._device,
+                self._lanes,
             )
             self._demonstrations = open_bc(self.config, self.state, self._device)
             prepare_captures(self.manager, create_envs)
@@ -353,8 +359,7 @@ class Trainer:
             seed=derive_seed(self.config.seed, "act"),
             first_frame=self.state.step,
             device=self._device,
-            check=self._interrupts.check,
-            spans=self._run.spans,
+            work=self._work(),
         )
 
     def _optimize(self, rollout: Rollout, estimate: Estimate, rates: Rates) -> dict[str, float]:
@@ -370,13 +375,15 @@ class Trainer:
             seed=derive_seed(config.seed, "minibatches", state.step),
             ent_tunings=state.ent_tunings,
             vf_optimizer=state.vf_optimizer,
-            add_bc_gradient=bc_of_update(
-                state.agent, self._demonstrations, config, state.step, check=self._interrupts.check
-            ),
-            check=self._interrupts.check,
             after_minibatch=self._tell_minibatch,
-            spans=self._run.spans,
+            add_bc_gradient=bc_of_update(
+                state.agent, self._demonstrations, config, state.step, self._work()
+            ),
+            work=self._work(),
         )
+
+    def _work(self) -> Work:
+        return Work(self._lanes, self._interrupts.check, self._run.spans)
 
     def _evaluate(self) -> dict[str, float]:
         """Measure the agent; nothing if this is cut short."""
@@ -481,17 +488,16 @@ class Trainer:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Time counts."""
-        with _settings(self.config):
+        with _settings(self.config, self._lanes):
             self._run.start_clock()
             yield
 
 
 @contextmanager
-def _settings(config: TrainConfig) -> Iterator[None]:
+def _settings(config: TrainConfig, lanes: Lanes) -> Iterator[None]:
     """What holds while a run is at work."""
-    nets = [net for net in (config.net, config.vf_net) if net is not None]
     with (
-        torch_threads(max(net.d_model for net in nets)),
+        lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),
         global_randomness_kept(),
     ):

@@ -6,6 +6,7 @@ the device.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,17 @@ class RaggedTensor:
     values: Tensor
     lengths: Lengths
 
+    @cached_property
+    def starts(self) -> Lengths:
+        """(frames,) int64, where the rows of each frame begin."""
+        return exclusive_cumsum(self.lengths)
+
+    @cached_property
+    def rows_of_each(self) -> int | None:
+        """The number of rows of each frame, if it is the same for all of them."""
+        first = int(self.lengths[0]) if len(self.lengths) else 0
+        return first if (self.lengths == first).all() else None
+
     @staticmethod
     def of(ragged: Ragged, device: torch.device) -> "RaggedTensor":
         """A copy of the rows on a device: environments may reuse their arrays."""
@@ -49,11 +61,19 @@ class RaggedTensor:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "RaggedTensor":
         """The given frames, in the given order."""
+        lengths, n = self.lengths[frames], self.rows_of_each
+        if n:  # whole frames are copied, instead of row by row
+            of_frames = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
+            index = to_device(frames, self.values.device)
+            return RaggedTensor(of_frames.index_select(0, index).flatten(0, 1), lengths)
+        rows = to_device(row_indices(self.starts[frames], lengths), self.values.device)
+        return RaggedTensor(self.values.index_select(0, rows), lengths)
+
+    def slice(self, frames: slice) -> "RaggedTensor":
+        """Consecutive frames, whose rows are a view."""
         lengths = self.lengths[frames]
-        rows = row_indices(exclusive_cumsum(self.lengths)[frames], lengths)
-        return RaggedTensor(
-            self.values.index_select(0, to_device(rows, self.values.device)), lengths
-        )
+        start = int(self.starts[frames.start]) if len(lengths) else 0
+        return RaggedTensor(self.values[start : start + int(lengths.sum())], lengths)
 
     def frame_of_row(self) -> npt.NDArray[np.int64]:
         """(rows,) int64, which frame each row belongs to."""
@@ -103,6 +123,14 @@ class ActionBatch:
             self.actors.take(frames),
             None if self.mask is None else self.mask.take(frames),
             None if self.actees is None else self.actees.take(frames),
+        )
+
+    def slice(self, frames: slice) -> "ActionBatch":
+        """Consecutive frames, whose rows are views."""
+        return ActionBatch(
+            self.actors.slice(frames),
+            None if self.mask is None else self.mask.slice(frames),
+            None if self.actees is None else self.actees.slice(frames),
         )
 
 
@@ -171,6 +199,16 @@ class EntityBatch:
             {name: rows.take(frames) for name, rows in self.visible.items()},
             {name: action.take(frames) for name, action in self.actions.items()},
             len(frames),
+            None if self.keys is None else self.keys[frames],
+        )
+
+    def slice(self, frames: slice) -> "EntityBatch":
+        """Consecutive frames, whose rows are views."""
+        return EntityBatch(
+            {name: rows.slice(frames) for name, rows in self.features.items()},
+            {name: rows.slice(frames) for name, rows in self.visible.items()},
+            {name: action.slice(frames) for name, action in self.actions.items()},
+            len(range(self.num_frames)[frames]),
             None if self.keys is None else self.keys[frames],
         )
 

@@ -24,8 +24,11 @@ from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.imitation_config import BCConfig
+from enn_trainer.lanes import can_be_cut
 from enn_trainer.optimizer_config import OptimizerConfig
-from enn_trainer.ppo.optimize import microbatches
+from enn_trainer.ppo.gradients import add_gradients
+from enn_trainer.ppo.minibatches import pieces
+from enn_trainer.ppo.work import PLAIN, Work
 from enn_trainer.state import State
 from entity_env.seeding import derive_seed, mix
 
@@ -82,7 +85,7 @@ def bc_of_update(
     shown: Demonstrations | None,
     config: TrainConfig,
     step: int,
-    check: Callable[[], None] = lambda: None,
+    work: Work = PLAIN,
 ) -> AddGradient | None:
     """What the update that begins at `step` learns from recorded frames; None for nothing.
 
@@ -91,13 +94,13 @@ def bc_of_update(
         shown: the frames to draw from, each of them with actors; None for nothing.
         config: of the run.
         step: frames of the run before this update.
-        check: called before each forward pass; what it raises ends the update.
+        work: how this is done.
     """
     bc = config.bc
     if shown is None or bc is None or bc.coef == 0:
         return None
     seed = derive_seed(config.seed, "bc", step)
-    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, check=check)
+    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, work=work)
 
 
 def add_bc_gradient(
@@ -107,7 +110,7 @@ def add_bc_gradient(
     optim: OptimizerConfig,
     seed: int,
     step: int,
-    check: Callable[[], None] = lambda: None,
+    work: Work = PLAIN,
 ) -> Tensor:
     """Add coef times the gradient of the loss of some recorded frames.
 
@@ -118,7 +121,7 @@ def add_bc_gradient(
         optim: the sizes of forward and backward passes.
         seed: of the update.
         step: of the optimizer in it.
-        check: called before each forward pass.
+        work: how this is done.
 
     Returns:
         () float, the mean of the loss over the actors.
@@ -128,16 +131,19 @@ def add_bc_gradient(
     drawn = shown.take(frames)
     keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
     num_actors = int(drawn.num_actors().sum())
-    total = drawn.returns.new_zeros(())
-    for piece in microbatches(drawn.num_entities(), optim.micro_bs, optim.max_entities):
-        check()
-        part = drawn.take(np.arange(len(drawn))[piece])
+    told: list[Tensor] = []
+
+    def loss_of(piece: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        work.check()
+        part = drawn.take(piece)
         chosen = {name: rows.values for name, rows in part.actions.items()}
         out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
         mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
-        (bc.coef * mean).backward()  # type: ignore[no-untyped-call]
-        total = total + mean.detach()
-    return total
+        return bc.coef * mean, mean.detach()
+
+    cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, can_be_cut(agent))
+    add_gradients(agent, [partial(loss_of, piece) for piece in cut], told.append, work.lanes)
+    return sum(told, start=drawn.returns.new_zeros(()))
 
 
 def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> npt.NDArray[np.int64]:

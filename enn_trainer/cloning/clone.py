@@ -21,10 +21,10 @@ from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_rec
 from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
 from enn_trainer.errors import ConfigError
 from enn_trainer.interrupt import Interrupts
+from enn_trainer.lanes import Lanes
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.state import State, init_train_state
-from enn_trainer.threads import torch_threads
 from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed
 
@@ -95,19 +95,19 @@ def clone(
     if run_dir is not None:
         refuse_used(run_dir)
     with ExitStack() as stack:
-        widths = [net.d_model for net in (config.net, config.vf_net) if net is not None]
-        stack.enter_context(torch_threads(max(widths)))
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
         files = open_recordings(paths)
         state = _fresh_state(config, next(iter(files.values())), agent)
         device = choose_device(config.cuda)
         state.to(device)
+        lanes = stack.enter_context(Lanes.of(state.agent))
+        stack.enter_context(lanes.at_work())
         train, test = _read(config, files, state, device, say)
         if run_dir is not None:
             stack.enter_context(new_run(run_dir, say))
         interrupts = stack.enter_context(Interrupts())  # reading alone leaves nothing to save
         _take_input_stats(state.agent, train)
-        cloning = Cloning(config, state, train, test, say, interrupts.is_requested)
+        cloning = Cloning(config, state, train, test, say, interrupts.is_requested, lanes)
         cloning.run()
         saved = None
         if run_dir is not None:

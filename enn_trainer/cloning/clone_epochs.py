@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_score import CloneLoss, CloneScore, loss_of, value_scale
 from enn_trainer.cloning.demonstrations import Demonstrations
 from enn_trainer.errors import NotFiniteError
+from enn_trainer.lanes import ONE_LANE, Lanes, can_be_cut
+from enn_trainer.ppo.gradients import add_gradients
+from enn_trainer.ppo.minibatches import Frames, minibatches, pieces
 from enn_trainer.ppo.not_finite import refuse_not_finite, refuse_not_finite_weights
-from enn_trainer.ppo.optimize import microbatches, minibatches
 from enn_trainer.ppo.optimizers import begin_update, clipped_step, make_optimizers
 from enn_trainer.state import State
 from enn_trainer.tracking.progress import format_duration
@@ -24,6 +27,10 @@ from entity_env.seeding import derive_seed, mix
 
 SAY_EVERY_S = 10.0
 """Within an epoch that takes longer than this, lines tell how far it is."""
+
+
+class _Stopped(Exception):  # noqa: N818 (no error: it was asked to stop)
+    pass
 
 
 class Cloning:
@@ -41,6 +48,7 @@ class Cloning:
         test: what to find the best weights with; None to keep the last ones.
         say: is told how it goes, line by line.
         asked_to_stop: asked before each forward pass.
+        lanes: compute forward passes.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Cloning:
         test: Demonstrations | None,
         say: Callable[[str], None],
         asked_to_stop: Callable[[], bool],
+        lanes: Lanes = ONE_LANE,
     ) -> None:
         self.config = config
         self.state = state
@@ -58,6 +67,7 @@ class Cloning:
         self.test = test
         self.say = say
         self.asked_to_stop = asked_to_stop
+        self.lanes = lanes
         self.epochs = 0
         self.trained: CloneScore | None = None
         self.best: CloneScore | None = None
@@ -102,7 +112,8 @@ class Cloning:
         """Every frame once; False if it was cut short."""
         config, total = self.config, CloneScore()
         seed = derive_seed(config.seed, "clone", self.epochs)
-        self.state.agent.train()
+        agent: nn.Module = self.state.agent
+        agent.train()
         batches = minibatches(len(self.train), config.clone.bs, 1, seed)
         for number, frames in enumerate(batches, start=1):
             self._begin_step()
@@ -111,16 +122,16 @@ class Cloning:
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
             num_actors = int(drawn.num_actors().sum())
             num_returns = int((~drawn.returns.isnan()).sum())
-            mean = drawn.returns.new_zeros(())
-            for part in self._parts(drawn):
-                if self.asked_to_stop():
-                    return False
-                of_part = self._loss_of(part)
-                loss = of_part.mean(config.clone.value_coef, num_actors, num_returns)
-                if loss.requires_grad:  # frames without actors or returns have nothing to say
-                    loss.backward()  # type: ignore[no-untyped-call]
-                mean += loss.detach()
-                total += of_part.score
+            told: list[tuple[Tensor, CloneScore]] = []
+            loss_of = partial(self._loss_of_piece, drawn, num_actors, num_returns)
+            try:
+                losses = [partial(loss_of, piece) for piece in self._pieces(drawn)]
+                add_gradients(agent, losses, told.append, self.lanes)
+            except _Stopped:
+                return False
+            for _, score in told:
+                total += score
+            mean = sum((loss for loss, _ in told), start=drawn.returns.new_zeros(()))
             self._step(mean, f"epoch {self.epochs + 1}, batch {number} of {self._batches}")
             self._say_batch(number)
         self.trained = total
@@ -153,11 +164,25 @@ class Cloning:
         loss = self.config.clone.loss
         return loss_of(self.state.agent, shown, loss, self._ppo, self._value_scale)
 
-    def _parts(self, shown: Demonstrations) -> list[Demonstrations]:
-        """Frames in as many pieces as the limits of a forward pass ask for."""
-        optim, frames = self.config.optim, np.arange(len(shown))
-        pieces = [*microbatches(shown.num_entities(), optim.micro_bs, optim.max_entities)]
-        return [shown] if len(pieces) == 1 else [shown.take(frames[piece]) for piece in pieces]
+    def _loss_of_piece(
+        self, shown: Demonstrations, num_actors: int, num_returns: int, piece: Frames
+    ) -> tuple[Tensor | None, tuple[Tensor, CloneScore]]:
+        """What some of the frames add to the mean over all of them."""
+        if self.asked_to_stop():
+            raise _Stopped
+        of_piece = self._loss_of(shown.take(piece))
+        loss = of_piece.mean(self.config.clone.value_coef, num_actors, num_returns)
+        # Frames without actors or returns have nothing to say.
+        return loss if loss.requires_grad else None, (loss.detach(), of_piece.score)
+
+    def _score_of_piece(self, shown: Demonstrations, piece: Frames) -> CloneScore:
+        if self.asked_to_stop():
+            raise _Stopped
+        return self._loss_of(shown.take(piece)).score
+
+    def _pieces(self, shown: Demonstrations) -> list[Frames]:
+        optim, in_lanes = self.config.optim, can_be_cut(self.state.agent)
+        return pieces(shown.num_entities(), optim.micro_bs, optim.max_entities, in_lanes)
 
     @torch.no_grad()
     def _score(self, shown: Demonstrations) -> CloneScore | None:
@@ -167,10 +192,15 @@ class Cloning:
         total, bs = CloneScore(), self.config.clone.bs
         for start in range(0, len(shown), bs):
             frames = np.arange(start, min(start + bs, len(shown)))
-            for part in self._parts(shown.take(frames)):
-                if self.asked_to_stop():
-                    return None
-                total += self._loss_of(part).score
+            some = shown.take(frames)
+            scores: list[CloneScore] = []
+            try:
+                tasks = [partial(self._score_of_piece, some, piece) for piece in self._pieces(some)]
+                self.lanes.run(tasks, scores.append)
+            except _Stopped:
+                return None
+            for score in scores:
+                total += score
         loss = total.mean_loss(self.config.clone.value_coef)
         if not math.isfinite(loss):
             raise NotFiniteError(

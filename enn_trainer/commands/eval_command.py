@@ -32,7 +32,7 @@ from enn_trainer.evaluation.eval_envs import differences
 from enn_trainer.evaluation.eval_film import require_writer
 from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, evaluate
 from enn_trainer.evaluation.opponents import create_opponent
-from enn_trainer.threads import torch_threads
+from enn_trainer.lanes import Lanes
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -94,9 +94,16 @@ def _measure(options: argparse.Namespace) -> int:
     if film is not None:
         check_pictures(config, envs_by_id, saved)
     try:
-        with torch_threads(saved.config.net.d_model), EvalProgress() as progress:
+        with Lanes.of(saved.agent) as lanes, lanes.at_work(), EvalProgress() as progress:
             results = evaluate(
-                config, envs_by_id, saved, opponents, device, watch=progress.watch, film=film
+                config,
+                envs_by_id,
+                saved,
+                opponents,
+                device,
+                watch=progress.watch,
+                film=film,
+                lanes=lanes,
             )
     except (ConfigError, CheckpointError, EntityEnvError):
         raise

@@ -30,6 +30,7 @@ from enn_trainer.evaluation.eval_metrics import (
 from enn_trainer.evaluation.opponents import CreateOpponent, RandomAgent
 from enn_trainer.evaluation.play_episodes import Seats, play
 from enn_trainer.evaluation.video import FilmedEnvs
+from enn_trainer.lanes import ONE_LANE, Lanes
 from entity_env.seeding import derive_seed
 from entity_env.vec_env import VecEnv
 from rogue_net.wiring import Wired
@@ -85,6 +86,7 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     watch: Watch = lambda suite, share: None,
     film: Path | None = None,
+    lanes: Lanes = ONE_LANE,
 ) -> dict[str, SuiteResult]:
     """Play what `eval` asks for: `steps` steps or `episodes` whole episodes, in each suite.
 
@@ -105,6 +107,7 @@ def evaluate(
         film: a file for a video; by default, with `eval.capture_videos`, one in the run's folder.
             Suites with names add theirs to it. Where pictures cannot be taken or written, the
             result says so and has no film.
+        lanes: the forward passes are computed in these.
 
     Returns:
         The results by the names of the suites, the unnamed one under "".
@@ -122,7 +125,7 @@ def evaluate(
         if stop():
             break
         opponent = None if suite.opponent is None else opponents[suite.opponent]
-        played = _Suite(config, name, suite, state, opponent)
+        played = _Suite(config, name, suite, state, opponent, lanes)
         with global_randomness_kept(), acting(state.agent, opponent):
             path = None if film is None else film_of_suite(film, name)
             results[name] = played.result(create_envs, device, stop, watch, path)
@@ -137,6 +140,7 @@ class _Suite(NamedTuple):
     settings: EvalConfig
     state: Trained
     opponent: PPOAgent | None
+    lanes: Lanes
 
     def result(
         self,
@@ -173,7 +177,7 @@ class _Suite(NamedTuple):
 
             seed = self.config.seed if suite.seed is None else suite.seed
             seed = derive_seed(seed, "eval")
-            play(envs, seats, steps, seed, device, is_over, state.step, state.obs_space)
+            play(envs, seats, steps, seed, device, is_over, state.step, state.obs_space, self.lanes)
         problem = None if filmed is None else filmed.problem
         return SuiteResult(
             statistics.measured(),

@@ -15,6 +15,7 @@ from enn_trainer.evaluation.evaluate import (
     evaluate,
 )
 from enn_trainer.evaluation.opponents import CreateOpponent
+from enn_trainer.lanes import Lanes
 from enn_trainer.state import State
 
 
@@ -27,6 +28,7 @@ class Evaluator:
         create_opponent: makes opponents.
         state: of the run, with the agent.
         device: where they play.
+        lanes: compute what they say.
 
     Raises:
         ConfigError: there is no such opponent, or nothing can be filmed.
@@ -39,12 +41,14 @@ class Evaluator:
         create_opponent: CreateOpponent,
         state: State,
         device: torch.device,
+        lanes: Lanes,
     ) -> None:
         self._config = config
         self._create_envs = create_envs
         self._create_opponent = create_opponent
         self._state = state
         self._device = device
+        self._lanes = lanes
         self._opponents = create_opponents(config, create_opponent, state, device)
         check_videos(config, create_envs, state)
 
@@ -58,10 +62,13 @@ class Evaluator:
             self._device,
             stop,
             watch,
+            lanes=self._lanes,
         )
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
         """The suites of other settings."""
         config = replace(self._config, eval=settings)
         opponents = create_opponents(config, self._create_opponent, self._state, self._device)
-        return evaluate(config, self._create_envs, self._state, opponents, self._device)
+        return evaluate(
+            config, self._create_envs, self._state, opponents, self._device, lanes=self._lanes
+        )

@@ -1,16 +1,17 @@
 """Letting agents play, each in its environments."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.acting import choose, joined
+from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
+from enn_trainer.lanes import ONE_LANE, Lanes
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
@@ -41,6 +42,7 @@ def play(
     stop: Callable[[], bool] = lambda: False,
     run_step: int = 0,
     obs_space: ObsSpace | None = None,
+    lanes: Lanes = ONE_LANE,
 ) -> Mapping[str, Metric]:
     """Let agents play for some steps, each in its environments.
 
@@ -54,6 +56,7 @@ def play(
         run_step: the step of the run, for a recording.
         obs_space: what the agents see, in the order in which they know it; by default that of the
             environments.
+        lanes: what they say is computed in these.
 
     Returns:
         The metrics of all steps.
@@ -66,12 +69,14 @@ def play(
         if stop():
             break
         batch = EntityBatch.of(obs, device)
-        obs = act(envs, obs_space, answer_of_all(seats, batch, seed, t), batch, run_step)
+        obs = act(envs, obs_space, answer_of_all(seats, batch, seed, t, lanes), batch, run_step)
         add_metrics(metrics, obs.metrics)
     return metrics
 
 
-def answer_of_all(seats: Sequence[Seats], batch: EntityBatch, seed: int, t: int) -> NetOutput:
+def answer_of_all(
+    seats: Sequence[Seats], batch: EntityBatch, seed: int, t: int, lanes: Lanes = ONE_LANE
+) -> NetOutput:
     """What every agent says about its frames, put together in the order of the frames.
 
     Args:
@@ -79,46 +84,31 @@ def answer_of_all(seats: Sequence[Seats], batch: EntityBatch, seed: int, t: int)
         batch: all frames.
         seed: of the choices.
         t: how many steps were taken before.
+        lanes: what is said is computed in these.
     """
     taken = [seat for seat in seats if len(seat.frames)]
     outs, batches = [], []
     for agent, frames, deterministic in taken:
         theirs = batch.take(frames)
         batches.append(theirs)
-        draws = None if deterministic else draw_uniforms(theirs.actions, seed, frames, t)
-        outs.append(agent(theirs, uniforms=draws))
+        outs.append(choose(agent, theirs, frames, t, None if deterministic else seed, lanes))
     if len(outs) == 1:
         return outs[0]
+    together = joined(outs)
     order = np.argsort(np.concatenate([seat.frames for seat in taken]))
     lengths = {
         name: np.concatenate([b.actions[name].actors.lengths for b in batches])
         for name in batch.actions
     }
 
-    def of_actors(said: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        return {
-            name: RaggedTensor(_cat([s[name] for s in said]), n).take(order).values
-            for name, n in lengths.items()
-        }
+    def in_order(said: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: RaggedTensor(said[name], n).take(order).values for name, n in lengths.items()}
 
-    values = torch.cat([out.values["value"] for out in outs])
+    value = together.values["value"]
     return NetOutput(
-        actions=of_actors([out.actions for out in outs]),
-        logprobs=of_actors([out.logprobs for out in outs]),
-        entropies=of_actors([out.entropies for out in outs]),
-        log_probs=of_actors([out.log_probs for out in outs]),
-        values={"value": values.index_select(0, to_device(order, values.device))},
-    )
-
-
-def _cat(pieces: Sequence[Tensor]) -> Tensor:
-    """Rows one piece after the other, the narrower ones made wider by what is not possible."""
-    if pieces[0].dim() == 1:
-        return torch.cat(list(pieces))
-    widest = max(piece.shape[1] for piece in pieces)
-    return torch.cat(
-        [
-            nn.functional.pad(piece, (0, widest - piece.shape[1]), value=-math.inf)
-            for piece in pieces
-        ]
+        actions=in_order(together.actions),
+        logprobs=in_order(together.logprobs),
+        entropies=in_order(together.entropies),
+        log_probs=in_order(together.log_probs),
+        values={"value": value.index_select(0, to_device(order, value.device))},
     )

@@ -1,6 +1,6 @@
 """Collecting frames: let the agent act in many environments for some steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.acting import choose, values_of
+from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
-from enn_trainer.tracking.spans import OFF, Spans
+from enn_trainer.ppo.work import PLAIN, Work
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor
@@ -67,8 +68,7 @@ def collect(
     seed: int,
     first_frame: int,
     device: torch.device,
-    check: Callable[[], None] = lambda: None,
-    spans: Spans = OFF,
+    work: Work = PLAIN,
 ) -> Rollout:
     """Act for `steps` steps in every environment.
 
@@ -81,8 +81,7 @@ def collect(
         seed: of the random choices.
         first_frame: how many frames the run had before; the choices depend on it.
         device: where the frames are kept.
-        check: called before each step; what it raises ends the rollout.
-        spans: measures the parts.
+        work: how this is done.
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
@@ -90,13 +89,13 @@ def collect(
     rewards, terminated, truncated = [], [], []
     metrics: dict[str, Metric] = {}
     for t in range(steps):
-        check()
-        with spans.span("batch"):
+        work.check()
+        with work.spans.span("batch"):
             batch = EntityBatch.of(obs, device)
         frame = first_frame + t * num_envs
-        with spans.span("act"):
-            out = agent(batch, uniforms=draw_uniforms(batch.actions, seed, env, frame))
-        with spans.span("env"):
+        with work.spans.span("act"):
+            out = choose(agent, batch, env, frame, seed, work.lanes)
+        with work.spans.span("env"):
             obs = act(envs, obs_space, out, batch, frame)
         batches.append(batch)
         outputs.append(out)
@@ -106,11 +105,11 @@ def collect(
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
         add_metrics(metrics, obs.metrics)
-    with spans.span("values"):
-        last_values = agent.values(EntityBatch.of(obs, device))["value"].flatten()
+    with work.spans.span("values"):
+        last_values = values_of(agent, EntityBatch.of(obs, device), work.lanes)
         final_values = torch.zeros(0, device=device)
         if finals:
-            final_values = agent.values(EntityBatch.cat(finals))["value"].flatten()
+            final_values = values_of(agent, EntityBatch.cat(finals), work.lanes)
     batch = EntityBatch.cat(batches)
     lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
 

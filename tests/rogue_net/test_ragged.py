@@ -1,6 +1,7 @@
 """Joining and picking frames against loops that look at one frame at a time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,33 @@ def test_taken_frames_are_those_asked_for(columns: tuple[int, ...], data: st.Dat
     assert taken.lengths.dtype == np.int64
 
 
+@pytest.mark.parametrize("columns", [(), (0,), (2,)])
+@given(num_rows=st.integers(0, 3), data=st.data())
+def test_frames_of_one_length_are_taken_whole(
+    columns: tuple[int, ...], num_rows: int, data: st.DataObject
+) -> None:
+    rows = RaggedTensor(
+        torch.arange(5 * num_rows * int(np.prod(columns))).reshape(5 * num_rows, *columns),
+        np.full(5, num_rows),
+    )
+    frames = data.draw(picks(5))
+    taken = rows.take(indices(frames))
+    assert split(taken) == [split(rows)[i] for i in frames]
+    assert taken.values.shape == (num_rows * len(frames), *columns)
+
+
+@settings(max_examples=25)
+@given(rows=ragged_tensors(), data=st.data())
+def test_consecutive_frames_are_views(rows: RaggedTensor, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(rows.lengths)))
+    stop = data.draw(st.integers(start, len(rows.lengths)))
+    some = rows.slice(slice(start, stop))
+    assert split(some) == split(rows)[start:stop]
+    if len(some.values):
+        first = int(rows.lengths[:start].sum())
+        assert some.values.data_ptr() == rows.values[first:].data_ptr(), "nothing is copied"
+
+
 @settings(max_examples=25)
 @given(st.lists(ragged_tensors(), min_size=1, max_size=4))
 def test_joined_frames_are_those_of_the_pieces(pieces: list[RaggedTensor]) -> None:
@@ -121,6 +149,12 @@ def test_batch_of_picked_frames_has_all_that_belongs_to_them(
     assert taken.num_frames == len(frames)
     assert described(taken, world.action_space) == [frames_before[i] for i in frames]
     assert described(batch, world.action_space) == frames_before
+    start = data.draw(st.integers(0, batch.num_frames))
+    stop = data.draw(st.integers(start, batch.num_frames))
+    some = replace(batch, keys=np.arange(batch.num_frames)).slice(slice(start, stop))
+    assert described(some, world.action_space) == frames_before[start:stop]
+    assert some.keys is not None
+    assert some.keys.tolist() == list(range(start, stop))
 
 
 @settings(max_examples=15)

@@ -23,6 +23,7 @@ from enn_trainer.cloning.bc_term import add_bc_gradient, bc_of_update, drawn_fra
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings, with_actors
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.interrupt import UpdateAbandoned
+from enn_trainer.ppo.work import Work
 from enn_trainer.settings.config_io import load_config
 from entity_env.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
@@ -134,7 +135,7 @@ def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path)
     bc = BCConfig(str(expert), 1.0, 20)
     limits = replace(OptimizerConfig(), micro_bs=3)
     run = replace(load_config(TrainConfig, None), bc=bc, optim=limits)
-    add_gradient = bc_of_update(net, shown, run, 0, lambda: calls.append(1))
+    add_gradient = bc_of_update(net, shown, run, 0, Work(check=lambda: calls.append(1)))
     assert add_gradient is not None
     add_gradient(0)
     assert len(calls) == 7  # 20 frames in pieces of 3
@@ -142,7 +143,7 @@ def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path)
     def give_up() -> None:
         raise UpdateAbandoned
 
-    abandoned = bc_of_update(net, shown, run, 0, give_up)
+    abandoned = bc_of_update(net, shown, run, 0, Work(check=give_up))
     assert abandoned is not None
     with pytest.raises(UpdateAbandoned):
         abandoned(0)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import OptimizerConfig, PPOConfig, RogueNetConfig, TrainConfig
+from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.ppo import minibatches as minibatches_module
 from enn_trainer.ppo.advantages import advantages
-from enn_trainer.ppo.optimize import microbatches, minibatches, optimize
+from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.ppo.work import Work
 from enn_trainer.state import make_network
 from entity_env import AddMetricsWrapper, EnvList
 from rogue_net.ragged import EntityBatch
@@ -56,6 +60,7 @@ def gradients_of_one_step(
     micro_bs: int | None,
     max_entities: int | None = None,
     shuffle: bool = True,
+    lanes: Lanes = ONE_LANE,
 ) -> list[torch.Tensor]:
     """The gradient of the last minibatch, in float64."""
     net = copy.deepcopy(net).double()
@@ -81,6 +86,7 @@ def gradients_of_one_step(
         ),
         ent_coef=0.1,
         seed=3,
+        work=Work(lanes),
     )
     return seen[-1]
 
@@ -123,46 +129,29 @@ def test_any_cut_gives_the_gradient_of_the_whole_minibatch(
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9 * float(largest))
 
 
+@settings(max_examples=10, deadline=None)
 @given(
-    frames=st.integers(1, 200),
-    size=st.integers(1, 250),
-    epochs=st.integers(1, 3),
-    shuffle=st.booleans(),
+    least=st.integers(1, 9),
+    most=st.integers(2, 20),
+    max_entities=st.none() | st.integers(1, 40),
+    pdrop=st.sampled_from([0.0, 0.3]),
 )
-def test_every_frame_is_used_once_per_epoch(
-    frames: int, size: int, epochs: int, shuffle: bool
+def test_pieces_for_lanes_give_that_gradient_too(
+    least: int, most: int, max_entities: int | None, pdrop: float
 ) -> None:
-    batches = list(minibatches(frames, size, epochs, 1, shuffle))
-    used = np.concatenate(batches)
-    for epoch in np.split(used, epochs):
-        assert np.array_equal(np.sort(epoch), np.arange(frames))
-    assert max(map(len, batches)) == min(size, frames)
-    if not shuffle:
-        assert np.array_equal(used, np.tile(np.arange(frames), epochs))
-
-
-@given(
-    entities=st.lists(st.integers(0, 12), min_size=1, max_size=60),
-    size=st.none() | st.integers(1, 20),
-    max_entities=st.none() | st.integers(1, 30),
-)
-def test_microbatches_are_as_large_as_the_limits_allow(
-    entities: list[int], size: int | None, max_entities: int | None
-) -> None:
-    """Every frame is in one of them, in order; only a frame alone may be over the budget."""
-    counts = np.array(entities, dtype=np.int64)
-    pieces = list(microbatches(counts, size, max_entities))
-    assert [i for piece in pieces for i in range(*piece.indices(len(counts)))] == list(
-        range(len(counts))
-    )
-
-    def fits(first: int, end: int) -> bool:
-        few = size is None or end - first <= size
-        return few and (max_entities is None or counts[first:end].sum() <= max_entities)
-
-    for piece in pieces:
-        assert fits(piece.start, piece.stop) or piece.stop - piece.start == 1
-        assert piece.stop == len(counts) or not fits(piece.start, piece.stop + 1)
+    """And the same to the bit, however many lanes there are."""
+    net, rollout = a_rollout(pdrop=pdrop)
+    whole = gradients_of_one_step(net, rollout, 24, None)
+    with patch.multiple(minibatches_module, LEAST_ENTITIES=least, PIECE_ENTITIES=most):
+        cut = []
+        for count in (1, 2, 3):
+            with Lanes(count) as lanes:
+                cut.append(gradients_of_one_step(net, rollout, 24, None, max_entities, lanes=lanes))
+    largest = max(g.abs().max() for g in whole)
+    for of_whole, first, *others in zip(whole, *cut, strict=True):
+        torch.testing.assert_close(of_whole, first, rtol=1e-6, atol=1e-9 * float(largest))
+        for other in others:
+            assert torch.equal(first, other)
 
 
 def test_budget_counts_the_entities_of_a_frame() -> None:
@@ -236,11 +225,6 @@ def test_losses_are_means_over_all_that_the_minibatches_cover(sizes: dict[str, i
     for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac"):
         assert whole[f"losses/{name}"] != 0, name
         assert cut[f"losses/{name}"] == pytest.approx(whole[f"losses/{name}"], rel=1e-4), name
-
-
-def test_epochs_differ_in_their_order() -> None:
-    first, second = minibatches(50, 50, 2, seed=1)
-    assert not np.array_equal(first, second)
 
 
 def without_watchers(rollout: Rollout) -> Rollout:

@@ -1,0 +1,114 @@
+"""What an agent says about many frames, computed in lanes."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.lanes import Lanes, can_be_cut
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import NetOutput
+
+T = TypeVar("T")
+
+LEAST_FRAMES = 64
+"""Frames of a piece at least: a small forward pass costs nearly what a larger one does."""
+MOST_FRAMES = 1024
+"""Frames of a piece at most: what a piece makes stays in the cache."""
+
+
+def choose(
+    agent: PPOAgent,
+    batch: EntityBatch,
+    env: npt.NDArray[np.int64],
+    frame: int,
+    seed: int | None,
+    lanes: Lanes,
+) -> NetOutput:
+    """Choose what to do in B frames.
+
+    Args:
+        agent: the network.
+        batch: the frames.
+        env: (B,) int64, the index of the environment of each.
+        frame: a number that the environments' earlier frames did not have.
+        seed: what is chosen is a function of it and these numbers; None to take the most probable
+            choices.
+        lanes: compute it; what is said does not depend on how many there are.
+    """
+
+    def of_piece(piece: slice) -> NetOutput:
+        some = batch.slice(piece)
+        draws = None if seed is None else draw_uniforms(some.actions, seed, env[piece], frame)
+        return agent(some, uniforms=draws)
+
+    return joined(_of_pieces(agent, batch, of_piece, lanes))
+
+
+def values_of(agent: PPOAgent, batch: EntityBatch, lanes: Lanes) -> Tensor:
+    """(B,) float, the values of B frames."""
+
+    def of_piece(piece: slice) -> Tensor:
+        return agent.values(batch.slice(piece))["value"].flatten()
+
+    return torch.cat(_of_pieces(agent, batch, of_piece, lanes))
+
+
+def consecutive(num_frames: int) -> list[slice]:
+    """Cut frames into pieces of nearly equal size, an even number where it is more than one.
+
+    It follows from the number alone, so that what is computed does, too.
+    """
+    count = 1
+    if num_frames >= 2 * LEAST_FRAMES:
+        count = 2 * -(-num_frames // (2 * MOST_FRAMES))
+    ends = [num_frames * i // count for i in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+def joined(outs: Sequence[NetOutput]) -> NetOutput:
+    """What was said about pieces of a batch, as one; without attention."""
+    if len(outs) == 1:
+        return outs[0]
+
+    def cat(said: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: _cat([one[name] for one in said]) for name in said[0]}
+
+    return NetOutput(
+        actions=cat([out.actions for out in outs]),
+        logprobs=cat([out.logprobs for out in outs]),
+        entropies=cat([out.entropies for out in outs]),
+        log_probs=cat([out.log_probs for out in outs]),
+        values=cat([out.values for out in outs]),
+    )
+
+
+def _of_pieces(
+    agent: PPOAgent, batch: EntityBatch, of_piece: Callable[[slice], T], lanes: Lanes
+) -> list[T]:
+    pieces = [slice(0, batch.num_frames)]
+    if can_be_cut(agent):
+        pieces = consecutive(batch.num_frames)
+    said: list[T] = []
+    lanes.run([partial(of_piece, piece) for piece in pieces], said.append)
+    return said
+
+
+def _cat(pieces: Sequence[Tensor]) -> Tensor:
+    """Rows one piece after the other, the narrower ones made wider by what is not possible."""
+    if pieces[0].dim() == 1:
+        return torch.cat(list(pieces))
+    widest = max(piece.shape[1] for piece in pieces)
+    return torch.cat(
+        [
+            nn.functional.pad(piece, (0, widest - piece.shape[1]), value=-math.inf)
+            for piece in pieces
+        ]
+    )

@@ -1,0 +1,55 @@
+"""The gradient of a sum of losses, each computed for itself."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.lanes import Lanes
+
+T = TypeVar("T")
+
+
+def add_gradients(
+    agent: nn.Module,
+    losses: Iterable[Callable[[], tuple[Tensor | None, T]]],
+    take: Callable[[T], object],
+    lanes: Lanes,
+) -> None:
+    """Add the gradient of losses to that of an agent's parameters.
+
+    They are added in the order of the losses, so that the sum is the same to the bit however many
+    lanes there are; `backward` in each lane would add as they come.
+
+    Args:
+        agent: its parameters' `grad` is changed.
+        losses: each returns () float, its loss, or None where there is nothing to learn; and what
+            else there is to know, without gradients.
+        take: called with the latter, in the order of the losses.
+        lanes: compute them.
+    """
+    parameters = [p for p in agent.parameters() if p.requires_grad]
+
+    def add(computed: tuple[list[Tensor | None], T]) -> None:
+        gradients, said = computed
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:  # a copy: gradients may share their memory
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+            else:
+                parameter.grad.add_(gradient)
+        take(said)
+
+    lanes.run((partial(_gradients, parameters, loss) for loss in losses), add)
+
+
+def _gradients(
+    parameters: list[nn.Parameter], compute: Callable[[], tuple[Tensor | None, T]]
+) -> tuple[list[Tensor | None], T]:
+    loss, said = compute()
+    if loss is None:
+        return [None] * len(parameters), said
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True)), said

@@ -1,0 +1,170 @@
+"""The loss of a minibatch, which may be computed in pieces that add up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.errors import AgentError
+from enn_trainer.ppo import losses
+from enn_trainer.ppo.entropy_targets import coef_of_actor, normalised_entropy
+from enn_trainer.ppo.returns import Estimate
+from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.ppo.sums import Sums
+from enn_trainer.ppo_config import PPOConfig
+from rogue_net.ragged import to_device
+from rogue_net.rogue_net import NetOutput
+from rogue_net.value_bins import bin_targets
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The frames of one optimizer step, (F,) each, and how many terms their policy loss has.
+
+    Attributes:
+        keys: int64, what the dropout of each frame is a function of.
+    """
+
+    frames: npt.NDArray[np.int64]
+    num_terms: int
+    advantages: Tensor
+    returns: Tensor
+    old_values: Tensor
+    keys: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(
+        rollout: Rollout,
+        estimate: Estimate,
+        frames: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.int64],
+        ppo: PPOConfig,
+    ) -> "Minibatch":
+        """Some frames of a rollout; advantages are normalised over them if `ppo` says so."""
+        index = to_device(frames, estimate.returns.device)
+        advantages = estimate.advantages.flatten()[index]
+        return Minibatch(
+            frames=frames,
+            num_terms=_num_terms(rollout, frames, ppo.weight_by),
+            advantages=losses.normalize(advantages) if ppo.norm_adv else advantages,
+            returns=estimate.returns.flatten()[index],
+            old_values=rollout.values.flatten()[index],
+            keys=keys,
+        )
+
+
+def _num_terms(
+    rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
+) -> int:
+    """What the policy loss of these frames is a mean over."""
+    actors = sum(a.lengths[frames] for a in rollout.actions.values())
+    return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
+
+
+def loss_of_piece(
+    agent: PPOAgent,
+    rollout: Rollout,
+    minibatch: Minibatch,
+    piece: npt.NDArray[np.int64],
+    ppo: PPOConfig,
+    ent_coef: float,
+    ent_tunings: Mapping[str, Tensor],
+) -> tuple[Tensor, Sums]:
+    """What some frames of a minibatch add to its loss, and to what is reported.
+
+    Args:
+        agent: the network.
+        rollout: where the frames are.
+        minibatch: which frames these are, and what they should be.
+        piece: (F,) int64, the positions in the minibatch.
+        ppo: the loss.
+        ent_coef: weight of the entropy.
+        ent_tunings: of the actions with a weight of their own, see `tune`.
+
+    Raises:
+        AgentError: the network does not tell what `ppo.value_loss` needs.
+    """
+    frames = minibatch.frames[piece]
+    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+    batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+    out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
+    old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    logratio, entropies = _of_all_actors(out, old_logprobs)
+    frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
+    frame_of_actor = to_device(frame_of_row, logratio.device)
+    positions = to_device(piece, logratio.device)
+    advantages = minibatch.advantages[positions][frame_of_actor]
+    weights = torch.ones_like(logratio)
+    if ppo.weight_by == "frame":
+        weights = losses.equal_frames(frame_of_actor, len(frames)).to(logratio)
+    judged = logratio
+    if ppo.ratio == "frame":
+        judged = losses.joint_logratio(logratio, frame_of_actor, len(frames))
+    surrogate = losses.policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
+    policy_loss = (weights * surrogate).sum()
+    entropy = (weights * entropies).sum()
+    bonus = ent_coef * entropy
+    if ent_tunings:
+        num_actors = {name: len(rows.values) for name, rows in chosen.items()}
+        coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
+        bonus = (weights * coefs * entropies).sum()
+    value_loss = value_loss_of(
+        out.values, minibatch.returns[positions], minibatch.old_values[positions], ppo
+    ).sum()
+    loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
+    loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
+    logratio, judged = logratio.detach(), judged.detach()
+    approx_kl = losses.approx_kl(logratio)
+    actors_of_actions = [len(rows.values) for rows in chosen.values()]
+    tuned_entropy = [
+        normalised_entropy(out.log_probs[name].detach(), out.entropies[name].detach())
+        for name in ent_tunings
+    ]
+    return loss, Sums(
+        policy_loss=policy_loss.detach(),
+        entropy=entropy.detach(),
+        approx_kl=approx_kl.sum(),
+        clipped=losses.is_clipped(judged, ppo.clip_coef).sum(),
+        value_loss=value_loss.detach(),
+        grad_norm=torch.zeros_like(policy_loss),
+        tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        kl_of_actions=torch.stack([kl.sum() for kl in torch.split(approx_kl, actors_of_actions)]),
+        actors_of_actions=np.array(actors_of_actions),
+        terms=_num_terms(rollout, frames, ppo.weight_by),
+        actors=len(logratio),
+        frames=len(frames),
+    )
+
+
+def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Log-ratios and entropies, (actors,) each, of all actions one after the other."""
+    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
+    return torch.cat(logratios), torch.cat([out.entropies[name] for name in old_logprobs])
+
+
+def value_loss_of(
+    values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
+) -> Tensor:
+    """(F,) float, what is wrong with what a network says about the values of F frames."""
+    if ppo.value_bins is not None:
+        logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
+        if logits is None or logits.shape != expected:
+            got = "none" if logits is None else f"shape {tuple(logits.shape)}"
+            raise AgentError(
+                f"values['value_logits']: expected shape {expected}, as ppo.value_bins says, "
+                f"got {got}"
+            )
+        return losses.cross_entropy(logits, bin_targets(returns, ppo.value_bins))
+    clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
+    return losses.value_loss(
+        values["value"].flatten(),
+        returns,
+        old_values,
+        clip_coef if ppo.clip_vloss else None,
+        ppo.huber_delta if ppo.value_loss == "huber" else None,
+    )

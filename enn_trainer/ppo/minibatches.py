@@ -1,0 +1,86 @@
+"""Which frames are learnt from together: minibatches, and the pieces that they are cut into."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.seeding import derive_seed
+
+Frames = npt.NDArray[np.int64]
+
+PIECE_ENTITIES = 8192
+"""So many entities at most go through a network together: what they make stays in the cache."""
+LEAST_ENTITIES = 512
+"""With fewer, the operations would cost more than what they do."""
+
+
+def minibatches(
+    num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[Frames]:
+    """The frames of each minibatch: every frame once per epoch.
+
+    They come in an order that `seed` gives, or one after the other.
+    """
+    for epoch in range(epochs):
+        order = np.arange(num_frames)
+        if shuffle:
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
+        for start in range(0, num_frames, size):
+            yield order[start : start + size]
+
+
+def microbatches(entities: Frames, size: int | None, max_entities: int | None) -> Iterator[slice]:
+    """Cut a minibatch, in its order, into pieces of as many frames as the limits allow.
+
+    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
+    of advantages are over it: a budget of entities there would let a frame with many entities,
+    among fewer others, weigh more. Pieces only add up.
+
+    Args:
+        entities: (F,) int64, how many each frame has.
+        size: frames of a piece at most, None for no limit.
+        max_entities: entities of a piece at most, None for no limit; a frame with more of them is a
+            piece of its own.
+    """
+    ends = np.cumsum(entities)
+    start, before = 0, 0
+    while start < len(entities):
+        stop = len(entities) if size is None else min(start + size, len(entities))
+        if max_entities is not None:
+            fitting = int(np.searchsorted(ends, before + max_entities, side="right"))
+            stop = min(stop, max(fitting, start + 1))
+        yield slice(start, stop)
+        start, before = stop, int(ends[stop - 1])
+
+
+def pieces(
+    entities: Frames, size: int | None, max_entities: int | None, for_lanes: bool
+) -> list[Frames]:
+    """Cut a minibatch into pieces that can be computed at the same time.
+
+    The cut depends on the minibatch alone. Pieces for lanes have frames of like numbers of entities
+    and cost about the same, and where there are several their number is even.
+
+    Args:
+        entities: (F,) int64, how many each frame has.
+        size: frames of a piece at most, None for no limit.
+        max_entities: entities of a piece at most, as of `microbatches`.
+        for_lanes: whether to cut further than these limits ask for.
+
+    Returns:
+        Positions in the minibatch, (frames,) int64 each.
+    """
+    if not for_lanes:
+        everyone = np.arange(len(entities))
+        return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
+    order = np.argsort(entities, kind="stable")
+    costs = np.cumsum(entities[order] + 1)
+    total = int(costs[-1])
+    count = 1 if total < 2 * LEAST_ENTITIES else 2 * -(-total // (2 * PIECE_ENTITIES))
+    cuts = np.searchsorted(costs, total * np.arange(1, count) // count)
+    return [
+        part[piece]
+        for part in np.split(order, cuts)
+        for piece in microbatches(entities[part], size, max_entities)
+    ]

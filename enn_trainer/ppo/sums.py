@@ -1,0 +1,94 @@
+"""What an update reports: sums over all that it learns from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Sums:
+    """Sums over what an update has covered, kept on the device until it ends.
+
+    Attributes:
+        policy_loss, entropy: over terms, which are actors, or frames that have actors.
+        approx_kl, clipped: over actors.
+        value_loss: over frames.
+        grad_norm: over optimizer steps, before clipping.
+        tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
+        kl_of_actions: (actions,), approx_kl of the actors of each.
+        actors_of_actions: (actions,) int64 on the host, how many.
+        terms, actors, frames, optimizer_steps: how many of each.
+        vf_grad_norm: as grad_norm, of a value network apart from the policy.
+        bc_loss: over optimizer steps.
+    """
+
+    policy_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clipped: Tensor
+    value_loss: Tensor
+    grad_norm: Tensor
+    tuned_entropy: Tensor
+    kl_of_actions: Tensor
+    actors_of_actions: npt.NDArray[np.int64]
+    terms: int = 0
+    actors: int = 0
+    frames: int = 0
+    optimizer_steps: int = 0
+    vf_grad_norm: Tensor | float = 0.0
+    bc_loss: Tensor | float = 0.0
+
+    @staticmethod
+    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "Sums":
+        """Nothing covered yet."""
+        zero = torch.zeros((), device=device)
+        return Sums(
+            *(zero, zero, zero, zero, zero, zero),
+            tuned_entropy=torch.zeros(num_tuned, 2, device=device),
+            kl_of_actions=torch.zeros(num_actions, device=device),
+            actors_of_actions=np.zeros(num_actions, dtype=np.int64),
+        )
+
+    def add(self, other: "Sums") -> None:
+        """Cover also what another one has covered."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def losses(self) -> dict[str, Tensor]:
+        """What must be finite, by name."""
+        zero = torch.zeros_like(self.policy_loss)
+        return {
+            "the policy loss": self.policy_loss,
+            "the entropy": self.entropy,
+            "the value loss": self.value_loss,
+            "the loss of recorded frames": zero + self.bc_loss,
+            "the norm of the gradient": self.grad_norm,
+            "the norm of the value network's gradient": zero + self.vf_grad_norm,
+        }
+
+    def means(self) -> dict[str, float]:
+        """The published names of the losses, each a mean over what it covers."""
+        terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
+        steps = max(1, self.optimizer_steps)
+        return {
+            "losses/policy_loss": self.policy_loss.item() / terms,
+            "losses/entropy": self.entropy.item() / terms,
+            "losses/approx_kl": self.approx_kl.item() / actors,
+            "losses/clipfrac": self.clipped.item() / actors,
+            "losses/value_loss": self.value_loss.item() / frames,
+            "losses/gradnorm": self.grad_norm.item() / steps,
+            "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
+        }
+
+    def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
+        """`policy/<action>/kl` of each action that had actors, in the order of the sums."""
+        sums = self.kl_of_actions.tolist()
+        return {
+            f"policy/{name}/kl": kl / actors
+            for name, kl, actors in zip(actions, sums, self.actors_of_actions.tolist(), strict=True)
+            if actors
+        }

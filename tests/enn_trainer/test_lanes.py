@@ -1,0 +1,245 @@
+"""Lanes change when things are computed, and nothing of what comes out."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from enn_trainer import Callback, Trainer, acting
+from enn_trainer.lanes import Lanes, can_be_cut
+from enn_trainer.ppo import minibatches
+from entity_env import EnvList
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
+from rogue_net.wiring import Wired
+from tests.enn_trainer.resuming import assert_same, of_time
+from tests.enn_trainer.test_train import run
+from tests.enn_trainer.worlds import Meadow
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_results_come_in_the_order_of_the_tasks(count: int) -> None:
+    """Also where the first tasks take longest."""
+
+    def task(i: int) -> int:
+        time.sleep(0.002 * (20 - i))
+        return i
+
+    taken: list[int] = []
+    with Lanes(count) as lanes:
+        lanes.run([lambda i=i: task(i) for i in range(20)], taken.append)  # type: ignore[misc]
+    assert taken == list(range(20))
+
+
+def test_tasks_run_at_the_same_time() -> None:
+    """Each waits for the other; alone it would wait in vain."""
+    both = threading.Barrier(2, timeout=20)
+    ranks: list[int] = []
+    with Lanes(2) as lanes:
+        lanes.run([both.wait, both.wait], ranks.append)
+    assert sorted(ranks) == [0, 1]
+
+
+def test_one_task_stays_in_the_calling_thread() -> None:
+    where: list[int] = []
+    with Lanes(2) as lanes:
+        lanes.run([threading.get_ident], where.append)
+    assert where == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_runs_after_the_first_error(count: int) -> None:
+    """Neither the task beside it, nor one that waits: what follows may change what they read."""
+    running: set[int] = set()
+
+    def task(i: int) -> int:
+        running.add(i)
+        if i == 3:
+            running.discard(i)
+            raise ValueError("the third")
+        time.sleep(0.02)
+        running.discard(i)
+        return i
+
+    taken: list[int] = []
+    with Lanes(count) as lanes:
+        with pytest.raises(ValueError, match="the third"):
+            lanes.run([lambda i=i: task(i) for i in range(50)], taken.append)  # type: ignore[misc]
+        assert not running
+        assert taken == [0, 1, 2]
+        lanes.run([lambda: 7, lambda: 8], taken.append)  # they go on after it
+    assert taken == [0, 1, 2, 7, 8]
+
+
+def test_error_of_whoever_takes_results_ends_the_tasks() -> None:
+    begun: list[int] = []
+
+    def task(i: int) -> int:
+        begun.append(i)
+        return i
+
+    def take(result: int) -> None:
+        raise KeyError(result)
+
+    with Lanes(2) as lanes:
+        with pytest.raises(KeyError):
+            lanes.run([lambda i=i: task(i) for i in range(100)], take)  # type: ignore[misc]
+        known = len(begun)
+        assert known < 100
+        time.sleep(0.05)
+        assert len(begun) == known
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_tasks_keep_gradients_if_their_caller_does(grad: bool) -> None:
+    """Torch keeps this for each thread apart."""
+    seen: list[bool] = []
+    with Lanes(2) as lanes, torch.set_grad_enabled(grad):
+        lanes.run([torch.is_grad_enabled] * 4, seen.append)
+    assert seen == [grad] * 4
+
+
+def test_lanes_have_one_thread_of_torch_each() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    with Lanes(2) as lanes, lanes.at_work():
+        lanes.run([torch.get_num_threads] * 4, seen.append)
+        assert torch.get_num_threads() == 1
+    assert seen == [1] * 4
+    assert torch.get_num_threads() == before
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few frames are cut like many."""
+    monkeypatch.setattr(minibatches, "LEAST_ENTITIES", 3)
+    monkeypatch.setattr(minibatches, "PIECE_ENTITIES", 12)
+    monkeypatch.setattr(acting, "LEAST_FRAMES", 2)
+    monkeypatch.setattr(acting, "MOST_FRAMES", 3)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+BOTH = ["net.embd_pdrop=0.1", "vf_net.d_model=8", "vf_net.n_layer=1", "eval.steps=4"]
+EVALUATED = ["eval.interval=24", "eval.num_envs=5"]
+
+
+@pytest.mark.parametrize("overrides", [[], [*BOTH, *EVALUATED]])
+def test_number_of_threads_changes_nothing_at_all(
+    tmp_path: Path, overrides: list[str], small_pieces: None
+) -> None:
+    """A run is a function of its configuration, whatever else the machine does."""
+    managers, passes = [], []
+
+    class Watching(Callback):
+        def on_train_start(self, trainer: Trainer) -> None:
+            def note(*_: object) -> None:
+                passes.append(threading.current_thread().name)
+
+            trainer.state.agent.register_forward_pre_hook(note)
+
+    for count in (1, 2, 3):
+        passes.clear()
+        with torch_threads(count):
+            managers.append(run(tmp_path, *overrides, callbacks=[Watching()]))
+            assert torch.get_num_threads() == count
+        assert ({name[:4] for name in passes} == {"lane"}) == (count > 1)
+        assert len(passes) > 2 * (72 / 6 + 72 / 10), "frames were not cut"
+    one, *others = managers
+    for other in others:
+        assert_same(other.state, one.state)
+        assert tracked_of(other.state.metrics) == tracked_of(one.state.metrics)
+
+
+def tracked_of(metrics: Mapping[str, float]) -> str:
+    return repr({tag: value for tag, value in metrics.items() if not of_time(tag)})
+
+
+def test_network_of_somebody_else_sees_all_frames_at_once(
+    tmp_path: Path, small_pieces: None
+) -> None:
+    """In the thread that trains: it may remember something, or look at frames together."""
+    frames: list[int] = []
+    threads: set[str] = set()
+
+    class Own(RogueNet):
+        def forward(self, batch: EntityBatch, *rest: Any, **options: Any) -> NetOutput:
+            frames.append(batch.num_frames)
+            threads.add(threading.current_thread().name)
+            return super().forward(batch, *rest, **options)
+
+    envs = EnvList(Meadow, 1)
+    net = RogueNet.__new__(Own)
+    config = RogueNetConfig(d_model=8, n_layer=1)
+    Own.__init__(net, config, envs.obs_space(), envs.action_space(), {"value": 1})
+    with torch_threads(2):
+        run(tmp_path, agent=net)
+        assert torch.get_num_threads() == 2
+    assert set(frames) <= {6, 10, 4, 1}, frames
+    assert threads == {threading.main_thread().name}
+
+
+def test_network_within_another_can_be_cut() -> None:
+    envs = EnvList(Meadow, 1)
+    net = RogueNet(RogueNetConfig(d_model=8), envs.obs_space(), envs.action_space(), {"value": 1})
+    assert can_be_cut(net)
+    assert can_be_cut(Wired(net, envs.obs_space()))
+    assert not can_be_cut(nn.Linear(1, 1))
+    assert not can_be_cut(Wired(nn.Linear(1, 1), envs.obs_space(), {}, envs.obs_space(), {}))
+    assert not can_be_cut(net.to("meta")), "only on the CPU"
+
+
+def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
+    for num_frames in range(0, 5000, 7):
+        pieces = acting.consecutive(num_frames)
+        sizes = [piece.stop - piece.start for piece in pieces]
+        assert [i for piece in pieces for i in range(piece.start, piece.stop)] == [
+            *range(num_frames)
+        ]
+        assert len(pieces) == 1 or len(pieces) % 2 == 0
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= acting.MOST_FRAMES
+        assert len(pieces) == 1 or min(sizes) >= acting.LEAST_FRAMES
+
+
+def test_frames_that_are_cut_say_what_they_say_together(
+    monkeypatch: pytest.MonkeyPatch, small_pieces: None
+) -> None:
+    """Choices are the same, and of each actor; also where pieces differ in their most actees."""
+    envs = EnvList(Meadow, 9)
+    envs.seed(3)
+    batch = EntityBatch.of(envs.reset(envs.obs_space()))
+    net = RogueNet(RogueNetConfig(d_model=8), envs.obs_space(), envs.action_space(), {"value": 1})
+    net.double()
+    features = {name: replace(r, values=r.values.double()) for name, r in batch.features.items()}
+    batch = replace(batch, features=features)
+
+    def said(seed: int | None) -> NetOutput:
+        with torch.no_grad(), Lanes(2) as lanes:
+            values = acting.values_of(net, batch, lanes)
+            out = acting.choose(net, batch, np.arange(9), 7, seed, lanes)
+            torch.testing.assert_close(out.values["value"].flatten(), values)
+            return out
+
+    cut = [said(5), said(None)]
+    monkeypatch.setattr(acting, "LEAST_FRAMES", 100)
+    for one, other in zip(cut, [said(5), said(None)], strict=True):
+        for name, actions in other.actions.items():
+            assert torch.equal(one.actions[name], actions)
+        torch.testing.assert_close(one._replace(lengths=None), other._replace(lengths=None))

@@ -1,0 +1,60 @@
+"""Freed memory is kept where the C library can be told to."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from enn_trainer import malloc
+
+ALLOCATES = """
+import resource, sys
+import torch
+from enn_trainer.malloc import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+torch.set_num_threads(1)
+for i in range(20):
+    if i == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [torch.zeros(2**18) for _ in range(40)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(
+    "CS_GNU_LIBC_VERSION" not in os.confstr_names,
+    reason="needs glibc",
+)
+def test_blocks_that_were_freed_are_used_again() -> None:
+    """In a process of its own: it cannot be undone."""
+    faults = {
+        how: int(
+            subprocess.run(
+                [sys.executable, "-c", ALLOCATES, how],
+                check=True,
+                timeout=100,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+        for how in ("kept", "as it is")
+    }
+    assert faults["kept"] * 10 < faults["as it is"], faults  # 0 and 100,000 were seen
+
+
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not malloc.keep_freed_memory()
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Musl:
+        def mallopt(self, name: int, value: int) -> int:
+            raise AssertionError("its arguments mean nothing there")
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: Musl())
+    assert not malloc.keep_freed_memory()
