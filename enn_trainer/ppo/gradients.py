@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.lanes import Lanes
+from enn_trainer.tracking.spans import OFF, Spans
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ def add_gradients(
     losses: Iterable[Callable[[], tuple[Tensor | None, T]]],
     take: Callable[[T], object],
     lanes: Lanes,
+    spans: Spans = OFF,
 ) -> None:
     """Add the gradient of losses to that of an agent's parameters.
 
@@ -29,6 +31,7 @@ def add_gradients(
             else there is to know, without gradients.
         take: called with the latter, in the order of the losses.
         lanes: compute them.
+        spans: measures the backward passes.
     """
     parameters = [p for p in agent.parameters() if p.requires_grad]
 
@@ -43,13 +46,16 @@ def add_gradients(
                 parameter.grad.add_(gradient)
         take(said)
 
-    lanes.run((partial(_gradients, parameters, loss) for loss in losses), add)
+    lanes.run((partial(_gradients, parameters, loss, spans) for loss in losses), add)
 
 
 def _gradients(
-    parameters: list[nn.Parameter], compute: Callable[[], tuple[Tensor | None, T]]
+    parameters: list[nn.Parameter],
+    compute: Callable[[], tuple[Tensor | None, T]],
+    spans: Spans,
 ) -> tuple[list[Tensor | None], T]:
     loss, said = compute()
     if loss is None:
         return [None] * len(parameters), said
-    return list(torch.autograd.grad(loss, parameters, allow_unused=True)), said
+    with spans.span("backward"):
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True)), said

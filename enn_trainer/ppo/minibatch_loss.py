@@ -17,6 +17,7 @@ from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.sums import Sums
 from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.tracking.spans import OFF, Spans
 from rogue_net.ragged import to_device
 from rogue_net.rogue_net import NetOutput
 from rogue_net.value_bins import bin_targets
@@ -74,6 +75,7 @@ def loss_of_piece(
     ppo: PPOConfig,
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
+    spans: Spans = OFF,
 ) -> tuple[Tensor, Sums]:
     """What some frames of a minibatch add to its loss, and to what is reported.
 
@@ -85,15 +87,18 @@ def loss_of_piece(
         ppo: the loss.
         ent_coef: weight of the entropy.
         ent_tunings: of the actions with a weight of their own, see `tune`.
+        spans: measures the parts.
 
     Raises:
         AgentError: the network does not tell what `ppo.value_loss` needs.
     """
     frames = minibatch.frames[piece]
-    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-    batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
-    out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
-    old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    with spans.span("gather"):
+        chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+        batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+        old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    with spans.span("forward"):
+        out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
     logratio, entropies = _of_all_actors(out, old_logprobs)
     frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
     frame_of_actor = to_device(frame_of_row, logratio.device)

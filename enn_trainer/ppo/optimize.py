@@ -89,13 +89,16 @@ def optimize(
 
         def loss_of(piece: Frames, minibatch: Minibatch = minibatch) -> tuple[Tensor, Sums]:
             work.check()
-            return loss_of_piece(agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings)
+            return loss_of_piece(
+                agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, work.spans
+            )
 
         agent.zero_grad(set_to_none=True)
         done = Sums.zero(device, num_actions, len(ent_tunings))
         cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, in_lanes)
+        to_add = [partial(loss_of, piece) for piece in cut]
         with work.spans.span("gradient"):
-            add_gradients(agent, [partial(loss_of, piece) for piece in cut], done.add, work.lanes)
+            add_gradients(agent, to_add, done.add, work.lanes, work.spans)
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
         with work.spans.span("step"):
