@@ -3,7 +3,7 @@
 from setuptools import Extension, setup
 
 FOLDER = "rogue_net/native"
-SOURCES = ["native.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
+SOURCES = ["native.c", "pairs.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
 
 setup(
     ext_modules=[

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ObsSpace
 from rogue_net.input_norm import InputNorm, Moments
+from rogue_net.layout import Layout
+from rogue_net.native import functions as native
 from rogue_net.ragged import EntityBatch, to_device
 from rogue_net.translate import Translation, TranslationConfig
 
@@ -56,6 +58,21 @@ class EntityEmbedding(nn.Module):
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """(entities, d_model): type after type, within a type frame after frame."""
         return torch.cat([self.by_type[module_key(name)](x) for name, x in inputs.items()])
+
+    def packed(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
+        """(R, d_model), what `forward` computes at once, each row in its place; compiled."""
+        places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
+        types, width, clip = [], 0, 0.0
+        for (name, x), to in zip(inputs.items(), places, strict=True):
+            embedding = self.by_type[module_key(name)]
+            mean = std = None
+            if isinstance(embedding, TypeEmbedding):
+                mean, std = embedding.norm.mean_and_std(x.dtype)
+                clip = embedding.norm.clip
+            parameters = [*embedding.parameters()]
+            width = parameters[-1].shape[-1]
+            types.append(native.TypeRows(x.contiguous(), mean, std, to, parameters))
+        return native.embed(types, layout.num_rows, width, clip)
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """(n, features + global features) per type, not yet normalised."""

@@ -104,10 +104,10 @@ class InputNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""
-        mean, std = self._mean_and_std(x.dtype)
+        mean, std = self.mean_and_std(x.dtype)
         return ((x - mean) / std).clamp(-self.clip, self.clip)
 
-    def _mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(F,) each, computed again when the statistics have changed: forward passes are many."""
         kept = (self.count, self.mean, self.squares_sum)
         key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))

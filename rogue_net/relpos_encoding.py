@@ -31,7 +31,7 @@ from rogue_net.relpos_cells import (
     distance_cells,
     grid_cells,
 )
-from rogue_net.translate import columns_of
+from rogue_net.translate import columns_from, columns_of
 
 ALL_TYPES = ""
 """The name of a projection that all types share."""
@@ -123,6 +123,8 @@ class RelposEncoding(nn.Module):
     @torch.no_grad()
     def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
         """The same of a packed layout, for what is compiled."""
+        if self.norm is None:
+            return self._compiled_pairs(inputs, layout)
         places = self._places(inputs, layout)
         n = layout.lengths
         of_row = np.repeat(n, n)  # how many targets each query has
@@ -136,6 +138,45 @@ class RelposEncoding(nn.Module):
             types.index_select(0, query),
             types.index_select(0, target),
         )
+
+    def _compiled_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
+        """Those of an encoding without projections."""
+        assert layout.packed is not None
+        placed = heading = first_value = None
+        if len(self.columns) < len(inputs):
+            flags = [torch.full((len(x),), n in self.columns) for n, x in inputs.items()]
+            placed = layout.pad(torch.cat(flags))
+        if self.heading_columns:
+            angles = [_heading(x, self.heading_columns.get(n, [])) for n, x in inputs.items()]
+            heading = layout.pad(torch.cat(angles))
+        if self.config.per_entity_values:
+            first = self.num_cells * np.arange(len(inputs), dtype=np.int32)
+            of_entity = np.repeat(first, [len(x) for x in inputs.values()])
+            first_value = layout.pad(torch.from_numpy(of_entity))
+        position = torch.cat([self._position(name, x) for name, x in inputs.items()])
+        config = self.config
+        axes = len(config.extent)
+        return native.pair_cells(
+            layout.packed,
+            position=layout.pad(position),
+            heading=heading,
+            placed=placed,
+            first_value=first_value,
+            radial=config.radial,
+            distance=config.distance,
+            interpolate=config.interpolate,
+            extent=config.extent,
+            scale=config.scale,
+            corners=2**axes if config.interpolate else 1,
+            no_row=(len(self.keys), len(self.values)),
+        )
+
+    def _position(self, name: str, x: Tensor) -> Tensor:
+        """(n, features) of a type -> (n, axes), 0 where it has none."""
+        columns = self.columns.get(name)
+        if columns is None:
+            return x.new_zeros(len(x), len(self.config.position_features))
+        return columns_from(x, columns)
 
     def native_tables(self) -> native.Tables:
         """What the rows of `packed_pairs` are of: cells, a row of zeros, projections."""
@@ -170,15 +211,9 @@ class RelposEncoding(nn.Module):
         x = next(iter(inputs.values()))
         positions, headings, placed, types = [], [], [], []
         for k, (name, rows) in enumerate(inputs.items()):
-            columns = self.columns.get(name)
-            num_axes = len(self.config.position_features)
-            positions.append(
-                rows.new_zeros(len(rows), num_axes)
-                if columns is None
-                else torch.stack([rows[:, c] for c in columns], dim=1)
-            )
+            positions.append(self._position(name, rows))
             headings.append(_heading(rows, self.heading_columns.get(name, [])))
-            placed.append(torch.full((len(rows),), columns is not None, device=x.device))
+            placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
             types.append(torch.full((len(rows),), k, device=x.device))
         return _Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
 

@@ -273,7 +273,10 @@ class RogueNet(nn.Module):
         # Under `torch.autocast`, what goes in, what the blocks add up and what the heads make of it
         # keep the precision of the parameters.
         with torch.autocast(layout.row_of_entity.device.type, enabled=False):
-            x = layout.pad(self.embedding(inputs))
+            if is_packed:
+                x = self.embedding.packed(inputs, layout)
+            else:
+                x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
 
     def _is_faster_in_float32(self, is_packed: bool) -> bool:
@@ -286,6 +289,10 @@ class RogueNet(nn.Module):
             parameter is not None
             and parameter.dtype == torch.float32
             and parameter.device.type == "cpu"
+            and all(
+                rows.values.dtype == torch.float32 and not rows.values.requires_grad
+                for rows in batch.features.values()
+            )
             and self.config.pooling is None
             and not (self.training and self.config.drops)
             and fits(self.config.d_model, self.config.n_head)

@@ -177,11 +177,11 @@ class Translation:
         rows = inputs[self.config.reference_entity]
         direction = None
         if self.vector:
-            direction = torch.stack([rows[:, c] for c in self.vector], dim=1)
+            direction = columns_from(rows, self.vector)
         elif self.angle:
             angle = rows[:, self.angle[0]]
             direction = torch.stack([angle.cos(), angle.sin()], dim=1)
-        position = torch.stack([rows[:, c] for c in self.position], dim=1)
+        position = columns_from(rows, self.position)
         reference = pose(position, direction, seen, frames[self.config.reference_entity], num)
         return {
             name: self._translated(x, self.columns[name], reference, frames[name])
@@ -193,8 +193,9 @@ class Translation:
     def _translated(
         self, x: Tensor, columns: Sequence[int], reference: Pose, frames: Tensor
     ) -> Tensor:
-        before = torch.stack([x[:, c] for c in columns], dim=1)
-        position = seen_from(before, reference, frames)
+        position = seen_from(columns_from(x, columns), reference, frames)
+        if list(columns) == [*range(x.shape[1])] and not self.config.add_dist_feature:
+            return position
         parts = list(x.unbind(1))
         for column, values in zip(columns, position.unbind(1), strict=True):
             parts[column] = values
@@ -210,3 +211,11 @@ def columns_of(names: Sequence[str], features: Mapping[str, Sequence[str]]) -> d
         for name, own in features.items()
         if all(feature in own for feature in names)
     }
+
+
+def columns_from(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """(n, features) -> (n, columns); of columns side by side a view."""
+    first = columns[0]
+    if list(columns) == [*range(first, first + len(columns))]:
+        return x[:, first : first + len(columns)]
+    return torch.stack([x[:, c] for c in columns], dim=1)

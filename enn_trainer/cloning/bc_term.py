@@ -142,7 +142,9 @@ def add_bc_gradient(
         return bc.coef * mean, mean.detach()
 
     cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, can_be_cut(agent))
-    add_gradients(agent, [partial(loss_of, piece) for piece in cut], told.append, work.lanes)
+    add_gradients(
+        agent.parameters(), [partial(loss_of, piece) for piece in cut], told.append, work.lanes
+    )
     return sum(told, start=drawn.returns.new_zeros(()))
 
 

@@ -126,7 +126,7 @@ class Cloning:
             loss_of = partial(self._loss_of_piece, drawn, num_actors, num_returns)
             try:
                 losses = [partial(loss_of, piece) for piece in self._pieces(drawn)]
-                add_gradients(agent, losses, told.append, self.lanes)
+                add_gradients(agent.parameters(), losses, told.append, self.lanes)
             except _Stopped:
                 return False
             for _, score in told:

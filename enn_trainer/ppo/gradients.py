@@ -14,30 +14,30 @@ T = TypeVar("T")
 
 
 def add_gradients(
-    agent: nn.Module,
+    parameters: Iterable[nn.Parameter],
     losses: Iterable[Callable[[], tuple[Tensor | None, T]]],
     take: Callable[[T], object],
     lanes: Lanes,
     spans: Spans = OFF,
 ) -> None:
-    """Add the gradient of losses to that of an agent's parameters.
+    """Add the gradient of losses to that of parameters.
 
     They are added in the order of the losses, so that the sum is the same to the bit however many
     lanes there are; `backward` in each lane would add as they come.
 
     Args:
-        agent: its parameters' `grad` is changed.
+        parameters: of an agent; their `grad` is changed.
         losses: each returns () float, its loss, or None where there is nothing to learn; and what
             else there is to know, without gradients.
         take: called with the latter, in the order of the losses.
         lanes: compute them.
         spans: measures the backward passes.
     """
-    parameters = [p for p in agent.parameters() if p.requires_grad]
+    learnt = [p for p in parameters if p.requires_grad]
 
     def add(computed: tuple[list[Tensor | None], T]) -> None:
         gradients, said = computed
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in zip(learnt, gradients, strict=True):
             if gradient is None:
                 continue
             if parameter.grad is None:  # a copy: gradients may share their memory
@@ -46,7 +46,7 @@ def add_gradients(
                 parameter.grad.add_(gradient)
         take(said)
 
-    lanes.run((partial(_gradients, parameters, loss, spans) for loss in losses), add)
+    lanes.run((partial(_gradients, learnt, loss, spans) for loss in losses), add)
 
 
 def _gradients(

@@ -81,6 +81,7 @@ def optimize(
     total = Sums.zero(device, num_actions, len(ent_tunings))
     entities = _entities_of_each_frame(rollout)
     in_lanes = can_be_cut(agent)
+    parameters = [*agent.parameters()]
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
     ):
@@ -93,12 +94,13 @@ def optimize(
                 agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, work.spans
             )
 
-        agent.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         done = Sums.zero(device, num_actions, len(ent_tunings))
         cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, in_lanes)
         to_add = [partial(loss_of, piece) for piece in cut]
         with work.spans.span("gradient"):
-            add_gradients(agent, to_add, done.add, work.lanes, work.spans)
+            add_gradients(parameters, to_add, done.add, work.lanes, work.spans)
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
         with work.spans.span("step"):

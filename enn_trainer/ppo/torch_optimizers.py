@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 PUBLISHED = "AdamW"
 _PUBLISHED_KWARGS = {"eps": 1e-5}
 _FIELDS = ("lr", "weight_decay")  # of the configuration
+_HOW = {"fused", "foreach", "capturable", "differentiable"}  # of which torch takes one
 
 
 def new_optimizer(
@@ -33,6 +34,8 @@ def new_optimizer(
     if not kwargs.get("differentiable"):
         cls = _without_compiler(cls)
     given = {**(_PUBLISHED_KWARGS if name == PUBLISHED else {}), **kwargs}
+    if "fused" in inspect.signature(cls).parameters and not _HOW.intersection(kwargs):
+        given["fused"] = True  # all parameters in one call: else a small network waits for hundreds
     if "weight_decay" in inspect.signature(cls).parameters:
         given["weight_decay"] = weight_decay
     optimizer: Optimizer = cls(parameters, lr=lr, **given)

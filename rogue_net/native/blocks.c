@@ -470,6 +470,71 @@ int NAME(frame_means_backward)(const Frames *f, const float *dmeans, float *dx) 
     return 0;
 }
 
+/* ---- Embedding. ---- */
+
+/* Rows of a type, normalised and clipped, `rows` from `first` on. */
+static void normalised(const Embedding *t, int64_t first, int64_t rows, float clip, float *to) {
+    const float *x = t->x + first * t->features;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < t->features; k++, x++, to++) {
+            float value = (*x - t->mean[k]) / t->std[k];
+            *to = value < -clip ? -clip : value > clip ? clip : value;
+        }
+}
+
+/* All rows of a type: normalised, projected, rectified and normalised again, each to its place in out (R, d);
+   `hidden` (n, d) and `stats` (n, 2) are kept. A type without features has the same row everywhere. */
+int NAME(embed_forward)(const Embedding *t, int64_t d, float clip, float *out) {
+    if (t->features == 0) {
+        for (int64_t i = 0; i < t->rows; i++) memcpy(out + t->to[i] * d, t->bias, sizeof(float) * (size_t)d);
+        return 0;
+    }
+    float *room = malloc(sizeof(float) * (size_t)(t->features * (d + TILE_ROWS) + TILE_ROWS * d));
+    if (!room) return 1;
+    float *weight = room, *x = room + t->features * d, *y = x + t->features * TILE_ROWS;
+    transpose(d, t->features, t->weight, t->features, weight, d);
+    for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
+        int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
+        float *hidden = t->hidden + first * d;
+        normalised(t, first, rows, clip, x);
+        product(rows, d, t->features, x, t->features, 1, weight, d, NULL, 0, t->bias, hidden, d);
+        for (int64_t i = 0; i < rows * d; i += LANES) store(hidden + i, larger(load(hidden + i), all(0.0f)));
+        layer_norm(rows, d, hidden, t->norm_weight, t->norm_bias, y, t->stats + 2 * first);
+        for (int64_t i = 0; i < rows; i++) memcpy(out + t->to[first + i] * d, y + i * d, sizeof(float) * (size_t)d);
+    }
+    free(room);
+    return 0;
+}
+
+/* The gradients of a type's parameters, from that of all rows dout (R, d): they are added to. */
+int NAME(embed_backward)(const Embedding *t, int64_t d, float clip, const float *dout) {
+    float *room = malloc(sizeof(float) * (size_t)(t->features * (d + TILE_ROWS) + 2 * TILE_ROWS * d));
+    if (!room) return 1;
+    float *dweight = room, *x = room + t->features * d, *dy = x + t->features * TILE_ROWS, *dx = dy + TILE_ROWS * d;
+    memset(dweight, 0, sizeof(float) * (size_t)(t->features * d));
+    for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
+        int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
+        for (int64_t i = 0; i < rows; i++) memcpy(dy + i * d, dout + t->to[first + i] * d, sizeof(float) * (size_t)d);
+        if (t->features == 0) {
+            add_column_sums(rows, d, dy, t->bias_grad);
+            continue;
+        }
+        const float *hidden = t->hidden + first * d;
+        memset(dx, 0, sizeof(float) * (size_t)(rows * d));
+        layer_norm_backward(rows, d, hidden, t->stats + 2 * first, t->norm_weight, dy, dx, t->norm_weight_grad,
+                            t->norm_bias_grad);
+        for (int64_t i = 0; i < rows * d; i += LANES)
+            store(dx + i, choose(load(hidden + i) > all(0.0f), load(dx + i), all(0.0f)));
+        normalised(t, first, rows, clip, x);
+        product(t->features, d, rows, x, 1, t->features, dx, d, dweight, d, NULL, dweight, d);
+        add_column_sums(rows, d, dx, t->bias_grad);
+    }
+    for (int64_t i = 0; i < d; i++)
+        for (int64_t k = 0; k < t->features; k++) t->weight_grad[i * t->features + k] += dweight[k * d + i];
+    free(room);
+    return 0;
+}
+
 /* ---- Blocks. ---- */
 
 typedef struct {

@@ -34,6 +34,37 @@ typedef struct {
     float *gate_weight_grad, *gate_bias_grad; /* added to */
 } Frames;
 
+/* The entities of one type: n rows of features, and what they are embedded by. */
+typedef struct {
+    int64_t rows, features;
+    const float *x;                          /* (n, features) */
+    const float *mean, *std;                 /* (features,) */
+    const int64_t *to;                       /* (n,), which row of all each is */
+    const float *weight, *bias;              /* (d, features) and (d,); of a type without features, bias is its row */
+    const float *norm_weight, *norm_bias;    /* (d,) */
+    float *hidden, *stats;                   /* (n, d) and (n, 2), for the backward pass */
+    float *weight_grad, *bias_grad, *norm_weight_grad, *norm_bias_grad; /* added to */
+} Embedding;
+
+/* How the entities of packed frames lie, and how their relative positions are encoded, see `pairs.c`. */
+typedef struct {
+    int64_t num_frames;
+    const int64_t *row_start;    /* (B + 1,) */
+    int64_t axes, radial, distance, interpolate;
+    const int64_t *extent;
+    const float *position;       /* (R, axes) */
+    const float *heading;        /* (R,), NULL where all are 0 */
+    const uint8_t *placed;       /* (R,), NULL where all have a position */
+    const int32_t *first_value;  /* (R,), of each target's type the first row of its values */
+    int64_t corners, no_key, no_value;  /* cells of a pair; the rows of a pair without relative position */
+    int32_t *key_rows, *value_rows;     /* (pairs, corners); the latter NULL where they would be the same */
+    float *weights;                     /* (pairs, corners), NULL where all are 1 */
+    float inverse_scale;
+} PairCells;
+
+/* Fills in the rows and weights of all pairs. Returns 0, or 1 with too many axes. */
+int pair_cells(const PairCells *);
+
 /* What `blocks.c` does, under a name for each set of instructions. */
 #define DECLARE_BLOCKS(NAME)                                                                                   \
     int NAME(attention_forward)(const Frames *, const float *, const float *, float *, float *);               \
@@ -41,6 +72,8 @@ typedef struct {
                                  float *, float *);                                                            \
     int NAME(frame_means)(const Frames *, const float *, float *);                                             \
     int NAME(frame_means_backward)(const Frames *, const float *, float *);                                    \
+    int NAME(embed_forward)(const Embedding *, int64_t, float, float *);                                       \
+    int NAME(embed_backward)(const Embedding *, int64_t, float, const float *);                                \
     int64_t NAME(blocks_made)(const Frames *);                                                                 \
     int NAME(blocks_forward)(const Frames *, const float *const *, float *, float *);                          \
     int NAME(blocks_backward)(const Frames *, const float *const *, float *const *, float *, float *);

@@ -17,7 +17,9 @@ from torch.autograd.function import once_differentiable
 from rogue_net.native.library import (
     GATES,
     VECTOR,
+    Embedding,
     Frames,
+    PairCells,
     address,
     call,
     numbers_for_backward,
@@ -93,6 +95,107 @@ class Gate(NamedTuple):
     kind: str
     weight: Tensor
     bias: Tensor
+
+
+class TypeRows(NamedTuple):
+    """The n entities of a type.
+
+    Attributes:
+        x: (n, features), not yet normalised; without a gradient.
+        mean: (features,), None of no features, like `std`.
+        std: (features,).
+        to: (n,) int64, which row of all each is.
+        parameters: weight and bias of the linear layer and of the norm; of no features, one vector.
+    """
+
+    x: Tensor
+    mean: Tensor | None
+    std: Tensor | None
+    to: Tensor
+    parameters: Sequence[Tensor]
+
+
+def embed(types: Sequence[TypeRows], num_rows: int, width: int, clip: float) -> Tensor:
+    """Embed all entities.
+
+    Args:
+        types: the entities; together they have every row.
+        num_rows: R.
+        width: d_model.
+        clip: of normalised features.
+
+    Returns:
+        (R, d_model).
+    """
+    parameters = [parameter for one in types for parameter in one.parameters]
+    x: Tensor = _Embed.apply(types, num_rows, width, clip, *parameters)  # type: ignore[no-untyped-call]
+    return x
+
+
+def pair_cells(
+    frames: PackedFrames,
+    *,
+    position: Tensor,
+    heading: Tensor | None,
+    placed: Tensor | None,
+    first_value: Tensor | None,
+    radial: bool,
+    distance: bool,
+    interpolate: bool,
+    extent: Sequence[int],
+    scale: float,
+    corners: int,
+    no_row: tuple[int, int],
+) -> PackedPairs:
+    """Which cells of an encoding each pair has, see `RelposEncodingConfig` and `relpos_cells.py`.
+
+    Args:
+        frames: which rows make a frame.
+        position: (R, axes) float32.
+        heading: (R,) float32, angle in radians; None where all are 0.
+        placed: (R,) bool, which rows have a position; None where all do.
+        first_value: (R,) int32, the first row of the values of each target; None where values have
+            the rows of keys.
+        radial: of the encoding, like the next four.
+        distance: of it.
+        interpolate: of it.
+        extent: of it.
+        scale: of it.
+        corners: cells of each pair.
+        no_row: of keys and values, the row of a pair without relative position.
+    """
+    num_pairs = int(frames.pair_start[-1])
+    rows = torch.empty(num_pairs, corners, dtype=torch.int32)
+    values = torch.empty_like(rows) if first_value is not None else None
+    weights = torch.empty(num_pairs, corners) if interpolate else None
+    position = position.contiguous()
+    extents = np.array(extent, dtype=np.int64)
+    placed = None if placed is None else placed.view(torch.uint8)
+    call(
+        "pair_cells",
+        PairCells(
+            num_frames=len(frames.lengths),
+            row_start=address(frames.row_start),
+            axes=position.shape[1],
+            radial=radial,
+            distance=distance,
+            interpolate=interpolate,
+            extent=address(extents),
+            position=address(position),
+            heading=address(heading),
+            placed=address(placed),
+            first_value=address(first_value),
+            corners=corners,
+            no_key=no_row[0],
+            no_value=no_row[1],
+            key_rows=address(rows),
+            value_rows=address(values),
+            weights=address(weights),
+            inverse_scale=1.0 / scale,
+        ),
+    )
+    keys = PackedRows(rows, weights)
+    return PackedPairs(keys, keys if values is None else PackedRows(values, weights))
 
 
 def attention(
@@ -200,6 +303,65 @@ class _Call:
         self.set(gate_weight=weight, gate_bias=bias)
 
 
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        types: Sequence[TypeRows],
+        num_rows: int,
+        width: int,
+        clip: float,
+        *parameters: Tensor,
+    ) -> Tensor:
+        out = parameters[0].new_empty(num_rows, width)
+        kept = []
+        for one in types:
+            made = out.new_empty(len(one.x) * (width + 2)) if one.mean is not None else None
+            call("embed_forward", _embedding(one, width, made), width, clip, out)
+            kept.append(made)
+        ctx.save_for_backward(*kept, *parameters)
+        ctx.rest = types, clip
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        types, clip = ctx.rest
+        gradients = _zeros_like(ctx.saved_tensors[len(types) :])
+        dout, left = dout.contiguous(), iter(gradients)
+        for one, made in zip(types, ctx.saved_tensors, strict=False):
+            own = [next(left) for _ in one.parameters]
+            of_call = _embedding(one, dout.shape[1], made)
+            names = ("weight_grad", "bias_grad", "norm_weight_grad", "norm_bias_grad")
+            for name, gradient in zip(names if len(own) > 1 else names[1:2], own, strict=True):
+                setattr(of_call, name, address(gradient))
+            call("embed_backward", of_call, dout.shape[1], clip, dout)
+        return None, None, None, None, *gradients
+
+
+def _embedding(one: TypeRows, width: int, made: Tensor | None) -> Embedding:
+    """`Embedding` of `blocks.h`; what its pointers point to are the arguments."""
+    num_rows = len(one.x)
+    of_call = Embedding(
+        rows=num_rows,
+        features=0 if made is None else one.x.shape[1],
+        x=address(one.x),
+        mean=address(one.mean),
+        std=address(one.std),
+        to=address(one.to),
+        hidden=address(made),
+        stats=None if made is None else made.data_ptr() + 4 * num_rows * width,
+    )
+    if made is None:
+        of_call.bias = address(one.parameters[0])
+        return of_call
+    for name, parameter in zip(
+        ("weight", "bias", "norm_weight", "norm_bias"), one.parameters, strict=True
+    ):
+        setattr(of_call, name, address(parameter))
+    return of_call
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -228,7 +390,7 @@ class _Attention(torch.autograd.Function):
         qkv, gate, keys, values, weights = ctx.saved_tensors
         frames, heads = ctx.rest
         of_call = _Call(frames, qkv.shape[1] // 3, heads)
-        dkeys, dvalues, dgate = map(_zeros_like, (keys, values, gate))
+        dkeys, dvalues, dgate = _zeros_like((keys, values, gate))
         of_call.set_tables(keys, values)
         of_call.set_table_gradients(dkeys, dvalues)
         dqkv = torch.empty_like(qkv)
@@ -269,7 +431,7 @@ class _Blocks(torch.autograd.Function):
         keys, values, gate_weight, gate_bias, *parameters = weights
         frames, heads, gate_kind = ctx.rest
         of_call = _Call(frames, dy.shape[1], heads, len(parameters) // PARAMETERS_OF_BLOCK)
-        gradients = list(map(_zeros_like, weights))
+        gradients = _zeros_like(weights)
         dkeys, dvalues, dgate_weight, dgate_bias, *of_parameters = gradients
         of_call.set_tables(keys, values)
         of_call.set_table_gradients(dkeys, dvalues)
@@ -309,5 +471,10 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
-def _zeros_like(x: Tensor | None) -> Tensor | None:
-    return None if x is None else torch.zeros_like(x)
+def _zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Zeros of these shapes, in one block of memory: one operation for all of them."""
+    sizes = [0 if x is None else x.numel() for x in tensors]
+    parts = torch.split(torch.zeros(sum(sizes)), sizes)
+    return [
+        None if x is None else part.view(x.shape) for x, part in zip(tensors, parts, strict=True)
+    ]

@@ -5,7 +5,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 from torch import Tensor
@@ -60,25 +60,57 @@ class Frames(ctypes.Structure):
     ]
 
 
+class Embedding(ctypes.Structure):
+    """`Embedding` of `blocks.h`."""
+
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("rows", "features")],
+        *[(name, ctypes.c_void_p) for name in ("x", "mean", "std", "to")],
+        *[(name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")],
+        *[(name, ctypes.c_void_p) for name in ("hidden", "stats")],
+        *[(name, ctypes.c_void_p) for name in ("weight_grad", "bias_grad")],
+        *[(name, ctypes.c_void_p) for name in ("norm_weight_grad", "norm_bias_grad")],
+    ]
+
+
+class PairCells(ctypes.Structure):
+    """`PairCells` of `blocks.h`."""
+
+    _fields_ = [
+        ("num_frames", ctypes.c_int64),
+        ("row_start", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("axes", "radial", "distance", "interpolate")],
+        *[(name, ctypes.c_void_p) for name in ("extent", "position", "heading", "placed")],
+        ("first_value", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("corners", "no_key", "no_value")],
+        *[(name, ctypes.c_void_p) for name in ("key_rows", "value_rows", "weights")],
+        ("inverse_scale", ctypes.c_float),
+    ]
+
+
 def fits(width: int, heads: int) -> bool:
     """Whether attention of a width and a number of heads can be computed here."""
     head = width // heads
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-def call(name: str, frames: Frames, *arguments: "Tensor | Sequence[Tensor | None] | None") -> None:
+Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
+
+
+def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
     """Call a function of `blocks.h`; other threads go on meanwhile.
 
     Args:
         name: of the function.
-        frames: its first argument.
-        arguments: the others: tensors, several of them where it takes pointers to pointers.
+        of: its first argument.
+        arguments: the others: tensors, several of them where it takes pointers to pointers;
+            numbers.
 
     Raises:
         MemoryError: there is not enough memory.
     """
     assert _LIBRARY is not None
-    if _LIBRARY[name](ctypes.byref(frames), *map(_pointer, arguments)):
+    if _LIBRARY[name](ctypes.byref(of), *map(_argument, arguments)):
         raise MemoryError(f"{name}: not enough memory")
 
 
@@ -90,7 +122,11 @@ def numbers_for_backward(frames: Frames) -> int:
     return int(function(ctypes.byref(frames)))
 
 
-def _pointer(argument: "Tensor | Sequence[Tensor | None] | None") -> Any:
+def _argument(argument: Argument) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
     if argument is None or isinstance(argument, Tensor):
         return ctypes.c_void_p(address(argument))
     return (ctypes.c_void_p * len(argument))(*map(address, argument))

@@ -30,6 +30,14 @@ EXPORT int frame_means_backward(const Frames *f, const float *dmeans, float *dx)
     return BEST(frame_means_backward)(f, dmeans, dx);
 }
 
+EXPORT int embed_forward(const Embedding *t, int64_t d, float clip, float *out) {
+    return BEST(embed_forward)(t, d, clip, out);
+}
+
+EXPORT int embed_backward(const Embedding *t, int64_t d, float clip, const float *dout) {
+    return BEST(embed_backward)(t, d, clip, dout);
+}
+
 EXPORT int64_t blocks_made(const Frames *f) {
     return BEST(blocks_made)(f);
 }

@@ -33,7 +33,9 @@ def test_gradients_are_added_in_order_to_those_that_there_are(count: int) -> Non
     for i in range(8):
         expected += torch.tensor([5.0, 7.0]) * 10.0**-i
     with Lanes(count) as lanes:
-        add_gradients(net, [partial(net.loss, i) for i in range(8)], told.append, lanes)
+        add_gradients(
+            net.parameters(), [partial(net.loss, i) for i in range(8)], told.append, lanes
+        )
     assert torch.equal(net.used.grad, expected)
     assert net.unused.grad is None, "an optimizer leaves alone what has no gradient"
     assert net.fixed.grad is None
@@ -42,7 +44,7 @@ def test_gradients_are_added_in_order_to_those_that_there_are(count: int) -> Non
 
 def test_nothing_to_learn_adds_nothing() -> None:
     net, told = Two(), list[int]()
-    add_gradients(net, [lambda: (None, 4)], told.append, Lanes())
+    add_gradients(net.parameters(), [lambda: (None, 4)], told.append, Lanes())
     assert net.used.grad is None
     assert told == [4]
 
@@ -55,7 +57,7 @@ def test_gradients_that_are_one_tensor_are_kept_apart() -> None:
     def loss() -> tuple[Tensor | None, None]:
         return (net.a + net.b).sum(), None
 
-    add_gradients(net, [loss], lambda nothing: None, Lanes())
+    add_gradients(net.parameters(), [loss], lambda nothing: None, Lanes())
     assert net.a.grad is not None
     assert net.b.grad is not None
     net.a.grad.mul_(2.0)
@@ -71,5 +73,5 @@ def test_error_leaves_the_gradient_of_what_came_before() -> None:
 
     losses = [partial(net.loss, 0), fails, partial(net.loss, 2)]
     with Lanes(2) as lanes, pytest.raises(ValueError, match="no number"):
-        add_gradients(net, losses, told.append, lanes)
+        add_gradients(net.parameters(), losses, told.append, lanes)
     assert told == [0]
