@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
-from enn_trainer.lanes import Lanes, can_be_cut
+from enn_trainer.lanes import Lanes, cost_of_entity
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput
 
 T = TypeVar("T")
 
-LEAST_FRAMES = 64
-"""Frames of a piece at least: a small forward pass costs nearly what a larger one does."""
+LEAST_COST = 2**19
+"""Of the frames of a piece, as of one entity each: 512 of d_model 32. A small forward pass costs
+nearly what a larger one does."""
 MOST_FRAMES = 1024
 """Frames of a piece at most: what a piece makes stays in the cache."""
 
@@ -61,13 +62,17 @@ def values_of(agent: PPOAgent, batch: EntityBatch, lanes: Lanes) -> Tensor:
     return torch.cat(_of_pieces(agent, batch, of_piece, lanes))
 
 
-def consecutive(num_frames: int) -> list[slice]:
+def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
     """Cut frames into pieces of nearly equal size, an even number where it is more than one.
 
-    It follows from the number alone, so that what is computed does, too.
+    It follows from the numbers alone, so that what is computed does, too.
+
+    Args:
+        num_frames: how many.
+        cost_of_entity: see `lanes.py`.
     """
     count = 1
-    if num_frames >= 2 * LEAST_FRAMES:
+    if num_frames * cost_of_entity >= 2 * LEAST_COST:
         count = 2 * -(-num_frames // (2 * MOST_FRAMES))
     ends = [num_frames * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
@@ -94,8 +99,8 @@ def _of_pieces(
     agent: PPOAgent, batch: EntityBatch, of_piece: Callable[[slice], T], lanes: Lanes
 ) -> list[T]:
     pieces = [slice(0, batch.num_frames)]
-    if can_be_cut(agent):
-        pieces = consecutive(batch.num_frames)
+    if (cost := cost_of_entity(agent)) is not None:
+        pieces = consecutive(batch.num_frames, cost)
     said: list[T] = []
     lanes.run([partial(of_piece, piece) for piece in pieces], said.append)
     return said

@@ -42,7 +42,7 @@ class Lanes:
     @staticmethod
     def of(agent: object) -> "Lanes":
         """As many as torch would use threads, if frames for this agent are cut at all."""
-        return Lanes(torch.get_num_threads() if can_be_cut(agent) else 1)
+        return Lanes(1 if cost_of_entity(agent) is None else torch.get_num_threads())
 
     def run(self, tasks: Iterable[Callable[[], T]], take: Callable[[T], object]) -> None:
         """Compute tasks, with gradients if the caller has them, and hand over what they return.
@@ -95,17 +95,22 @@ ONE_LANE = Lanes()
 """The calling thread alone."""
 
 
-def can_be_cut(agent: Any) -> bool:
-    """Whether frames go through an agent in pieces, several at a time.
+def cost_of_entity(agent: Any) -> int | None:
+    """What an entity costs in a network whose frames may go through it in pieces, in lanes.
 
-    A GPU wants as many frames at once as there are. A network of somebody else may remember
-    something of a forward pass, or look at all frames together.
+    Returns:
+        The square of its width, as matrix products go; None where frames are not cut: a GPU wants
+        as many at once as there are, and a network of somebody else may remember something of a
+        forward pass, or look at all frames together.
     """
     while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) not in (RogueNet, RogueNetWithValueNet):
-        return False
-    return next(agent.parameters()).device.type == "cpu"  # type: ignore[no-any-return]
+        return None
+    if next(agent.parameters()).device.type != "cpu":
+        return None
+    parts = [agent] if isinstance(agent, RogueNet) else [agent.policy, agent.value_function]
+    return max(part.config.d_model for part in parts) ** 2
 
 
 def _with_grad(grad: bool, task: Callable[[], T]) -> T:

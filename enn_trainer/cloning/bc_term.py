@@ -24,7 +24,7 @@ from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.imitation_config import BCConfig
-from enn_trainer.lanes import can_be_cut
+from enn_trainer.lanes import cost_of_entity
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
@@ -141,7 +141,7 @@ def add_bc_gradient(
         mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
         return bc.coef * mean, mean.detach()
 
-    cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, can_be_cut(agent))
+    cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, cost_of_entity(agent))
     add_gradients(
         agent.parameters(), [partial(loss_of, piece) for piece in cut], told.append, work.lanes
     )

@@ -16,7 +16,7 @@ from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_score import CloneLoss, CloneScore, loss_of, value_scale
 from enn_trainer.cloning.demonstrations import Demonstrations
 from enn_trainer.errors import NotFiniteError
-from enn_trainer.lanes import ONE_LANE, Lanes, can_be_cut
+from enn_trainer.lanes import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import Frames, minibatches, pieces
 from enn_trainer.ppo.not_finite import refuse_not_finite, refuse_not_finite_weights
@@ -181,8 +181,8 @@ class Cloning:
         return self._loss_of(shown.take(piece)).score
 
     def _pieces(self, shown: Demonstrations) -> list[Frames]:
-        optim, in_lanes = self.config.optim, can_be_cut(self.state.agent)
-        return pieces(shown.num_entities(), optim.micro_bs, optim.max_entities, in_lanes)
+        optim, cost = self.config.optim, cost_of_entity(self.state.agent)
+        return pieces(shown.num_entities(), optim.micro_bs, optim.max_entities, cost)
 
     @torch.no_grad()
     def _score(self, shown: Demonstrations) -> CloneScore | None:

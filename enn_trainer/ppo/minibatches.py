@@ -11,8 +11,8 @@ Frames = npt.NDArray[np.int64]
 
 PIECE_ENTITIES = 8192
 """So many entities at most go through a network together: what they make stays in the cache."""
-LEAST_ENTITIES = 512
-"""With fewer, the operations would cost more than what they do."""
+LEAST_COST = 2**21
+"""With less the operations would cost more than what they do: 2,048 entities of d_model 32."""
 
 
 def minibatches(
@@ -55,7 +55,7 @@ def microbatches(entities: Frames, size: int | None, max_entities: int | None) -
 
 
 def pieces(
-    entities: Frames, size: int | None, max_entities: int | None, for_lanes: bool
+    entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
 ) -> list[Frames]:
     """Cut a minibatch into pieces that can be computed at the same time.
 
@@ -66,18 +66,20 @@ def pieces(
         entities: (F,) int64, how many each frame has.
         size: frames of a piece at most, None for no limit.
         max_entities: entities of a piece at most, as of `microbatches`.
-        for_lanes: whether to cut further than these limits ask for.
+        cost_of_entity: see `lanes.py`; None to cut no further than these limits ask for.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
     """
-    if not for_lanes:
+    if cost_of_entity is None:
         everyone = np.arange(len(entities))
         return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
     order = np.argsort(entities, kind="stable")
     costs = np.cumsum(entities[order] + 1)
     total = int(costs[-1])
-    count = 1 if total < 2 * LEAST_ENTITIES else 2 * -(-total // (2 * PIECE_ENTITIES))
+    count = 1
+    if total * cost_of_entity >= 2 * LEAST_COST:
+        count = 2 * -(-total // (2 * PIECE_ENTITIES))
     cuts = np.searchsorted(costs, total * np.arange(1, count) // count)
     return [
         part[piece]

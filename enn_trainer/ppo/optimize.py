@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.lanes import can_be_cut
+from enn_trainer.lanes import cost_of_entity
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import tune, tuned_scalars
@@ -80,7 +80,7 @@ def optimize(
     device, num_actions = estimate.returns.device, len(rollout.actions)
     total = Sums.zero(device, num_actions, len(ent_tunings))
     entities = _entities_of_each_frame(rollout)
-    in_lanes = can_be_cut(agent)
+    cost = cost_of_entity(agent)
     parameters = [*agent.parameters()]
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
@@ -97,7 +97,7 @@ def optimize(
         for parameter in parameters:
             parameter.grad = None
         done = Sums.zero(device, num_actions, len(ent_tunings))
-        cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, in_lanes)
+        cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
         to_add = [partial(loss_of, piece) for piece in cut]
         with work.spans.span("gradient"):
             add_gradients(parameters, to_add, done.add, work.lanes, work.spans)

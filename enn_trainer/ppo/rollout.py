@@ -15,7 +15,7 @@ from enn_trainer.capture import act
 from enn_trainer.ppo.work import PLAIN, Work
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
-from rogue_net.ragged import EntityBatch, RaggedTensor
+from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rollout:
         rewards: (T, B) float32, of the step from each frame.
         terminated: (T, B) bool, the episode ended by itself in that step.
         truncated: (T, B) bool, the episode was cut off in that step.
-        last_values: (B,) float32, of the frames after the last step.
+        last_values: (B,) float32, of the frames after the last step; 0 where an episode ended.
         final_values: (truncated episodes,) float32, of their last observations, in the order of
             `truncated`.
         metrics: of the environments, over all steps.
@@ -106,7 +106,13 @@ def collect(
             finals.append(EntityBatch.of(obs.final, device))
         add_metrics(metrics, obs.metrics)
     with work.spans.span("values"):
-        last_values = values_of(agent, EntityBatch.of(obs, device), work.lanes)
+        last_values = outputs[-1].values["value"].new_zeros(num_envs)
+        going_on = np.flatnonzero(~obs.done)  # after the end of an episode nothing is expected
+        if len(going_on):
+            of_last = EntityBatch.of(obs, device)
+            if len(going_on) < num_envs:
+                of_last = of_last.take(going_on)
+            last_values[to_device(going_on, device)] = values_of(agent, of_last, work.lanes)
         final_values = torch.zeros(0, device=device)
         if finals:
             final_values = values_of(agent, EntityBatch.cat(finals), work.lanes)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from enn_trainer import Callback, Trainer, acting
-from enn_trainer.lanes import Lanes, can_be_cut
+from enn_trainer.lanes import Lanes, cost_of_entity
 from enn_trainer.ppo import minibatches
 from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
@@ -120,9 +121,9 @@ def test_lanes_have_one_thread_of_torch_each() -> None:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few frames are cut like many."""
-    monkeypatch.setattr(minibatches, "LEAST_ENTITIES", 3)
+    monkeypatch.setattr(minibatches, "LEAST_COST", 3 * 8**2)
     monkeypatch.setattr(minibatches, "PIECE_ENTITIES", 12)
-    monkeypatch.setattr(acting, "LEAST_FRAMES", 2)
+    monkeypatch.setattr(acting, "LEAST_COST", 2 * 8**2)
     monkeypatch.setattr(acting, "MOST_FRAMES", 3)
 
 
@@ -195,27 +196,28 @@ def test_network_of_somebody_else_sees_all_frames_at_once(
     assert threads == {threading.main_thread().name}
 
 
-def test_network_within_another_can_be_cut() -> None:
+def test_network_within_another_cost_of_entity() -> None:
     envs = EnvList(Meadow, 1)
     net = RogueNet(RogueNetConfig(d_model=8), envs.obs_space(), envs.action_space(), {"value": 1})
-    assert can_be_cut(net)
-    assert can_be_cut(Wired(net, envs.obs_space()))
-    assert not can_be_cut(nn.Linear(1, 1))
-    assert not can_be_cut(Wired(nn.Linear(1, 1), envs.obs_space(), {}, envs.obs_space(), {}))
-    assert not can_be_cut(net.to("meta")), "only on the CPU"
+    assert cost_of_entity(net) == 64
+    assert cost_of_entity(Wired(net, envs.obs_space())) == 64
+    assert cost_of_entity(nn.Linear(1, 1)) is None
+    own = Wired(nn.Linear(1, 1), envs.obs_space(), {}, envs.obs_space(), {})
+    assert cost_of_entity(own) is None
+    assert cost_of_entity(net.to("meta")) is None, "only on the CPU"
 
 
 def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
-    for num_frames in range(0, 5000, 7):
-        pieces = acting.consecutive(num_frames)
+    for num_frames, width in product(range(0, 5000, 7), (16, 32, 128)):
+        pieces = acting.consecutive(num_frames, width**2)
         sizes = [piece.stop - piece.start for piece in pieces]
         assert [i for piece in pieces for i in range(piece.start, piece.stop)] == [
             *range(num_frames)
         ]
         assert len(pieces) == 1 or len(pieces) % 2 == 0
         assert max(sizes) - min(sizes) <= 1
-        assert max(sizes) <= acting.MOST_FRAMES
-        assert len(pieces) == 1 or min(sizes) >= acting.LEAST_FRAMES
+        assert len(pieces) == 1 or max(sizes) <= acting.MOST_FRAMES
+        assert len(pieces) == 1 or (min(sizes) + 1) * width**2 > acting.LEAST_COST
 
 
 def test_frames_that_are_cut_say_what_they_say_together(
@@ -238,7 +240,7 @@ def test_frames_that_are_cut_say_what_they_say_together(
             return out
 
     cut = [said(5), said(None)]
-    monkeypatch.setattr(acting, "LEAST_FRAMES", 100)
+    monkeypatch.setattr(acting, "LEAST_COST", 100 * 8**2)
     for one, other in zip(cut, [said(5), said(None)], strict=True):
         for name, actions in other.actions.items():
             assert torch.equal(one.actions[name], actions)

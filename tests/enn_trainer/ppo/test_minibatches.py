@@ -69,9 +69,9 @@ def test_pieces_for_lanes_keep_the_limits_and_cost_alike(
     entities: list[int], size: int | None, max_entities: int | None, least: int, most: int
 ) -> None:
     counts = np.array(entities, dtype=np.int64)
-    with patch.multiple(module, LEAST_ENTITIES=least, PIECE_ENTITIES=most):
-        cut = pieces(counts, size, max_entities, for_lanes=True)
-        free = pieces(counts, None, None, for_lanes=True)
+    with patch.multiple(module, LEAST_COST=3 * least, PIECE_ENTITIES=most):
+        cut = pieces(counts, size, max_entities, cost_of_entity=3)
+        free = pieces(counts, None, None, cost_of_entity=3)
     for of in (cut, free):
         assert np.array_equal(np.sort(np.concatenate(of)), np.arange(len(counts)))
         ordered = counts[np.concatenate(of)]
@@ -87,7 +87,7 @@ def test_pieces_for_lanes_keep_the_limits_and_cost_alike(
         assert max(costs) <= most + 13
 
 
-@pytest.mark.parametrize("for_lanes", [True, False])
-def test_pieces_of_few_frames_are_one(for_lanes: bool) -> None:
-    (piece,) = pieces(np.array([3, 1, 2]), None, None, for_lanes)
-    assert piece.tolist() == ([1, 2, 0] if for_lanes else [0, 1, 2])
+@pytest.mark.parametrize("cost", [64, None])
+def test_pieces_of_few_frames_are_one(cost: int | None) -> None:
+    (piece,) = pieces(np.array([3, 1, 2]), None, None, cost)
+    assert piece.tolist() == ([0, 1, 2] if cost is None else [1, 2, 0])

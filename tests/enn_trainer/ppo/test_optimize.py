@@ -142,7 +142,7 @@ def test_pieces_for_lanes_give_that_gradient_too(
     """And the same to the bit, however many lanes there are."""
     net, rollout = a_rollout(pdrop=pdrop)
     whole = gradients_of_one_step(net, rollout, 24, None)
-    with patch.multiple(minibatches_module, LEAST_ENTITIES=least, PIECE_ENTITIES=most):
+    with patch.multiple(minibatches_module, LEAST_COST=256 * least, PIECE_ENTITIES=most):
         cut = []
         for count in (1, 2, 3):
             with Lanes(count) as lanes:
