@@ -22,7 +22,7 @@ LEAST_COST = 2**19
 """Of the frames of a piece, as of one entity each: 512 of d_model 32. A small forward pass costs
 nearly what a larger one does."""
 MOST_FRAMES = 1024
-"""Frames of a piece at most: what a piece makes stays in the cache."""
+"""Frames of a piece at most, unless they cost too little: what a piece makes stays in the cache."""
 
 
 def choose(
@@ -71,9 +71,8 @@ def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
         num_frames: how many.
         cost_of_entity: see `lanes.py`.
     """
-    count = 1
-    if num_frames * cost_of_entity >= 2 * LEAST_COST:
-        count = 2 * -(-num_frames // (2 * MOST_FRAMES))
+    worth = num_frames * cost_of_entity // (2 * LEAST_COST)  # so many pairs of pieces at most
+    count = 2 * min(worth, -(-num_frames // (2 * MOST_FRAMES))) or 1
     ends = [num_frames * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
 

@@ -216,8 +216,10 @@ def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
         ]
         assert len(pieces) == 1 or len(pieces) % 2 == 0
         assert max(sizes) - min(sizes) <= 1
-        assert len(pieces) == 1 or max(sizes) <= acting.MOST_FRAMES
-        assert len(pieces) == 1 or (min(sizes) + 1) * width**2 > acting.LEAST_COST
+        if len(pieces) > 1:
+            few = max(acting.MOST_FRAMES, 2 * acting.LEAST_COST // width**2)
+            assert max(sizes) <= few + 1
+            assert (min(sizes) + 1) * width**2 > acting.LEAST_COST
 
 
 def test_frames_that_are_cut_say_what_they_say_together(
