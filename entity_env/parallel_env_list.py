@@ -211,8 +211,9 @@ class ParallelEnvList(VecEnv):
         if not self._workers:
             raise WorkerError(f"{name}: the workers are closed")
         self.refuse_begun_step(name)
+        last = self._workers[-1]
         for worker, args in zip(self._workers, arguments, strict=True):
-            worker.send([name, args])
+            worker.send([name, args], is_last=worker is last)
 
     def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
         """What each worker answers.

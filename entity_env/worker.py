@@ -33,14 +33,28 @@ from entity_env.vec_env import VecObs
 
 
 def main() -> None:
-    """Serve the parent; the last arguments are the files of the connection and of the memory."""
+    """Serve the parent; after "files" come those of the connection, of the memory, of the bell."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles what its group is sent
         signal.signal(number, signal.SIG_IGN)
-    connection, ours, theirs = map(int, sys.argv[-3:])
+    files = sys.argv[sys.argv.index("files") + 1 :]
+    connection, ours, theirs, *bell = map(int, files)
+    _let_the_parent_finish()
     threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
-    channel = Channel(Connection(connection), SharedMemory(ours), SharedMemory(theirs))
+    channel = Channel(
+        Connection(connection),
+        SharedMemory(ours),
+        SharedMemory(theirs),
+        hears=bell[0] if bell else None,
+    )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         serve(channel)
+
+
+def _let_the_parent_finish() -> None:
+    """Do not take the core of whoever wakes this process: it has other workers to wake."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _end_with_parent(connection: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_env.channel import Channel
+from entity_env.channel import Channel, new_bell
 from entity_env.errors import InvalidObservation, WorkerError
 from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
@@ -86,15 +86,16 @@ class WorkerProcess:
         self.setup = setup
         ours, theirs = socket.socketpair()
         asking, answering = SharedMemory(), SharedMemory()
-        files = [theirs.fileno(), answering.file, asking.file]
+        bell = new_bell()
+        files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(package=package), *map(str, files)],
+            [sys.executable, "-c", _MAIN.format(package=package), "files", *map(str, files)],
             pass_fds=files,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        self.channel = Channel(Connection(ours.detach()), asking, answering)
+        self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
         self.waited_s = 0.0  # for its answers
         self._asked_at = 0.0
         self.send(
@@ -109,13 +110,18 @@ class WorkerProcess:
             }
         )
 
-    def send(self, message: Any) -> None:
-        """Send a message; that the worker is gone shows when its answer is read."""
+    def send(self, message: Any, is_last: bool = True) -> None:
+        """Send a message; that the worker is gone shows when its answer is read.
+
+        Args:
+            message: what to send.
+            is_last: whether no other worker is asked before an answer is waited for.
+        """
         self._asked_at = time.monotonic()
         if self.process.returncode is not None:  # known to be lost, and its channel may be closed
             return
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.send(message)
+            self.channel.send(message, is_last)
 
     def started(self) -> Any:
         """What it says when it has made its environments; or why there are none."""
