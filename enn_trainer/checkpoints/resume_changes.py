@@ -15,9 +15,12 @@ FIXED = {
     "optim.name": "the moments are those of this optimizer",
     "optim.kwargs": "the moments are those of this optimizer",
 }
-"""What a run keeps: why, by fields or sections, but for what `ROUNDING` names."""
+"""What a run keeps: why, by fields or sections."""
 
-ROUNDING = ("net.precision", "vf_net.precision")
+REPORTED = dict.fromkeys(
+    ["net.precision", "vf_net.precision"], "it changes the rounding of all that is learnt"
+)
+"""What of the former a run may change, with a line."""
 
 FREE = {
     **dict.fromkeys(
@@ -81,13 +84,13 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
 
 def fixed(found: list[Change]) -> list[Change]:
     """The changes that a run which continues cannot make."""
-    return [c for c in found if _is_among(c.path, FIXED) and c.path not in ROUNDING]
+    return [c for c in found if _is_among(c.path, FIXED) and c.path not in REPORTED]
 
 
 def worth_a_line(found: list[Change]) -> list[Change]:
     """The changes that a run which continues makes, and learns or measures otherwise by."""
     settled = {**FIXED, **FREE}
-    return [c for c in found if not _is_among(c.path, settled) or c.path in ROUNDING]
+    return [c for c in found if not _is_among(c.path, settled) or c.path in REPORTED]
 
 
 def shown(value: Any) -> str:

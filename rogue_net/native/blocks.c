@@ -47,29 +47,39 @@ INLINE vec exponential(vec x) {
     return p * (vec)exponent;
 }
 
-/* The error function: z times a rational function of z**2, fitted on [0, 4] to a relative error of 3e-8. */
-INLINE vec error_function(vec z) {
-    z = smaller(larger(z, all(-4.0f)), all(4.0f));
-    vec t = z * z;
-    vec p = all(1.9867875380441546e-06f);
-    p = p * t + all(0.00028456549625843763f);
-    p = p * t + all(0.0038833210710436106f);
-    p = p * t + all(0.05310167372226715f);
-    p = p * t + all(0.19354452192783356f);
+/* The distribution function of the normal distribution, and its density: what GELU is made of. Around 0 it is half
+   the error function, z times a polynomial of z**2; further out the complement, exp(-z**2) times a rational function
+   of z. Both are fitted to a relative error below 1e-7, so that tails keep their digits. */
+INLINE void normal(vec x, vec *cdf, vec *density) {
+    vec positive = larger(x, -x), z = positive * all(0.70710678f), t = z * z;
+    vec e = exponential(-t);
+    vec p = all(0.004264598712325096f);
+    p = p * t + all(-0.026459451764822006f);
+    p = p * t + all(0.11276596039533615f);
+    p = p * t + all(-0.3761218786239624f);
     p = p * t + all(1.1283791065216064f);
-    vec q = all(3.7420206353999674e-05f);
-    q = q * t + all(0.0011855658376589417f);
-    q = q * t + all(0.015207204967737198f);
-    q = q * t + all(0.11534977704286575f);
-    q = q * t + all(0.5048569440841675f);
-    q = q * t + all(1.0f);
-    return z * p / q;
+    vec half = 0.5f * z * p;
+    z = smaller(z, all(9.5f));
+    vec up = all(0.1179230734705925f);
+    up = up * z + all(0.5308426022529602f);
+    up = up * z + all(1.0828348398208618f);
+    up = up * z + all(0.999912679195404f);
+    vec down = all(0.20902451872825623f);
+    down = down * z + all(0.9405460357666016f);
+    down = down * z + all(2.028272867202759f);
+    down = down * z + all(2.210411787033081f);
+    down = down * z + all(1.0f);
+    vec tail = 0.5f * e * up / down;
+    ivec is_near = positive < all(0.8f), is_positive = x > all(0.0f);
+    vec below = choose(is_near, 0.5f - half, tail);
+    *cdf = choose(is_positive, 1.0f - below, below);
+    *density = all(0.39894228f) * e;
 }
 
-INLINE vec normal_cdf(vec x) { return 0.5f + 0.5f * error_function(x * all(0.70710678f)); }
-
-INLINE vec gelu_slope(vec x, vec cdf) {
-    return cdf + x * all(0.39894228f) * exponential(x * x * all(-0.5f));
+INLINE vec gelu(vec x) {
+    vec cdf, density;
+    normal(x, &cdf, &density);
+    return x * cdf;
 }
 
 /* ---- Products of matrices. ---- */
@@ -80,10 +90,7 @@ INLINE void product_tile(int rows, int vecs, int64_t depth, const float *a, ptrd
                          const float *bias, float *c, ptrdiff_t c_row) {
     vec sum[6][2];
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vecs; j++) {
-            sum[i][j] = bias ? load(bias + j * LANES) : all(0.0f);
-            if (from) sum[i][j] += load(from + i * from_row + j * LANES);
-        }
+        for (int j = 0; j < vecs; j++) sum[i][j] = all(0.0f);
     for (int64_t k = 0; k < depth; k++) {
         vec b0 = load(b + k * b_row), b1 = vecs > 1 ? load(b + k * b_row + LANES) : b0;
         for (int i = 0; i < rows; i++) {
@@ -93,7 +100,11 @@ INLINE void product_tile(int rows, int vecs, int64_t depth, const float *a, ptrd
         }
     }
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vecs; j++) store(c + i * c_row + j * LANES, sum[i][j]);
+        for (int j = 0; j < vecs; j++) {
+            vec more = bias ? load(bias + j * LANES) : all(0.0f); /* last, as it may be large: less is rounded off */
+            if (from) more += load(from + i * from_row + j * LANES);
+            store(c + i * c_row + j * LANES, sum[i][j] + more);
+        }
 }
 
 /* c = from + bias + a b: (m, k) times (k, n) with n a multiple of 8. Element (i, k) of a is at
@@ -580,10 +591,10 @@ static Made made_from(const Frames *f, Made m, int64_t row, int64_t score) {
 }
 
 INLINE void gate_and_slope(int64_t kind, vec x, vec *value, vec *slope) {
-    vec one = all(1.0f), zero = all(0.0f), p;
+    vec one = all(1.0f), zero = all(0.0f), p, density;
     switch (kind) {
     case RELU_GATE: *value = larger(x, zero), *slope = choose(x > zero, one, zero); break;
-    case GELU_GATE: p = normal_cdf(x), *value = x * p, *slope = gelu_slope(x, p); break;
+    case GELU_GATE: normal(x, &p, &density), *value = x * p, *slope = p + x * density; break;
     case SIGMOID_GATE: p = one / (one + exponential(-x)), *value = p, *slope = p * (one - p); break;
     default: *value = x, *slope = one;
     }
@@ -595,10 +606,6 @@ static void gates_of(int64_t kind, int64_t count, const float *x, float *gate) {
         gate_and_slope(kind, load(x + i), &value, &slope);
         store(gate + i, value);
     }
-}
-
-static void gelu(int64_t count, const float *x, float *y) {
-    for (int64_t i = 0; i < count; i += LANES) store(y + i, load(x + i) * normal_cdf(load(x + i)));
 }
 
 /* The first frame behind a tile of `TILE_ROWS` rows, or of one frame. */
@@ -667,7 +674,7 @@ static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, 
     product(rows, d, d, m.y, d, 1, t->project, d, m.x, d, w->project_bias, m.middle, d);
     layer_norm(rows, d, m.middle, w->norm_2_weight, w->norm_2_bias, normed, m.stats_2);
     product(rows, 4 * d, d, normed, d, 1, t->up, 4 * d, NULL, 0, w->up_bias, m.hidden, 4 * d);
-    gelu(rows * 4 * d, m.hidden, wide);
+    for (int64_t i = 0; i < rows * 4 * d; i += LANES) store(wide + i, gelu(load(m.hidden + i)));
     product(rows, d, 4 * d, wide, 4 * d, 1, t->down, d, m.middle, d, w->down_bias, x, d);
 }
 
@@ -711,9 +718,10 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
     /* The perceptron: a becomes its hidden values, b their gradient. */
     product(rows, 4 * d, d, dx, d, 1, w->down_weight, 4 * d, NULL, 0, NULL, b, 4 * d);
     for (int64_t i = 0; i < rows * 4 * d; i += LANES) {
-        vec x = load(m.hidden + i), p = normal_cdf(x);
-        store(a + i, x * p);
-        store(b + i, load(b + i) * gelu_slope(x, p));
+        vec x = load(m.hidden + i), cdf, density;
+        normal(x, &cdf, &density);
+        store(a + i, x * cdf);
+        store(b + i, load(b + i) * (cdf + x * density));
     }
     add_linear_gradient(rows, 4 * d, d, dx, a, g->down_weight, g->down_bias);
     for (int64_t i = 0; i < rows; i++)
