@@ -3,6 +3,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: demo test bench soak clean
@@ -32,10 +33,10 @@ clean:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+.venv/installed: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
 	$(INSTALL) -e .
 	@touch $@
 
-.venv/developing: pyproject.toml constraints.txt | .venv/bin/python
+.venv/developing: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
 	$(INSTALL) -e '.[dev]'
 	@touch $@ .venv/installed

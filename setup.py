@@ -1,16 +1,27 @@
 """What `pyproject.toml` cannot say: the compiled part, without which all works, only slower."""
 
+import hashlib
+from pathlib import Path
+
 from setuptools import Extension, setup
 
-FOLDER = "rogue_net/native"
+FOLDER = Path("rogue_net/native")
 SOURCES = ["native.c", "pairs.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
+
+
+def digest() -> str:
+    """Of all that is compiled, so that what is old can be told; as in `library.py`."""
+    files = sorted(FOLDER.glob("*.[ch]"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
 
 setup(
     ext_modules=[
         Extension(
             "rogue_net.native._native",
-            [f"{FOLDER}/{name}" for name in SOURCES],
-            depends=[f"{FOLDER}/{name}" for name in ("blocks.c", "blocks.h")],
+            [str(FOLDER / name) for name in SOURCES],
+            depends=[str(file) for file in FOLDER.glob("*.[ch]")],
+            define_macros=[("SOURCE", f'"{digest()}"')],
             extra_compile_args=["-O3", "-std=gnu11", "-Wno-psabi"],
             optional=True,
         )

@@ -1,9 +1,12 @@
 """The compiled part as Python sees it: `blocks.h` for ctypes."""
 
 import ctypes
+import hashlib
 import importlib
 import os
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -23,9 +26,20 @@ def _compiled() -> ModuleType | None:
     if os.environ.get(SWITCH) == "0":
         return None
     try:
-        return importlib.import_module("rogue_net.native._native")
+        module = importlib.import_module("rogue_net.native._native")
     except ImportError:  # there was no compiler
         return None
+    files = sorted(Path(__file__).parent.glob("*.[ch]"))  # none where only Python was installed
+    if files:
+        source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        if source != module.source:
+            warnings.warn(
+                f"{module.__file__}: expected to be compiled from the files beside it, which have "
+                "changed since; torch is used in its place. Install again: pip install -e .",
+                stacklevel=2,
+            )
+            return None
+    return module
 
 
 _MODULE = _compiled()

@@ -74,7 +74,8 @@ PyMODINIT_FUNC PyInit__native(void) {
 #endif
     best_level = level;
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddStringConstant(module, "instructions", instructions) < 0) {
+    if (module && (PyModule_AddStringConstant(module, "instructions", instructions) < 0 ||
+                   PyModule_AddStringConstant(module, "source", SOURCE) < 0)) {
         Py_DECREF(module);
         return NULL;
     }

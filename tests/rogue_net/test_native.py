@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,26 @@ def test_without_it_everything_works() -> None:
         "assert out.values['value'].isfinite().all()"
     )
     subprocess.run([sys.executable, "-c", program], env={**os.environ, SWITCH: "0"}, check=True)
+
+
+@needs_compiled
+def test_what_was_compiled_from_other_files_is_not_used(tmp_path: Path) -> None:
+    """After an update, say: structures may have changed on one side only."""
+    package = tmp_path / "rogue_net"
+    shutil.copytree(Path(rogue_net.__file__).parent, package)
+    with (package / "native" / "blocks.h").open("a") as file:
+        file.write("/* another */")
+    program = (
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    from rogue_net.native import AVAILABLE\n"
+        "assert not AVAILABLE\n"
+        "assert 'Install again: pip install -e .' in str(told[0].message), told"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(rogue_net.__file__).parents[1])])
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        check=True,
+    )
