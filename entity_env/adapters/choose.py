@@ -179,7 +179,7 @@ class EntityChooser(_Labelled):
         """A row for each entity; nothing is allowed to those without a part of the action."""
         rows = frame.rows[self.actors]
         allowed = _allowed(rows, masks, self.num_choices)
-        if len(rows) == 0 or (allowed is not None and not allowed.any()):
+        if len(rows) == 0 or (allowed is not None and not np.logical_or.reduce(allowed, axis=None)):
             return None
         return CategoricalActionMask(actor_types=[self.actors], mask=allowed)
 
@@ -286,17 +286,21 @@ def chooser(
 
 def raw_rows(ids: Sequence[Any], rows: Indices) -> list[int]:
     """The numbers in the world's field of entities that are referred to by `(type, row)`."""
-    kept: list[int] = rows[[row for _, row in ids]].tolist() if len(ids) else []
-    return kept
+    kept: list[int] = rows.tolist()
+    return [kept[row] for _, row in ids]
 
 
 def _allowed(rows: Indices, masks: Masks, num_choices: int) -> Flags | None:
     """(rows, choices) bool, False for rows without a part; None if everything is allowed."""
-    if len(rows) == 0 or (rows[-1] < len(masks) and all(masks[i] is None for i in rows)):
+    numbers = rows.tolist()
+    given = [masks[i] for i in numbers if i < len(masks)]
+    if len(given) == len(numbers) and all(mask is None for mask in given):
         return None
-    allowed: Flags = np.zeros((len(rows), num_choices), dtype=np.bool_)
-    for row, number in zip(allowed, rows.tolist(), strict=True):
-        if number < len(masks):
-            mask = masks[number]
-            row[:] = True if mask is None else mask
+    allowed: Flags
+    if len(numbers) == len(given) == 1 and given[0] is not None:
+        allowed = given[0][None]
+        return allowed
+    allowed = np.zeros((len(numbers), num_choices), dtype=np.bool_)
+    for i, mask in enumerate(given):  # rows are in order, so those without a part come last
+        allowed[i] = True if mask is None else mask
     return allowed

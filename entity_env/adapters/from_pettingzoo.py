@@ -92,6 +92,7 @@ class FromPettingZoo(Match):
         self.num_sides = len(self._sides)
         self._obs_space, self._action_space = self._sides[0].spaces()
         self._port = {a: group.port for group in self._groups for a in group.agents}
+        self._has_metrics = any(group.port.mapping.metrics for group in self._groups)
         if remake is None:
             metadata = getattr(self.env, "metadata", None) or {}
             bare = getattr(self.env, "unwrapped", self.env)
@@ -243,6 +244,8 @@ class FromPettingZoo(Match):
     ) -> Observation:
         obs = side.observe(views)
         obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
+        if not self._has_metrics:
+            return obs
         each = [
             metrics_of(infos[a], self._port[a].mapping.metrics) for a in side.members if a in infos
         ]

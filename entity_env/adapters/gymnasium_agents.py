@@ -82,6 +82,8 @@ class GymnasiumAgents:
             truncations,
             self._infos(info),
         )
+        if len(alive) == len(self.possible_agents):
+            return answer
         return tuple({agent: part[agent] for agent in alive} for part in answer)
 
     def render(self) -> Any:
@@ -101,8 +103,9 @@ class GymnasiumAgents:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _of_each(self, value: Any, what: str) -> dict[str, Any]:
-        values = [value] * len(self.possible_agents) if np.ndim(value) == 0 else list(value)
-        return self._by_agent(values, what)
+        if isinstance(value, bool | int | float) or np.ndim(value) == 0:
+            return dict.fromkeys(self.possible_agents, value)
+        return self._by_agent(list(value), what)
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """The info of each agent: its own, or what all share, where masks are one each."""

@@ -1,8 +1,7 @@
 """What one who acts sees and does: a reader of observations and a maker of actions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from entity_env.spaces import ActionName, ActionSpace, Entity, ObsSpace
 _ONE_AGENT = np.zeros((1, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """What one who acts sees in one step.
 
     Attributes:
@@ -66,6 +64,8 @@ class Port:
         declared = Declared() if declared is None else declared
         self._space = action_space
         self._parts = parts(action_space)
+        self._counts = [part.num_choices for part in self._parts]
+        self._boxes = [i for i, part in enumerate(self._parts) if part.space is not None]
         self._reader = Reader(obs_space, self.mapping, declared.features)
         self.obs_space = self._reader.obs_space
         actions = dict(self.mapping.actions)
@@ -211,11 +211,15 @@ class Port:
             raise InvalidObservation(
                 f"FieldMap.action_mask: expected {path!r} in the info, got {list(info)}"
             )
-        masks = split_mask(self._space, mask, path)
-        return [  # a mask cannot speak of a Box
-            None if part.space is not None else flags
-            for part, flags in zip(self._parts, masks, strict=True)
-        ]
+        if mask is None:
+            return [None] * len(self._parts)
+        if isinstance(mask, np.ndarray):
+            masks = cut_mask(mask, self._counts, path)
+        else:
+            masks = split_mask(self._space, mask, path)
+        for slot in self._boxes:
+            masks[slot] = None  # a mask cannot speak of a Box
+        return masks
 
     def _own_masks(self, name: ActionName, value: Any, info: Mapping[str, Any]) -> Masks | None:
         """The masks of one action, None if it has none of its own."""
@@ -255,6 +259,8 @@ def metrics_of(info: Mapping[str, Any], paths: Sequence[str]) -> dict[str, float
     Raises:
         InvalidObservation: one of them is not a number.
     """
+    if not paths:
+        return {}
     found = {path: value for path in paths if (value := _in_info(info, path)) is not None}
     try:
         return {path: float(value) for path, value in found.items()}
