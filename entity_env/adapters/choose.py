@@ -152,7 +152,7 @@ class GlobalChooser(_Labelled):
     def offer(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Everything, or what the mask allows."""
         mask = masks[0]
-        return None if mask is not None and not mask.any() else GlobalCategoricalActionMask(mask)
+        return None if mask is not None and not np.count_nonzero(mask) else GlobalCategoricalActionMask(mask)
 
     def chosen(self, action: Action, frame: Frame) -> Mapping[int, int]:
         """What the frame chose."""
@@ -179,7 +179,7 @@ class EntityChooser(_Labelled):
         """A row for each entity; nothing is allowed to those without a part of the action."""
         rows = frame.rows[self.actors]
         allowed = _allowed(rows, masks, self.num_choices)
-        if len(rows) == 0 or (allowed is not None and not np.logical_or.reduce(allowed, axis=None)):
+        if len(rows) == 0 or (allowed is not None and not np.count_nonzero(allowed)):
             return None
         return CategoricalActionMask(actor_types=[self.actors], mask=allowed)
 
@@ -229,7 +229,7 @@ class Selector(Chooser):
         elif not reachable.all():
             allowed = np.tile(reachable, (len(actors), 1))
         nobody = len(actors) == 0 or len(numbers) == 0
-        if nobody or (allowed is not None and not allowed.any()):
+        if nobody or (allowed is not None and not np.count_nonzero(allowed)):
             return None
         return SelectEntityActionMask(
             actor_types=[self.actors], actee_types=[self.actees], mask=allowed

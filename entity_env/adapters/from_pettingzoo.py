@@ -199,10 +199,12 @@ class FromPettingZoo(Match):
         values, rewards, terminated, truncated, infos = answered("step", self.env.step(chosen))
         ended = [a for a in self._port if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
-        now = self._see(values, infos, [a for a in ended if a in values], over=True)
-        cut_off = {a: bool(truncated.get(a) and not terminated.get(a)) for a in ended}
-        self._left = {a: cut for a, cut in (self._left | cut_off).items() if a not in alive}
-        self._last |= now
+        now = {}
+        if ended or self._left:
+            now = self._see(values, infos, [a for a in ended if a in values], over=True)
+            cut_off = {a: bool(truncated.get(a) and not terminated.get(a)) for a in ended}
+            self._left = {a: cut for a, cut in (self._left | cut_off).items() if a not in alive}
+            self._last |= now
         if alive:
             self._views = self._see(values, infos, alive)
             return [self._observe(side, self._views, rewards, infos) for side in self._sides]

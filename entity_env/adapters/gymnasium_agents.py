@@ -112,7 +112,7 @@ class GymnasiumAgents:
         n = len(self.possible_agents)
         if isinstance(info, list | tuple):
             return self._by_agent(info, "info")
-        if set(map(str, info)) == set(self.possible_agents):
+        if len(info) == n and set(map(str, info)) == set(self.possible_agents):
             return {str(agent): one for agent, one in info.items()}
         mask = info.get("action_mask")
         if isinstance(mask, list | tuple | np.ndarray) and len(mask) == n and np.size(mask[0]) > 1:

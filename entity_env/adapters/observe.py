@@ -83,7 +83,7 @@ class Reader:
         values = {path: field.read(value) for path, field in self._fields.items()}
         features, rows = {}, {}
         for name, reader in self._types.items():
-            features[name], rows[name] = reader.read(values)
+            features[name], rows[name], _ = reader.read(values)
         parts = [part.read(values) for part in self._globals]
         if len(parts) == 1:
             return Frame(features, rows, parts[0])
@@ -122,18 +122,17 @@ class _TypeReader:
         for reader in self.readers:
             reader.reorder(self.features)
 
-    def read(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices]:
-        """The features, and the numbers of their rows, counted over all fields."""
-        if len(self.readers) == 1:
-            block, rows, _ = self.readers[0].read(values)
-            return block, rows
+        self.read = self.readers[0].read if len(self.readers) == 1 else self._read_several
+
+    def _read_several(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
+        """The features, the numbers of their rows, and how many rows all fields have."""
         blocks, kept, start = [], [], 0
         for reader in self.readers:
             block, rows, total = reader.read(values)
             blocks.append(block)
             kept.append(start + rows)
             start += total
-        return np.concatenate(blocks), np.concatenate(kept)
+        return np.concatenate(blocks), np.concatenate(kept), start
 
 
 class _RowsReader:
