@@ -152,7 +152,11 @@ class GlobalChooser(_Labelled):
     def offer(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Everything, or what the mask allows."""
         mask = masks[0]
-        return None if mask is not None and not np.count_nonzero(mask) else GlobalCategoricalActionMask(mask)
+        return (
+            None
+            if mask is not None and not np.count_nonzero(mask)
+            else GlobalCategoricalActionMask(mask)
+        )
 
     def chosen(self, action: Action, frame: Frame) -> Mapping[int, int]:
         """What the frame chose."""

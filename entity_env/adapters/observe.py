@@ -199,9 +199,7 @@ class _RowsReader:
         return np.flatnonzero(_stand_for_something(block, presence, absent))
 
 
-def _stand_for_something(
-    block: Numbers, presence: int | None, absent: Numbers | None
-) -> Flags:
+def _stand_for_something(block: Numbers, presence: int | None, absent: Numbers | None) -> Flags:
     """(rows,), whether a row is present and not what an absent one looks like."""
     here: Flags = np.ones(len(block), dtype=np.bool_)
     if presence is not None:
