@@ -103,7 +103,9 @@ class GymnasiumAgents:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _of_each(self, value: Any, what: str) -> dict[str, Any]:
-        if isinstance(value, bool | int | float) or np.ndim(value) == 0:
+        if isinstance(value, list | tuple):
+            return self._by_agent(value, what)
+        if isinstance(value, bool | float) or np.ndim(value) == 0:
             return dict.fromkeys(self.possible_agents, value)
         return self._by_agent(list(value), what)
 

@@ -25,12 +25,12 @@ class View(NamedTuple):
     Attributes:
         frame: the entities and global features.
         actions: who may choose what.
-        defaults: what each part of the world's action is where nobody chooses it.
+        masks: of each part of the world's action; none where the episode is over.
     """
 
     frame: Frame
     actions: Mapping[ActionName, ActionMask]
-    defaults: Sequence[Any]
+    masks: Masks
 
 
 class Port:
@@ -115,24 +115,27 @@ class Port:
         if over:
             return View(frame, {}, [])
         masks = self._masks_of(value, info)
+        for name in self._masks:
+            own = self._own_masks(name, value, info)
+            for slot, mask in zip(self.choosers[name].slots, own, strict=True):
+                masks[slot] = mask
         actions: dict[ActionName, ActionMask] = {}
-        defaults: list[Any] = [None] * len(self._parts)
         for name, one in self.choosers.items():
-            own = self._own_masks(name, value, info) or [masks[slot] for slot in one.slots]
-            offered = one.offer(frame, own)
+            offered = one.offer(frame, [masks[slot] for slot in one.slots])
             if offered is not None:
                 actions[name] = offered
-            for part, (slot, mask) in enumerate(zip(one.slots, own, strict=True)):
-                defaults[slot] = one.value(one.default_choice(mask), part)
-        return View(frame, actions, defaults)
+        return View(frame, actions, masks)
 
     def act(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
         """The world's action for what was chosen in a view."""
-        values = list(view.defaults)
-        for name, action in actions.items():
-            one = self.choosers[name]
-            for part, choice in one.chosen(action, view.frame).items():
-                values[one.slots[part]] = one.value(choice, part)
+        values: list[Any] = [None] * len(self._parts)
+        for name, one in self.choosers.items():
+            chosen = one.chosen(actions[name], view.frame) if name in actions else {}
+            for part, slot in enumerate(one.slots):
+                choice = chosen.get(part)
+                if choice is None:
+                    choice = one.default_choice(view.masks[slot])
+                values[slot] = one.value(choice, part)
         return assemble(self._space, iter(values))
 
     def nothing_chosen(self) -> Any:
@@ -221,10 +224,8 @@ class Port:
             masks[slot] = None  # a mask cannot speak of a Box
         return masks
 
-    def _own_masks(self, name: ActionName, value: Any, info: Mapping[str, Any]) -> Masks | None:
-        """The masks of one action, None if it has none of its own."""
-        if name not in self._masks:
-            return None
+    def _own_masks(self, name: ActionName, value: Any, info: Mapping[str, Any]) -> Masks:
+        """The masks of one action that has its own."""
         path, keys = self._masks[name]
         mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
         if mask is None:
