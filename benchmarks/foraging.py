@@ -22,13 +22,20 @@ from entity_env.adapters.mapping import Choice, FieldMap, Rows
 
 _ROW = ["row", "column", "level"]
 _NOBODY = (-1, -1, 0)
+_ACTIONS = list(Action)  # going through an enumeration takes as long as all masks
 
 
 class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells which actions of each player do anything; the world takes others for doing nothing."""
+    """Tells which actions of each player do anything; the world takes others for doing nothing.
+
+    An episode leaves nothing to the next one, so that the world need not be made anew for it.
+    """
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
+        world: Any = self.env.unwrapped
+        for player in world.players:
+            player.position = None  # else no other one could begin there
         values, info = self.env.reset(**kwargs)
         return values, info | {"action_mask": self._masks()}
 
@@ -38,12 +45,10 @@ class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         return values, rewards, terminated, truncated, info | {"action_mask": self._masks()}
 
     def _masks(self) -> Any:
-        """(players, actions) bool, from all that the players can do together."""
+        """(players, actions) bool; the world knows already, as it must for the step to come."""
         world: Any = self.env.unwrapped
-        together = np.array([[a.value for a in each] for each in world.get_valid_actions()])
-        masks = np.zeros((together.shape[1], len(Action)), dtype=np.bool_)
-        masks[np.arange(together.shape[1]), together] = True
-        return masks
+        legal = map(world._valid_actions.__getitem__, world.players)
+        return np.array([[action in own for action in _ACTIONS] for own in legal])
 
 
 def _make(env_id: str, **kwargs: Any) -> WithMasks:
@@ -77,7 +82,7 @@ def foraging(env_id: str) -> type[Match]:
         },
         actions={"do": Choice(actors="me", labels=[action.name for action in Action])},
     )
-    return FromGymnasiumAgents.of(functools.partial(_make, env_id), mapping)
+    return FromGymnasiumAgents.of(functools.partial(_make, env_id), mapping, remake=False)
 
 
 @command()

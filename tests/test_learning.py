@@ -149,6 +149,21 @@ def test_a_forager_is_offered_what_does_something(benchmark: Any) -> None:
     assert loads > 10
 
 
+def test_a_forager_finds_nothing_of_the_episode_before(benchmark: Any) -> None:
+    """The world is not made anew for each, though no player begins where one stood at last."""
+    world = benchmark("foraging").foraging("Foraging-5x5-2p-1f-v3")
+    used = world()
+    for seed in range(20):
+        made_anew = world()
+        for one in (used, made_anew):
+            one.seed(seed)
+        for shown, expected in zip(used.reset(), made_anew.reset(), strict=True):
+            for name, block in expected.features.items():
+                np.testing.assert_array_equal(shown.features[name], block)
+        made_anew.close()
+    used.close()
+
+
 def test_picture_has_a_line_for_each_seed_and_bar(benchmark: Any) -> None:
     curves = benchmark("learning_curves")
     line = curves.Line("it", [[[1, 0.5], [2, 1.0]], [[1, 0.0], [2, -1.0]]], bar=0.9)

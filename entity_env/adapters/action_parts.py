@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -114,6 +115,8 @@ def cut_mask(mask: Any, counts: Sequence[int], what: str) -> list[Flags | None]:
 
     Of the masks in a list None allows everything.
     """
+    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (sum(counts),):
+        return _cut(mask.copy(), counts)  # as most worlds give it: nothing is left to check
     pieces = _pieces(mask)
     one_each = len(pieces) == len(counts)
     if one_each:
@@ -129,7 +132,12 @@ def cut_mask(mask: Any, counts: Sequence[int], what: str) -> list[Flags | None]:
         raise InvalidObservation(
             f"{what}: expected {sum(counts)} times 0 or 1, for {list(counts)} choices, got {mask!r}"
         )
-    return list(np.split(flags, np.cumsum(counts)[:-1]))
+    return _cut(flags, counts)
+
+
+def _cut(flags: Flags, counts: Sequence[int]) -> list[Flags | None]:
+    ends = list(accumulate(counts))
+    return [flags[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _pieces(mask: Any) -> list[Any]:

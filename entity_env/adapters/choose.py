@@ -152,7 +152,11 @@ class GlobalChooser(_Labelled):
     def offer(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Everything, or what the mask allows."""
         mask = masks[0]
-        return None if mask is not None and not mask.any() else GlobalCategoricalActionMask(mask)
+        return (
+            None
+            if mask is not None and not np.count_nonzero(mask)
+            else GlobalCategoricalActionMask(mask)
+        )
 
     def chosen(self, action: Action, frame: Frame) -> Mapping[int, int]:
         """What the frame chose."""
@@ -179,7 +183,7 @@ class EntityChooser(_Labelled):
         """A row for each entity; nothing is allowed to those without a part of the action."""
         rows = frame.rows[self.actors]
         allowed = _allowed(rows, masks, self.num_choices)
-        if len(rows) == 0 or (allowed is not None and not allowed.any()):
+        if len(rows) == 0 or (allowed is not None and not np.count_nonzero(allowed)):
             return None
         return CategoricalActionMask(actor_types=[self.actors], mask=allowed)
 
@@ -229,7 +233,7 @@ class Selector(Chooser):
         elif not reachable.all():
             allowed = np.tile(reachable, (len(actors), 1))
         nobody = len(actors) == 0 or len(numbers) == 0
-        if nobody or (allowed is not None and not allowed.any()):
+        if nobody or (allowed is not None and not np.count_nonzero(allowed)):
             return None
         return SelectEntityActionMask(
             actor_types=[self.actors], actee_types=[self.actees], mask=allowed
@@ -286,17 +290,21 @@ def chooser(
 
 def raw_rows(ids: Sequence[Any], rows: Indices) -> list[int]:
     """The numbers in the world's field of entities that are referred to by `(type, row)`."""
-    kept: list[int] = rows[[row for _, row in ids]].tolist() if len(ids) else []
-    return kept
+    kept: list[int] = rows.tolist()
+    return [kept[row] for _, row in ids]
 
 
 def _allowed(rows: Indices, masks: Masks, num_choices: int) -> Flags | None:
     """(rows, choices) bool, False for rows without a part; None if everything is allowed."""
-    if len(rows) == 0 or (rows[-1] < len(masks) and all(masks[i] is None for i in rows)):
+    numbers = rows.tolist()
+    given = [masks[i] for i in numbers if i < len(masks)]
+    if len(given) == len(numbers) and all(mask is None for mask in given):
         return None
-    allowed: Flags = np.zeros((len(rows), num_choices), dtype=np.bool_)
-    for row, number in zip(allowed, rows.tolist(), strict=True):
-        if number < len(masks):
-            mask = masks[number]
-            row[:] = True if mask is None else mask
+    allowed: Flags
+    if len(numbers) == len(given) == 1 and given[0] is not None:
+        allowed = given[0][None]
+        return allowed
+    allowed = np.zeros((len(numbers), num_choices), dtype=np.bool_)
+    for i, mask in enumerate(given):  # rows are in order, so those without a part come last
+        allowed[i] = True if mask is None else mask
     return allowed

@@ -185,6 +185,8 @@ def as_reward(reward: Any) -> float:
     Raises:
         InvalidObservation: it is none, or several.
     """
+    if isinstance(reward, int | float):
+        return float(reward)
     try:
         return float(np.asarray(reward, dtype=np.float64).reshape(()))
     except (TypeError, ValueError):

@@ -206,21 +206,22 @@ class FromGymnasiumVector(VecEnv):
         ended: _Ended,
         metrics: list[dict[str, float]],
     ) -> VecObs:
-        frames = [filter_observation(observation(v), self.obs_space(), shown) for v in views]
+        over, truncated = ended.over.tolist(), ended.truncated.tolist()
         outcomes = [
-            filter_observation(
-                observation(
-                    ended.last.get(i, view) if ended.over[i] else view,
-                    float(rewards[i]),
-                    bool(ended.over[i] and not ended.truncated[i]),
-                    bool(ended.truncated[i]),
-                    metrics[i],
-                ),
-                self.obs_space(),
-                shown,
+            observation(
+                ended.last.get(i, view) if over[i] else view,
+                reward,
+                over[i] and not truncated[i],
+                truncated[i],
+                metrics[i],
             )
-            for i, view in enumerate(views)
+            for i, (view, reward) in enumerate(zip(views, rewards.tolist(), strict=True))
         ]
+        if shown != self.obs_space():
+            outcomes = [filter_observation(o, self.obs_space(), shown) for o in outcomes]
+        frames = list(outcomes)
+        for i in np.flatnonzero(ended.over).tolist():
+            frames[i] = filter_observation(observation(views[i]), self.obs_space(), shown)
         self._batch = batch_obs(frames, shown, self.action_space(), outcomes)
         self._views, self._frames, self._shown = views, frames, shown
         return self._batch

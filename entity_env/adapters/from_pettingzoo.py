@@ -92,6 +92,7 @@ class FromPettingZoo(Match):
         self.num_sides = len(self._sides)
         self._obs_space, self._action_space = self._sides[0].spaces()
         self._port = {a: group.port for group in self._groups for a in group.agents}
+        self._has_metrics = any(group.port.mapping.metrics for group in self._groups)
         if remake is None:
             metadata = getattr(self.env, "metadata", None) or {}
             bare = getattr(self.env, "unwrapped", self.env)
@@ -198,10 +199,12 @@ class FromPettingZoo(Match):
         values, rewards, terminated, truncated, infos = answered("step", self.env.step(chosen))
         ended = [a for a in self._port if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
-        now = self._see(values, infos, [a for a in ended if a in values], over=True)
-        cut_off = {a: bool(truncated.get(a) and not terminated.get(a)) for a in ended}
-        self._left = {a: cut for a, cut in (self._left | cut_off).items() if a not in alive}
-        self._last |= now
+        now = {}
+        if ended or self._left:
+            now = self._see(values, infos, [a for a in ended if a in values], over=True)
+            cut_off = {a: bool(truncated.get(a) and not terminated.get(a)) for a in ended}
+            self._left = {a: cut for a, cut in (self._left | cut_off).items() if a not in alive}
+            self._last |= now
         if alive:
             self._views = self._see(values, infos, alive)
             return [self._observe(side, self._views, rewards, infos) for side in self._sides]
@@ -243,6 +246,8 @@ class FromPettingZoo(Match):
     ) -> Observation:
         obs = side.observe(views)
         obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
+        if not self._has_metrics:
+            return obs
         each = [
             metrics_of(infos[a], self._port[a].mapping.metrics) for a in side.members if a in infos
         ]

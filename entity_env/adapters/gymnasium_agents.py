@@ -82,6 +82,8 @@ class GymnasiumAgents:
             truncations,
             self._infos(info),
         )
+        if len(alive) == len(self.possible_agents):
+            return answer
         return tuple({agent: part[agent] for agent in alive} for part in answer)
 
     def render(self) -> Any:
@@ -101,15 +103,18 @@ class GymnasiumAgents:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _of_each(self, value: Any, what: str) -> dict[str, Any]:
-        values = [value] * len(self.possible_agents) if np.ndim(value) == 0 else list(value)
-        return self._by_agent(values, what)
+        if isinstance(value, list | tuple):
+            return self._by_agent(value, what)
+        if isinstance(value, bool | float) or np.ndim(value) == 0:
+            return dict.fromkeys(self.possible_agents, value)
+        return self._by_agent(list(value), what)
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """The info of each agent: its own, or what all share, where masks are one each."""
         n = len(self.possible_agents)
         if isinstance(info, list | tuple):
             return self._by_agent(info, "info")
-        if set(map(str, info)) == set(self.possible_agents):
+        if len(info) == n and set(map(str, info)) == set(self.possible_agents):
             return {str(agent): one for agent, one in info.items()}
         mask = info.get("action_mask")
         if isinstance(mask, list | tuple | np.ndarray) and len(mask) == n and np.size(mask[0]) > 1:

@@ -1,8 +1,8 @@
 """Reading the observations of a world as entities and global features."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,19 @@ from entity_env.errors import InvalidSpace
 from entity_env.spaces import Entity, EntityName, ObsSpace
 
 Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+_NO_NUMBERS: Numbers = np.zeros(0, dtype=np.float32)
+_FEW = 64
+"""So few numbers are compared one by one in less time than numpy takes to begin."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """What an observation shows.
 
     Attributes:
         features: (n, num_features) per type.
-        rows: (n,) int64 per type, the number in the world's field of the row of each entity.
+        rows: (n,) int64 per type, the number in the world's field of the row of each entity; not
+            to be written to, as frames share what is the same in all of them.
         global_features: (num_global_features,).
     """
 
@@ -62,6 +66,9 @@ class Reader:
             _GlobalsReader(space, part)
             for part in [*mapping.global_features, *found.global_features]
         ]
+        fields = [one.field for reader in self._types.values() for one in reader.readers]
+        fields += [part.field for part in self._globals]
+        self._fields = {field.path: field for field in fields}
         self.obs_space = ObsSpace(
             [name for part in self._globals for name in part.features],
             {name: Entity(reader.features) for name, reader in self._types.items()},
@@ -73,13 +80,33 @@ class Reader:
         Raises:
             InvalidObservation: it is not of the space.
         """
+        values = {path: field.read(value) for path, field in self._fields.items()}
         features, rows = {}, {}
         for name, reader in self._types.items():
-            features[name], rows[name] = reader.read(value)
-        blank: Numbers = np.zeros(0, dtype=np.float32)
-        return Frame(
-            features, rows, np.concatenate([blank, *(part.read(value) for part in self._globals)])
-        )
+            features[name], rows[name], _ = reader.read(values)
+        parts = [part.read(values) for part in self._globals]
+        if len(parts) == 1:
+            return Frame(features, rows, parts[0])
+        return Frame(features, rows, np.concatenate(parts) if parts else _NO_NUMBERS.copy())
+
+
+class _Field(NamedTuple):
+    """A field of the observation, which is read once for everything that is shown of it."""
+
+    path: str
+    keys: list[Any]
+    table: Table
+
+    @classmethod
+    def of(cls, space: Space, path: str, what: str) -> "_Field":
+        """The field at a path of a mapping; `what` names the path in messages."""
+        keys, found = locate(space, path, what)
+        name = path or "observation"
+        return cls(name, keys, table(found, name))
+
+    def read(self, value: Any) -> Numbers:
+        """(rows, columns), of which parts may be shown as they are."""
+        return self.table.read(value_at(value, self.keys, self.path) if self.keys else value)
 
 
 class _TypeReader:
@@ -90,27 +117,22 @@ class _TypeReader:
     ) -> None:
         if not several:
             raise InvalidSpace(f"FieldMap.entities[{name!r}]: expected Rows, got none")
-        self._readers = [_RowsReader(space, rows, name, declared) for rows in several]
-        self.features = self._readers[0].features
-        for reader in self._readers:
+        self.readers = [_RowsReader(space, rows, name, declared) for rows in several]
+        self.features = self.readers[0].features
+        for reader in self.readers:
             reader.reorder(self.features)
 
-    def read(self, value: Any) -> tuple[Numbers, Indices]:
-        """The features, and the numbers of their rows, counted over all fields."""
+        self.read = self.readers[0].read if len(self.readers) == 1 else self._read_several
+
+    def _read_several(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
+        """The features, the numbers of their rows, and how many rows all fields have."""
         blocks, kept, start = [], [], 0
-        for reader in self._readers:
-            block, rows, total = reader.read(value)
+        for reader in self.readers:
+            block, rows, total = reader.read(values)
             blocks.append(block)
             kept.append(start + rows)
             start += total
-        return (
-            (blocks[0], kept[0])
-            if len(blocks) == 1
-            else (
-                np.concatenate(blocks),
-                np.concatenate(kept),
-            )
-        )
+        return np.concatenate(blocks), np.concatenate(kept), start
 
 
 class _RowsReader:
@@ -118,11 +140,11 @@ class _RowsReader:
 
     def __init__(self, space: Space, rows: Rows, name: EntityName, declared: Sequence[str]) -> None:
         self._what = f"entities[{name!r}]"
-        self._keys, part = locate(space, rows.path, f"FieldMap.{self._what}.path")
-        self._field = rows.path or "observation"
-        self._table = table(part, self._field)
-        self._span = _span_of(self._table, rows.span, f"FieldMap.{self._what}.span")
-        names = _column_names(self._table, rows, self._span, declared, f"FieldMap.{self._what}")
+        self.field = _Field.of(space, rows.path, f"FieldMap.{self._what}.path")
+        source = self.field.table
+        self._is_flat = source.is_flat
+        self._span = _span_of(source, rows.span, f"FieldMap.{self._what}.span")
+        names = _column_names(source, rows, self._span, declared, f"FieldMap.{self._what}")
         self._width = len(names)
         self._presence = _presence_column(names, rows.presence, f"FieldMap.{self._what}.presence")
         self._absent = None if rows.absent is None else np.asarray(rows.absent, dtype=np.float32)
@@ -130,6 +152,7 @@ class _RowsReader:
             raise InvalidSpace(
                 f"FieldMap.{self._what}.absent: expected {self._width} numbers, got {rows.absent}"
             )
+        self._absent_row = None if self._absent is None else self._absent.tolist()
         others = [name for i, name in enumerate(names) if i != self._presence]
         self.features = others if rows.features is None else list(rows.features)
         self._columns = column_index(names, self.features, f"FieldMap.{self._what}.features")
@@ -142,20 +165,48 @@ class _RowsReader:
                 f"{features} and {self.features}; name them in columns and features"
             )
         self._columns = [self._columns[self.features.index(name)] for name in features]
+        self._shows_all = self._columns == list(range(self._width))
 
-    def read(self, value: Any) -> tuple[Numbers, Indices, int]:
+    def read(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
         """The features, the numbers of their rows, and how many rows the field has."""
-        values = self._table.read(value_at(value, self._keys, self._field))
-        if self._table.is_flat:
-            values = values[0, self._span].reshape(-1, self._width)
+        block = values[self.field.path]
+        if self._is_flat:
+            block = block[0, self._span].reshape(-1, self._width)
         else:
-            values = values[self._span]
-        here = np.ones(len(values), dtype=np.bool_)
-        if self._presence is not None:
-            here &= values[:, self._presence] != 0
-        if self._absent is not None:
-            here &= (values != self._absent).any(axis=1)
-        return values[here][:, self._columns], np.flatnonzero(here), len(values)
+            block = block[self._span]
+        total = len(block)
+        rows = self._kept(block)
+        if len(rows) < total:
+            block = block.take(rows, axis=0)
+        if not self._shows_all:
+            # Not block[:, columns], which is of another memory layout, and slower to join.
+            block = block.take(self._columns, axis=1)
+        return block, rows, total
+
+    def _kept(self, block: Numbers) -> Indices:
+        """The numbers of the rows that stand for something."""
+        total, presence, absent = len(block), self._presence, self._absent
+        if absent is None and presence is None:
+            return _first(total)
+        if block.size <= _FEW:
+            few = block.tolist()
+            kept = [
+                i
+                for i, row in enumerate(few)
+                if row != self._absent_row and (presence is None or row[presence] != 0)
+            ]
+            return _first(total) if len(kept) == total else np.array(kept, dtype=np.int64)
+        return np.flatnonzero(_stand_for_something(block, presence, absent))
+
+
+def _stand_for_something(block: Numbers, presence: int | None, absent: Numbers | None) -> Flags:
+    """(rows,), whether a row is present and not what an absent one looks like."""
+    here: Flags = np.ones(len(block), dtype=np.bool_)
+    if presence is not None:
+        here &= block[:, presence] != 0
+    if absent is not None:
+        here &= (block != absent).any(axis=1)
+    return here
 
 
 class _GlobalsReader:
@@ -163,27 +214,34 @@ class _GlobalsReader:
 
     def __init__(self, space: Space, part: Globals) -> None:
         what = f"FieldMap.global_features[{part.path!r}]"
-        self._keys, found = locate(space, part.path, what)
-        self._field = part.path or "observation"
-        self._table = table(found, self._field)
-        if not self._table.is_flat:
+        self.field = _Field.of(space, part.path, what)
+        found = locate(space, part.path, what)[1]
+        if not self.field.table.is_flat:
             raise InvalidSpace(
                 f"{what}: expected a field with a fixed number of numbers, got {found}; "
                 "name it in entities"
             )
-        self._span = _span_of(self._table, part.span, f"{what}.span")
+        self._span = _span_of(self.field.table, part.span, f"{what}.span")
         size = self._span.stop - self._span.start
-        names = part.columns or number_names(found, self._field)[self._span]
+        names = part.columns or number_names(found, self.field.path)[self._span]
         if len(names) != size:
             raise InvalidSpace(f"{what}.columns: expected {size} names, got {list(names)}")
         self.features = list(part.features or names)
         self._columns = column_index(names, self.features, f"{what}.features")
+        self._shows_all = self._columns == list(range(size))
 
-    def read(self, value: Any) -> Numbers:
+    def read(self, values: Mapping[str, Numbers]) -> Numbers:
         """The features."""
-        values = self._table.read(value_at(value, self._keys, self._field))[0]
-        shown: Numbers = values[self._span][self._columns]
-        return shown
+        shown = values[self.field.path][0, self._span]
+        return shown if self._shows_all else shown.take(self._columns)
+
+
+@lru_cache(maxsize=256)
+def _first(n: int) -> Indices:
+    """The numbers of the first n rows, which many frames share."""
+    rows = np.arange(n)
+    rows.flags.writeable = False
+    return rows
 
 
 def _span_of(source: Table, span: tuple[int, int] | None, what: str) -> slice:

@@ -1,8 +1,7 @@
 """What one who acts sees and does: a reader of observations and a maker of actions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,19 +19,18 @@ from entity_env.spaces import ActionName, ActionSpace, Entity, ObsSpace
 _ONE_AGENT = np.zeros((1, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """What one who acts sees in one step.
 
     Attributes:
         frame: the entities and global features.
         actions: who may choose what.
-        defaults: what each part of the world's action is where nobody chooses it.
+        masks: of each part of the world's action; none where the episode is over.
     """
 
     frame: Frame
     actions: Mapping[ActionName, ActionMask]
-    defaults: Sequence[Any]
+    masks: Masks
 
 
 class Port:
@@ -66,6 +64,8 @@ class Port:
         declared = Declared() if declared is None else declared
         self._space = action_space
         self._parts = parts(action_space)
+        self._counts = [part.num_choices for part in self._parts]
+        self._boxes = [i for i, part in enumerate(self._parts) if part.space is not None]
         self._reader = Reader(obs_space, self.mapping, declared.features)
         self.obs_space = self._reader.obs_space
         actions = dict(self.mapping.actions)
@@ -115,24 +115,27 @@ class Port:
         if over:
             return View(frame, {}, [])
         masks = self._masks_of(value, info)
+        for name in self._masks:
+            own = self._own_masks(name, value, info)
+            for slot, mask in zip(self.choosers[name].slots, own, strict=True):
+                masks[slot] = mask
         actions: dict[ActionName, ActionMask] = {}
-        defaults: list[Any] = [None] * len(self._parts)
         for name, one in self.choosers.items():
-            own = self._own_masks(name, value, info) or [masks[slot] for slot in one.slots]
-            offered = one.offer(frame, own)
+            offered = one.offer(frame, [masks[slot] for slot in one.slots])
             if offered is not None:
                 actions[name] = offered
-            for part, (slot, mask) in enumerate(zip(one.slots, own, strict=True)):
-                defaults[slot] = one.value(one.default_choice(mask), part)
-        return View(frame, actions, defaults)
+        return View(frame, actions, masks)
 
     def act(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
         """The world's action for what was chosen in a view."""
-        values = list(view.defaults)
-        for name, action in actions.items():
-            one = self.choosers[name]
-            for part, choice in one.chosen(action, view.frame).items():
-                values[one.slots[part]] = one.value(choice, part)
+        values: list[Any] = [None] * len(self._parts)
+        for name, one in self.choosers.items():
+            chosen = one.chosen(actions[name], view.frame) if name in actions else {}
+            for part, slot in enumerate(one.slots):
+                choice = chosen.get(part)
+                if choice is None:
+                    choice = one.default_choice(view.masks[slot])
+                values[slot] = one.value(choice, part)
         return assemble(self._space, iter(values))
 
     def nothing_chosen(self) -> Any:
@@ -211,16 +214,18 @@ class Port:
             raise InvalidObservation(
                 f"FieldMap.action_mask: expected {path!r} in the info, got {list(info)}"
             )
-        masks = split_mask(self._space, mask, path)
-        return [  # a mask cannot speak of a Box
-            None if part.space is not None else flags
-            for part, flags in zip(self._parts, masks, strict=True)
-        ]
+        if mask is None:
+            return [None] * len(self._parts)
+        if isinstance(mask, np.ndarray):
+            masks = cut_mask(mask, self._counts, path)
+        else:
+            masks = split_mask(self._space, mask, path)
+        for slot in self._boxes:
+            masks[slot] = None  # a mask cannot speak of a Box
+        return masks
 
-    def _own_masks(self, name: ActionName, value: Any, info: Mapping[str, Any]) -> Masks | None:
-        """The masks of one action, None if it has none of its own."""
-        if name not in self._masks:
-            return None
+    def _own_masks(self, name: ActionName, value: Any, info: Mapping[str, Any]) -> Masks:
+        """The masks of one action that has its own."""
         path, keys = self._masks[name]
         mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
         if mask is None:
@@ -255,6 +260,8 @@ def metrics_of(info: Mapping[str, Any], paths: Sequence[str]) -> dict[str, float
     Raises:
         InvalidObservation: one of them is not a number.
     """
+    if not paths:
+        return {}
     found = {path: value for path in paths if (value := _in_info(info, path)) is not None}
     try:
         return {path: float(value) for path, value in found.items()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from entity_env.actions import Action, ActionMask
 from entity_env.adapters.declared import Declared
+from entity_env.adapters.from_gymnasium import observation
 from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.port import Port, View
 from entity_env.adapters.space_numbers import Numbers, join
@@ -75,7 +76,8 @@ class OneAgent(Side):
         self.group = next(group for group in groups if agent in group.agents)
         sizes = [len(group.port.obs_space.global_features) for group in groups]
         own = list(groups).index(self.group)
-        self._around = sum(sizes[:own]), sum(sizes[own + 1 :])
+        start = sum(sizes[:own])
+        self._own_globals = slice(start, start + sizes[own])
         self._blank: Numbers = np.zeros(sum(sizes), dtype=np.float32)
 
     @property
@@ -101,12 +103,16 @@ class OneAgent(Side):
         view = views.get(self.agent)
         if view is None:
             return Observation(global_features=self._blank.copy())
+        if len(self.groups) == 1:  # whose names and numbers are those of all
+            return observation(view)
         features: dict[EntityName, Numbers] = {
             self.group.name(name): block for name, block in view.frame.features.items()
         }
+        global_features = self._blank.copy()
+        global_features[self._own_globals] = view.frame.global_features
         return Observation(
             features=features,
-            global_features=np.pad(view.frame.global_features, self._around),
+            global_features=global_features,
             actions={
                 self.group.name(name): self._with_types(mask) for name, mask in view.actions.items()
             },
@@ -120,6 +126,8 @@ class OneAgent(Side):
         if view is None:
             return {}
         port = self.group.port
+        if len(self.groups) == 1:
+            return {self.agent: port.act(view, actions)}
         own = {name: self.group.name(name) for name in port.choosers}
         chosen = {name: actions[full] for name, full in own.items() if full in actions}
         return {self.agent: port.act(view, chosen)}

@@ -1,5 +1,6 @@
 """The values of Gymnasium spaces as rows of numbers, with a name for each number."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -100,10 +101,12 @@ def as_array(value: Any, shape: tuple[int, ...], what: str, dtype: Any = np.floa
         array = np.array(value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise InvalidObservation(f"{what}: expected numbers, got {value!r} ({error})") from None
-    if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
+    if array.shape not in (shape[1:], shape) and (
+        [d for d in array.shape if d != 1] != [d for d in shape if d != 1]
+    ):
         expected = shape[1:] if shape[0] == 1 else shape
         raise InvalidObservation(f"{what}: expected shape {expected}, got {array.shape}")
-    return array.reshape(shape[0], int(np.prod(shape[1:])))
+    return array.reshape(shape[0], math.prod(shape[1:]))
 
 
 def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[list[int], list[int]]:

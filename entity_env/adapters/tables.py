@@ -1,5 +1,6 @@
 """The fields of an observation as tables: a row for each thing, a name for each column."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,17 +141,29 @@ def _table(space: Space, what: str) -> Table:
         return _of_rows(row, space.shape[0], what)
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
         return _grid_table(space.shape, what)
-    return Table(
-        number_names(space, "feature"),
-        lambda value: numbers(space, value, 1, what),
-        is_flat=True,
-    )
+    return Table(number_names(space, "feature"), _reader(space, 1, what), is_flat=True)
 
 
 def _of_rows(row: Space, n: int, what: str) -> Table:
-    return Table(
-        number_names(row, "feature"), lambda value: numbers(row, value, n, what), num_rows=n
-    )
+    return Table(number_names(row, "feature"), _reader(row, n, what), num_rows=n)
+
+
+def _reader(space: Space, n: int, what: str) -> Callable[[Any], Numbers]:
+    """What reads `n` values of a space as `numbers` does.
+
+    An array of numbers as the space says, as almost every value is, needs no other look.
+    """
+    if not isinstance(space, spaces.Box | spaces.MultiBinary):
+        return lambda value: numbers(space, value, n, what)
+    shape = space.shape if n == 1 else (n, *space.shape)
+    flat = n, math.prod(space.shape)
+
+    def read(value: Any) -> Numbers:
+        if type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "fiub":
+            return value.astype(np.float32).reshape(flat)
+        return numbers(space, value, n, what)
+
+    return read
 
 
 def _grid_table(shape: tuple[int, ...], what: str) -> Table:

@@ -17,6 +17,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_env.adapters.action_parts import cut_mask
 from entity_env.adapters.declared import Declared
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
 from entity_env.adapters.port import Port, View
@@ -126,6 +127,30 @@ def test_masks_of_every_shape_are_found_in_info_and_in_observations(
     beside = spaces.Dict({"observation": FLAT, "action_mask": spaces.Discrete(2)})
     view = Port(beside, space).see({"observation": np.zeros(2), "action_mask": mask}, {})
     assert [None if m.mask is None else list(m.mask) for m in view.actions.values()] == allowed  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**31 - 1), st.lists(st.integers(1, 3), min_size=1, max_size=3))
+def test_flat_masks_of_booleans_are_cut_like_all_others(seed: int, counts: list[int]) -> None:
+    """They are not looked at again; numbers are, number by number."""
+    mask = np.random.default_rng(seed).random(sum(counts)) < 0.5
+    fast, plain = cut_mask(mask, counts, "mask"), cut_mask(mask.astype(np.int8), counts, "mask")
+    for one, other in zip(fast, plain, strict=True):
+        assert one is not None
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == np.bool_
+
+
+def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
+    mask = np.array([True, True, False])
+    units = FieldMap(UNITS, actions={"do": Choice(actors="unit")})
+    for port in (Port(FLAT, spaces.Discrete(3)), Port(ROWS, spaces.Discrete(3), units)):
+        value = np.ones(2) if port.mapping is not units else np.ones((4, 2))
+        view = port.see(value, {"action_mask": mask})
+        mask[:] = [False, False, True]
+        (offered,) = view.actions.values()
+        assert offered.mask is not None
+        assert np.reshape(np.asarray(offered.mask)[:3], -1)[:3].tolist() == [True, True, False]
+        mask[:] = [True, True, False]
 
 
 def test_action_of_which_nothing_is_allowed_is_left_out() -> None:

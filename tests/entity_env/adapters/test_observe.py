@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import InvalidObservation, InvalidSpace
+from entity_env.adapters import observe
 from entity_env.adapters.mapping import FieldMap, Globals, Rows
 from entity_env.adapters.observe import Frame, Reader
 from tests import strategies  # noqa: F401 (loads the profile)
@@ -223,6 +224,83 @@ def test_read_features_are_copies() -> None:
     frame = read(box(2, 2), value)
     value[:] = 7
     assert frame.features["entity"].tolist() == [[1, 1], [1, 1]]
+
+
+@given(st.integers(0, 2**31 - 1), st.sampled_from([(0, 3), (1, 3), (4, 3), (40, 3)]))
+def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> None:
+    """Few are compared one by one, many by numpy; also where nothing equals itself."""
+    rng = np.random.default_rng(seed)
+    value = rng.choice(np.array([-1.0, -0.0, 0.0, 1.0, np.nan], dtype=np.float32), shape)
+    for absent in [None, (0, -1, 0), (0, np.nan, 0)]:
+        for presence in [None, "b"]:
+            rows = Rows(columns=["a", "b", "c"], presence=presence, absent=absent)
+            reader = Reader(box(*shape), FieldMap({"unit": rows}))
+            frames = []
+            for few in (0, 10**9):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(observe, "_FEW", few)
+                    frames.append(reader.read(value))
+            for name in ("features", "rows"):
+                many, few_rows = (getattr(frame, name)["unit"] for frame in frames)
+                np.testing.assert_array_equal(few_rows, many)
+                assert few_rows.dtype == many.dtype
+
+
+@given(st.integers(0, 2**31 - 1), st.sampled_from(["f4", "f8", "i8", "u1", "?"]))
+def test_arrays_of_the_spaces_shape_are_read_like_nested_lists(seed: int, dtype: str) -> None:
+    """Lists take the way on which everything is checked."""
+    rng = np.random.default_rng(seed)
+    space = spaces.Dict({"table": box(3, 2), "flat": box(4), "one": box(), "deep": box(1, 2)})
+    value = {
+        name: rng.integers(0, 2, part.shape).astype(dtype)
+        for name, part in space.spaces.items()
+        if part.shape is not None
+    }
+    reader = Reader(space, FieldMap())
+    fast, plain = reader.read(value), reader.read({k: v.tolist() for k, v in value.items()})
+    np.testing.assert_array_equal(fast.global_features, plain.global_features)
+    assert fast.global_features.dtype == plain.global_features.dtype
+    for name, block in fast.features.items():
+        np.testing.assert_array_equal(block, plain.features[name])
+        assert block.dtype == np.float32
+
+
+def test_flat_features_are_copies_of_what_the_world_may_change() -> None:
+    value = np.ones(5, dtype=np.float32)
+    mapping = FieldMap(
+        {"unit": Rows(columns=["x", "y"], span=(0, 4))}, [Globals(columns=["t"], span=(4, 5))]
+    )
+    frame = read(box(5), value, mapping)
+    value[:] = 7
+    assert frame.features["unit"].tolist() == [[1, 1], [1, 1]]
+    assert frame.global_features.tolist() == [1]
+
+
+def test_features_can_be_joined_without_copying_each() -> None:
+    """Batching joins their bytes, which must lie in the order of the rows."""
+    rows = Rows(columns=["here", "x", "y"], presence="here", features=["y", "x"])
+    value = np.array([[1, 2, 3], [0, 0, 0], [1, 5, 6]])
+    block = read(box(3, 3), value, FieldMap({"unit": rows})).features["unit"]
+    assert block.tolist() == [[3, 2], [6, 5]]
+    assert block.flags.c_contiguous
+
+
+def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = [0]
+    table = observe.Table
+
+    def counting(columns: list[str], read: Any, **kwargs: Any) -> Any:
+        def once_more(value: Any) -> Any:
+            count[0] += 1
+            return read(value)
+
+        return table(columns, once_more, **kwargs)
+
+    monkeypatch.setattr("entity_env.adapters.tables.Table", counting)
+    kinds = {name: Rows(columns=["a", "b"], presence=name) for name in ("a", "b")}
+    frame = read(box(2, 2), [[1, 0], [1, 1]], FieldMap(kinds))
+    assert [len(frame.rows[name]) for name in ("a", "b")] == [2, 1]
+    assert count == [1]
 
 
 IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
