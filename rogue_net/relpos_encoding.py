@@ -19,6 +19,7 @@ from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
 from rogue_net.native import functions as native
+from rogue_net.native.library import MOST_AXES
 from rogue_net.pair_rows import make_rows, table_of
 from rogue_net.ragged import to_device
 from rogue_net.relpos import RelposEncodingConfig
@@ -123,7 +124,7 @@ class RelposEncoding(nn.Module):
     @torch.no_grad()
     def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
         """The same of a packed layout, for what is compiled."""
-        if self.norm is None:
+        if self.norm is None and len(self.config.position_features) <= MOST_AXES:
             return self._compiled_pairs(inputs, layout)
         places = self._places(inputs, layout)
         n = layout.lengths
@@ -167,6 +168,7 @@ class RelposEncoding(nn.Module):
             interpolate=config.interpolate,
             extent=config.extent,
             scale=config.scale,
+            num_cells=self.num_cells,
             corners=2**axes if config.interpolate else 1,
             no_row=(len(self.keys), len(self.values)),
         )
@@ -291,7 +293,8 @@ def _packed_rows(
     num_offsets = 0 if offsets is None else offsets.shape[1]
     rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
     for k, corner in enumerate(cells.corners):
-        rows[:, k] = corner.masked_fill(~both, num_cells)
+        # The cell of a position that is no number may be anywhere.
+        rows[:, k] = corner.masked_fill(~both, num_cells).clamp(0, num_cells)
     if cells.weights is None and offsets is None:
         return native.PackedRows(rows, None)
     weights = torch.ones(rows.shape)

@@ -56,7 +56,8 @@ typedef struct {
     const float *heading;        /* (R,), NULL where all are 0 */
     const uint8_t *placed;       /* (R,), NULL where all have a position */
     const int32_t *first_value;  /* (R,), of each target's type the first row of its values */
-    int64_t corners, no_key, no_value;  /* cells of a pair; the rows of a pair without relative position */
+    int64_t num_cells, corners;         /* in all, and of each pair */
+    int64_t no_key, no_value;           /* the rows of a pair without relative position */
     int32_t *key_rows, *value_rows;     /* (pairs, corners); the latter NULL where they would be the same */
     float *weights;                     /* (pairs, corners), NULL where all are 1 */
     float inverse_scale;

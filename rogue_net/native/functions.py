@@ -144,6 +144,7 @@ def pair_cells(
     interpolate: bool,
     extent: Sequence[int],
     scale: float,
+    num_cells: int,
     corners: int,
     no_row: tuple[int, int],
 ) -> PackedPairs:
@@ -161,6 +162,7 @@ def pair_cells(
         interpolate: of it.
         extent: of it.
         scale: of it.
+        num_cells: cells of the encoding.
         corners: cells of each pair.
         no_row: of keys and values, the row of a pair without relative position.
     """
@@ -185,6 +187,7 @@ def pair_cells(
             heading=address(heading),
             placed=address(placed),
             first_value=address(first_value),
+            num_cells=num_cells,
             corners=corners,
             no_key=no_row[0],
             no_value=no_row[1],

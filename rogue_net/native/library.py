@@ -16,6 +16,7 @@ from torch import Tensor
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
 """What the numbers of gates in `blocks.h` mean."""
 MAX_HEAD = 64
+MOST_AXES = 8
 SWITCH = "ROGUE_NET_NATIVE"
 """The environment variable that, set to 0, leaves everything to torch."""
 VECTOR = 8
@@ -96,7 +97,7 @@ class PairCells(ctypes.Structure):
         *[(name, ctypes.c_int64) for name in ("axes", "radial", "distance", "interpolate")],
         *[(name, ctypes.c_void_p) for name in ("extent", "position", "heading", "placed")],
         ("first_value", ctypes.c_void_p),
-        *[(name, ctypes.c_int64) for name in ("corners", "no_key", "no_value")],
+        *[(name, ctypes.c_int64) for name in ("num_cells", "corners", "no_key", "no_value")],
         *[(name, ctypes.c_void_p) for name in ("key_rows", "value_rows", "weights")],
         ("inverse_scale", ctypes.c_float),
     ]

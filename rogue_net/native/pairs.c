@@ -13,7 +13,7 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-enum { MOST_AXES = 8 };
+enum { MOST_AXES = 8 }; /* as in `library.py` */
 static const double PI = 3.14159265358979323846;
 
 /* The cells of a pair along one axis: one or, interpolated, two with weights. */
@@ -97,6 +97,7 @@ int pair_cells(const PairCells *p) {
                 cells_of(p, relative, p->heading ? p->heading[i] : 0.0f, keys, weights ? weights : &alone);
                 int both = !p->placed || (p->placed[i] && p->placed[j]);
                 for (int64_t c = 0; c < p->corners; c++) {
+                    if (keys[c] < 0 || keys[c] >= p->num_cells) keys[c] = 0; /* of a position that is no number */
                     if (values) values[c] = both ? keys[c] + p->first_value[j] : p->no_value;
                     if (!both) keys[c] = p->no_key;
                 }

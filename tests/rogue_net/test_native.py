@@ -111,6 +111,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "grid": {**GRID, "value_gate": "relu", "per_entity_values": True},
     "interpolated": {**GRID, "value_gate": "gelu", "interpolate": True},
     "projected": {**GRID, "value_gate": "sigmoid", "key_relpos_projection": True},
+    "polar": {
+        **{"extent": [4, 3], "position_features": ["x", "y"], "radial": True, "distance": True},
+        "rotation_angle_feature": "x",
+    },
     "ungated": {**GRID, "value_gate": None, "value_relpos_projection": True},
 }
 
@@ -154,6 +158,19 @@ def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, lev
 @pytest.mark.parametrize("kind", ["plain", "grid"])
 def test_what_is_hidden_stays_hidden(kind: str) -> None:
     assert_same(*large_case(kind, 32, visible=True))
+
+
+@needs_compiled
+@pytest.mark.parametrize("strange", [float("nan"), float("inf"), -1e30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_strange_positions_are_answered_and_nothing_is_read_from_elsewhere(
+    kind: str, strange: float
+) -> None:
+    """Whoever learns from them is told by the loss; cells that are nowhere would end the process."""
+    net, batch = large_case(kind, 16)
+    for rows in batch.features.values():
+        rows.values[::3] = strange
+    policy_loss(net(batch)).backward()  # type: ignore[no-untyped-call]
 
 
 @needs_compiled
