@@ -11,8 +11,8 @@ Frames = npt.NDArray[np.int64]
 
 PIECE_ENTITIES = 8192
 """So many entities at most go through a network together: what they make stays in the cache."""
-LEAST_COST = 2**20
-"""With less the operations would cost more than what they do: 1,024 entities of d_model 32."""
+LEAST_COST = 3 * 2**18
+"""With less the operations would cost more than what they do: 768 entities of d_model 32."""
 
 
 def minibatches(
