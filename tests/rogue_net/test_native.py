@@ -166,7 +166,7 @@ def test_what_is_hidden_stays_hidden(kind: str) -> None:
 def test_strange_positions_are_answered_and_nothing_is_read_from_elsewhere(
     kind: str, strange: float
 ) -> None:
-    """Whoever learns from them is told by the loss; cells that are nowhere would end the process."""
+    """The loss tells whoever learns from them; cells that are nowhere would end the process."""
     net, batch = large_case(kind, 16)
     for rows in batch.features.values():
         rows.values[::3] = strange
