@@ -155,7 +155,8 @@ def assert_same_batch(got: Any, expected: Any) -> None:
         for key in expected:
             assert_same_batch(got[key], expected[key])
     elif hasattr(expected, "__dict__"):
-        assert_same_batch(vars(got), vars(expected))
+        for name in {**vars(expected), **vars(got)}:  # also what is worked out once and remembered
+            assert_same_batch(getattr(got, name), getattr(expected, name))
     else:
         assert got == expected
 
