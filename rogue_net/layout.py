@@ -202,8 +202,7 @@ def layout_of(
         is_packed: whether to pad nothing.
     """
     device = batch.features[types[0]].values.device
-    if is_packed:
-        return packed_layout({name: batch.features[name].lengths for name in types}, device)
-    free_padding = FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING
     lengths = {name: batch.features[name].lengths for name in types}
-    return make_layout(lengths, device, free_padding)
+    if is_packed:
+        return packed_layout(lengths, device)
+    return make_layout(lengths, device, FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING)

@@ -180,6 +180,14 @@ static void layer_norm(int64_t rows, int64_t d, const float *x, const float *wei
     }
 }
 
+/* What `layer_norm` gave, from the statistics that it kept. */
+static void layer_norm_again(int64_t rows, int64_t d, const float *x, const float *stats, const float *weight,
+                             const float *bias, float *y) {
+    for (int64_t i = 0; i < rows; i++, x += d, y += d)
+        for (int64_t j = 0; j < d; j += LANES)
+            store(y + j, (load(x + j) - stats[2 * i]) * stats[2 * i + 1] * load(weight + j) + load(bias + j));
+}
+
 /* dx += what the gradient dy of the norm makes of x; adds to the gradients of weight and bias. */
 static void layer_norm_backward(int64_t rows, int64_t d, const float *x, const float *stats, const float *weight,
                                 const float *dy, float *dx, float *dweight, float *dbias) {
@@ -724,10 +732,7 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
         store(b + i, load(b + i) * (cdf + x * density));
     }
     add_linear_gradient(rows, 4 * d, d, dx, a, g->down_weight, g->down_bias);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < d; j += LANES)
-            store(normed + i * d + j, (load(m.middle + i * d + j) - m.stats_2[2 * i]) * m.stats_2[2 * i + 1] *
-                                              load(w->norm_2_weight + j) + load(w->norm_2_bias + j));
+    layer_norm_again(rows, d, m.middle, m.stats_2, w->norm_2_weight, w->norm_2_bias, normed);
     add_linear_gradient(rows, d, 4 * d, b, normed, g->up_weight, g->up_bias);
     product(rows, d, 4 * d, b, 4 * d, 1, w->up_weight, d, NULL, 0, NULL, dnormed, d);
     layer_norm_backward(rows, d, m.middle, m.stats_2, w->norm_2_weight, dnormed, dx, g->norm_2_weight, g->norm_2_bias);
@@ -745,10 +750,7 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
                         m.attention + f->score_start[i] - f->score_start[first], a + row * d, b + row * 3 * d,
                         gate ? dgate + row * e : NULL, spare);
     }
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < d; j += LANES)
-            store(normed + i * d + j, (load(m.x + i * d + j) - m.stats_1[2 * i]) * m.stats_1[2 * i + 1] *
-                                              load(w->norm_1_weight + j) + load(w->norm_1_bias + j));
+    layer_norm_again(rows, d, m.x, m.stats_1, w->norm_1_weight, w->norm_1_bias, normed);
     add_linear_gradient(rows, d, 3 * d, b, normed, g->qkv_weight, g->qkv_bias);
     product(rows, d, 3 * d, b, 3 * d, 1, w->qkv_weight, d, NULL, 0, NULL, dnormed, d);
     if (gate) {

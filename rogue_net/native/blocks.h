@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 enum { NO_GATE, LINEAR_GATE, RELU_GATE, GELU_GATE, SIGMOID_GATE };
-enum { PARAMETERS_OF_LAYER = 12 };
 
 /* Which rows of a table make the vector of each pair: their sum, weighted. */
 typedef struct {
