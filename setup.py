@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("rogue_net/native")
-SOURCES = ["native.c", "pairs.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
+SOURCES = ["native.c", "pairs.c", "threads.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
 
 
 def digest() -> str:
@@ -22,7 +22,8 @@ setup(
             [str(FOLDER / name) for name in SOURCES],
             depends=[str(file) for file in FOLDER.glob("*.[ch]")],
             define_macros=[("SOURCE", f'"{digest()}"')],
-            extra_compile_args=["-O3", "-std=gnu11", "-Wno-psabi"],
+            extra_compile_args=["-O3", "-std=gnu11", "-Wno-psabi", "-pthread"],
+            extra_link_args=["-pthread"],
             optional=True,
         )
     ]

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, final
 
 import torch
 
+from rogue_net.native.threads import threads_at_work
 from rogue_net.rogue_net import RogueNet
 from rogue_net.value_net import RogueNetWithValueNet
 from rogue_net.wiring import Wired
@@ -74,12 +75,16 @@ class Lanes:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While the context is open, torch uses no threads beside the lanes."""
+        """While the context is open, torch uses no threads beside the lanes.
+
+        A task that is alone has as many threads of compiled blocks.
+        """
         before = torch.get_num_threads()
         if self.count > 1:
             torch.set_num_threads(1)
         try:
-            yield
+            with threads_at_work(max(self.count, torch.get_num_threads())):
+                yield
         finally:
             torch.set_num_threads(before)
 
@@ -99,9 +104,10 @@ def cost_of_entity(agent: Any) -> int | None:
     """What an entity costs in a network whose frames may go through it in pieces, in lanes.
 
     Returns:
-        The square of its width, as matrix products go; None where frames are not cut: a GPU wants
-        as many at once as there are, and a network of somebody else may remember something of a
-        forward pass, or look at all frames together.
+        The square of its width, as matrix products go, and a tenth of it where compiled blocks
+        share them among threads by themselves, so that lanes gain by the rest only; None where
+        frames are not cut: a GPU wants as many at once as there are, and a network of somebody else
+        may remember something of a forward pass, or look at all frames together.
     """
     while isinstance(agent, Wired):
         agent = agent.network
@@ -110,7 +116,8 @@ def cost_of_entity(agent: Any) -> int | None:
     if next(agent.parameters()).device.type != "cpu":
         return None
     parts = [agent] if isinstance(agent, RogueNet) else [agent.policy, agent.value_function]
-    return max(part.config.d_model for part in parts) ** 2
+    cost = max(part.config.d_model for part in parts) ** 2
+    return cost // 10 if all(part.has_compiled_blocks for part in parts) else cost
 
 
 def _with_grad(grad: bool, task: Callable[[], T]) -> T:

@@ -65,11 +65,12 @@ class EntityEmbedding(nn.Module):
         types, width, clip = [], 0, 0.0
         for (name, x), to in zip(inputs.items(), places, strict=True):
             embedding = self.by_type[module_key(name)]
+            assert isinstance(embedding, TypeEmbedding | FeaturelessEmbedding)
             mean = std = None
             if isinstance(embedding, TypeEmbedding):
                 mean, std = embedding.norm.mean_and_std(x.dtype)
                 clip = embedding.norm.clip
-            parameters = [*embedding.parameters()]
+            parameters = embedding.parameters_in_order()
             width = parameters[-1].shape[-1]
             types.append(native.TypeRows(x.contiguous(), mean, std, to, parameters))
         return native.embed(types, layout.num_rows, width, clip)
@@ -126,6 +127,11 @@ class TypeEmbedding(nn.Module):
         x = self.layer_norm(self.linear(x).relu())
         return x
 
+    def parameters_in_order(self) -> list[Tensor]:
+        """Weight and bias of the linear layer, then of the norm."""
+        linear, norm = self.linear, self.layer_norm
+        return [linear.weight, linear.bias, norm.weight, norm.bias]
+
 
 class FeaturelessEmbedding(nn.Module):
     """One learnt vector for every entity of a type that has no features."""
@@ -137,6 +143,10 @@ class FeaturelessEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, 0) -> (n, d_model)."""
         return self.vector.expand(x.shape[0], -1)
+
+    def parameters_in_order(self) -> list[Tensor]:
+        """The vector."""
+        return [self.vector]
 
 
 def module_key(name: str) -> str:

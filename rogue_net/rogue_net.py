@@ -242,7 +242,7 @@ class RogueNet(nn.Module):
             (P, d_model) in padded rows, and their layout.
         """
         is_packed = weights is None and self._is_compiled(batch)
-        if self.config.precision == "float32" or self._is_faster_in_float32(is_packed):
+        if self.config.precision == "float32" or (is_packed and self.has_compiled_blocks):
             return self._embed(batch, weights, is_packed)
         device = batch.features[self.embedding.types[0]].values.device
         with torch.autocast(device.type, torch.bfloat16):
@@ -279,12 +279,16 @@ class RogueNet(nn.Module):
                 x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
 
-    def _is_faster_in_float32(self, is_packed: bool) -> bool:
-        return is_packed and self.config.d_model <= COMPILED_WIDTH
+    @property
+    def has_compiled_blocks(self) -> bool:
+        """Whether whole blocks are compiled, on the CPU in float32: faster there than bfloat16."""
+        config = self.config
+        is_narrow = config.d_model <= COMPILED_WIDTH and fits(config.d_model, config.n_head)
+        return is_narrow and config.pooling is None
 
     def _is_compiled(self, batch: EntityBatch) -> bool:
         """Whether the compiled attention can do what is asked for."""
-        parameter = next(self.transformer.parameters(), None)
+        parameter = self.transformer.first_parameter()
         return (
             parameter is not None
             and parameter.dtype == torch.float32

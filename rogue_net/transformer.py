@@ -1,5 +1,7 @@
 """The transformer: pre-norm blocks over padded frames."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -48,8 +50,15 @@ class Block(nn.Module):
         """Weight and bias of each part, in the order in which a row goes through them."""
         assert isinstance(self.attention, Attention)
         mixer, (up, _, down) = self.attention, self.mlp
-        parts = (self.norm_1, mixer.query_key_value, mixer.project, self.norm_2, up, down)
-        return [parameter for part in parts for parameter in part.parameters()]
+        parts: list[Any] = [
+            self.norm_1,
+            mixer.query_key_value,
+            mixer.project,
+            self.norm_2,
+            up,
+            down,
+        ]
+        return [parameter for part in parts for parameter in (part.weight, part.bias)]
 
 
 class Transformer(nn.Module):
@@ -89,6 +98,11 @@ class Transformer(nn.Module):
             blocks.append(Block(mixer, d_model, resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
         self.apply(init_linear)
+
+    def first_parameter(self) -> Tensor | None:
+        """A parameter, which tells the device and type of all; None where there is none."""
+        block = self.blocks[0] if self.blocks else None
+        return block.norm_1.weight if isinstance(block, Block) else None
 
     def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
         """(P, d_model) -> (P, d_model), the rows of the layout of `context`."""

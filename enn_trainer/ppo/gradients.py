@@ -41,7 +41,7 @@ def add_gradients(
             if gradient is None:
                 continue
             if parameter.grad is None:  # a copy: gradients may share their memory
-                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+                parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
             else:
                 parameter.grad.add_(gradient)
         take(said)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -151,7 +150,9 @@ def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
                 parameter.grad = None
     parameters = trained_by(optimizer)
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if torch.isfinite(norm):
-        nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+    length = float(norm)
+    if math.isfinite(length):
+        if length > max_grad_norm:
+            nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         optimizer.step()
     return norm

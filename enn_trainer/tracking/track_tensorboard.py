@@ -45,13 +45,15 @@ class TensorBoardSink:
         self._append(*begins, {"summary": table, "step": 0})
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each scalar under its own tag. NaN and infinity are written as they are.
+        """Write scalars, as one event. NaN and infinity are written as they are.
 
         Raises:
             OSError: they could not be written; then none of them is in the file.
         """
-        scalar = self._summary.scalar
-        self._append(*({"summary": scalar(t, v), "step": step} for t, v in scalars.items()))
+        summary = self._summary.Summary(
+            value=[{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
+        )
+        self._append({"summary": summary, "step": step})
 
     def close(self) -> None:
         """Close the file."""

@@ -616,10 +616,10 @@ static void gates_of(int64_t kind, int64_t count, const float *x, float *gate) {
     }
 }
 
-/* The first frame behind a tile of `TILE_ROWS` rows, or of one frame. */
-static int64_t end_of_tile(const Frames *f, int64_t first) {
+/* The first frame behind a tile of `TILE_ROWS` rows, or of one frame; `end` at most. */
+static int64_t end_of_tile(const Frames *f, int64_t first, int64_t end) {
     int64_t last = first + 1;
-    while (last < f->num_frames && f->row_start[last + 1] - f->row_start[first] <= TILE_ROWS) last++;
+    while (last < end && f->row_start[last + 1] - f->row_start[first] <= TILE_ROWS) last++;
     return last;
 }
 
@@ -631,7 +631,7 @@ static int64_t most_rows_of_tile(const Frames *f) {
 static int64_t most_scores_of_tile(const Frames *f) {
     int64_t most = 0;
     for (int64_t first = 0, last; first < f->num_frames; first = last) {
-        last = end_of_tile(f, first);
+        last = end_of_tile(f, first, f->num_frames);
         int64_t scores = f->score_start[last] - f->score_start[first];
         most = scores > most ? scores : most;
     }
@@ -691,30 +691,61 @@ int64_t NAME(blocks_made)(const Frames *f) {
     return f->layers * floats_made(f, f->row_start[f->num_frames], f->score_start[f->num_frames]);
 }
 
-/* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
-   backward pass. Returns 0, or 1 without memory. */
-int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
-    const Layer *layers = (const Layer *)parameters;
+/* The first frame of a part. */
+static int64_t start_of_part(const Frames *f, int64_t part) {
+    int64_t row = f->row_start[f->num_frames] * part / f->parts, low = 0, high = f->num_frames;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (f->row_start[middle] < row) low = middle + 1;
+        else high = middle;
+    }
+    return part == f->parts ? f->num_frames : low;
+}
+
+typedef struct {
+    const Frames *f;
+    const Layer *layers;
+    const Transposed *transposed;
+    float *x, *made;
+} Forward;
+
+static int part_forward(const void *task, int64_t part) {
+    const Forward *o = task;
+    const Frames *f = o->f;
     int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
-    int64_t rows = most_rows_of_tile(f), of_tile = made ? 0 : floats_made(f, rows, most_scores_of_tile(f));
-    Transposed t[f->layers + 1];
-    float *room = malloc(sizeof(float) * (size_t)(floats_transposed(f) + of_tile + 5 * d * rows + spare_of_frame(f)));
+    int64_t rows = most_rows_of_tile(f), of_tile = o->made ? 0 : floats_made(f, rows, most_scores_of_tile(f));
+    float *room = malloc(sizeof(float) * (size_t)(of_tile + 5 * d * rows + spare_of_frame(f) + 1));
     if (!room) return 1;
-    float *normed = room + floats_transposed(f) + of_tile, *wide = normed + rows * d, *spare = wide + rows * 4 * d;
-    transposed_weights(f, layers, room, t);
-    for (int64_t first = 0, last; first < f->num_frames; first = last) {
-        last = end_of_tile(f, first);
+    float *normed = room + of_tile, *wide = normed + rows * d, *spare = wide + rows * 4 * d;
+    int64_t end = start_of_part(f, part + 1);
+    for (int64_t first = start_of_part(f, part), last; first < end; first = last) {
+        last = end_of_tile(f, first, end);
         int64_t row = f->row_start[first], score = f->score_start[first];
+        float *x = o->x + row * d;
         size_t bytes = sizeof(float) * (size_t)((f->row_start[last] - row) * d);
         for (int64_t l = 0; l < f->layers; l++) {
-            Made m = made ? made_from(f, made_at(f, made + l * floats_made(f, all_rows, all_scores), all_rows), row, score)
-                          : made_at(f, room + floats_transposed(f), rows);
-            memcpy(m.x, x + row * d, bytes);
-            block(f, first, last, layers + l, t + l, m, x + row * d, normed, wide, spare);
+            float *made = o->made + l * floats_made(f, all_rows, all_scores);
+            Made m = o->made ? made_from(f, made_at(f, made, all_rows), row, score) : made_at(f, room, rows);
+            memcpy(m.x, x, bytes);
+            block(f, first, last, o->layers + l, o->transposed + l, m, x, normed, wide, spare);
         }
     }
     free(room);
     return 0;
+}
+
+/* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
+   backward pass. Returns 0, or 1 without memory. */
+int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
+    const Layer *layers = (const Layer *)parameters;
+    Transposed transposed[f->layers + 1];
+    float *weights = malloc(sizeof(float) * (size_t)(floats_transposed(f) + 1));
+    if (!weights) return 1;
+    transposed_weights(f, layers, weights, transposed);
+    Forward task = {f, layers, transposed, x, made};
+    int failed = for_parts(f->parts, f->threads, part_forward, &task);
+    free(weights);
+    return failed;
 }
 
 /* The gradient of one layer over the rows of some frames: dx, of what comes out, becomes that of what went in.
@@ -765,25 +796,52 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
     layer_norm_backward(rows, d, m.x, m.stats_1, w->norm_1_weight, dnormed, dx, g->norm_1_weight, g->norm_1_bias);
 }
 
-/* dx (R, d), the gradient of what `blocks_forward` gives, becomes that of what it was given; those of the
-   parameters are added to. Returns 0, or 1 without memory. */
-int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
-                          float *dx) {
-    const Layer *layers = (const Layer *)parameters;
-    LayerGradient *of_layers = (LayerGradient *)gradients;
+typedef struct {
+    const Frames *f;
+    const float *const *parameters;
+    float *const *gradients;
+    float *made, *dx;
+} Backward;
+
+INLINE float *of_part(float *gradient, const Frames *f, int64_t part) {
+    return gradient ? gradient + part * f->gradient_stride : NULL;
+}
+
+static int part_backward(const void *task, int64_t part) {
+    const Backward *o = task;
+    Frames own = *o->f;
+    const Frames *f = &own;
+    own.keys.table_grad = of_part(own.keys.table_grad, f, part);
+    own.values.table_grad = of_part(own.values.table_grad, f, part);
+    own.gate_weight_grad = of_part(own.gate_weight_grad, f, part);
+    own.gate_bias_grad = of_part(own.gate_bias_grad, f, part);
+    enum { OF_LAYER = sizeof(Layer) / sizeof(float *) };
+    const Layer *layers = (const Layer *)o->parameters;
     int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
     int64_t rows = most_rows_of_tile(f);
     float *room = malloc(sizeof(float) * (size_t)(12 * d * rows + spare_of_frame(f) + 1));
     if (!room) return 1;
     float *a = room, *b = a + rows * 4 * d, *c = b + rows * 4 * d, *spare = c + rows * 4 * d;
-    for (int64_t first = 0, last; first < f->num_frames; first = last) {
-        last = end_of_tile(f, first);
+    int64_t end = start_of_part(f, part + 1);
+    for (int64_t first = start_of_part(f, part), last; first < end; first = last) {
+        last = end_of_tile(f, first, end);
         for (int64_t l = f->layers - 1; l >= 0; l--) {
-            Made m = made_at(f, made + l * floats_made(f, all_rows, all_scores), all_rows);
+            float *gradient[OF_LAYER];
+            for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(o->gradients[l * OF_LAYER + i], f, part);
+            Made m = made_at(f, o->made + l * floats_made(f, all_rows, all_scores), all_rows);
             m = made_from(f, m, f->row_start[first], f->score_start[first]);
-            block_backward(f, first, last, layers + l, of_layers + l, m, dx + f->row_start[first] * d, a, b, c, spare);
+            block_backward(f, first, last, layers + l, (LayerGradient *)gradient, m, o->dx + f->row_start[first] * d,
+                           a, b, c, spare);
         }
     }
     free(room);
     return 0;
+}
+
+/* dx (R, d), the gradient of what `blocks_forward` gives, becomes that of what it was given; those of the
+   parameters are added to. Returns 0, or 1 without memory. */
+int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
+                          float *dx) {
+    Backward task = {f, parameters, gradients, made, dx};
+    return for_parts(f->parts, f->threads, part_backward, &task);
 }

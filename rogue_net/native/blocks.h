@@ -25,6 +25,10 @@ typedef struct {
     const int64_t *score_start; /* (B + 1,), H * n * (n rounded up to 8) scores of each frame of n */
     const uint8_t *visible;     /* (R,), NULL where all is */
     int64_t width, heads, layers;
+    /* Blocks are computed in parts: consecutive frames of about as many rows each, which threads take one after the
+       other. Each part has gradients of parameters of its own, `gradient_stride` numbers behind those of the part
+       before, so that what comes out does not depend on how many threads there are. */
+    int64_t parts, threads, gradient_stride;
     /* Relative positions. Pair p of a frame is of query p / n and target p % n; what it adds to the result is
        its value times the gate of the target. */
     PairRows keys, values;
@@ -64,6 +68,10 @@ typedef struct {
 
 /* Fills in the rows and weights of all pairs. Returns 0, or 1 with too many axes. */
 int pair_cells(const PairCells *);
+
+/* Calls a function with the task and each part, 0 to parts - 1, in as many threads. Returns 0, or 1 if a call did not
+   return 0. */
+int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, int64_t part), const void *task);
 
 /* What `blocks.c` does, under a name for each set of instructions. */
 #define DECLARE_BLOCKS(NAME)                                                                                   \

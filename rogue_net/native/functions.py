@@ -24,6 +24,7 @@ from rogue_net.native.library import (
     call,
     numbers_for_backward,
 )
+from rogue_net.native.threads import num_parts, num_threads
 from rogue_net.ragged import Lengths
 
 
@@ -305,6 +306,13 @@ class _Call:
         self.frames.gate_kind = GATES.index(kind)
         self.set(gate_weight=weight, gate_bias=bias)
 
+    def set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
+        """Set how blocks are shared among threads, and return in how many parts."""
+        self.frames.threads = num_threads()
+        self.frames.parts = num_parts(num_rows, self.frames.width, num_gradients)
+        self.frames.gradient_stride = num_gradients
+        return int(self.frames.parts)
+
 
 class _Embed(torch.autograd.Function):
     @staticmethod
@@ -419,6 +427,7 @@ class _Blocks(torch.autograd.Function):
         of_call = _Call(frames, x.shape[1], heads, len(parameters) // PARAMETERS_OF_BLOCK)
         of_call.set_tables(keys, values)
         of_call.set_gate(gate_kind, gate_weight, gate_bias)
+        of_call.set_parts(len(x))
         y = x.clone(memory_format=torch.contiguous_format)
         made = x.new_empty(numbers_for_backward(of_call.frames)) if keep else None
         call("blocks_forward", of_call.frames, parameters, y, made)
@@ -434,7 +443,9 @@ class _Blocks(torch.autograd.Function):
         keys, values, gate_weight, gate_bias, *parameters = weights
         frames, heads, gate_kind = ctx.rest
         of_call = _Call(frames, dy.shape[1], heads, len(parameters) // PARAMETERS_OF_BLOCK)
-        gradients = _zeros_like(weights)
+        sizes = _sizes(weights)
+        of_parts = torch.zeros(of_call.set_parts(len(dy), sum(sizes)), sum(sizes))
+        gradients = _cut(of_parts[0], weights)
         dkeys, dvalues, dgate_weight, dgate_bias, *of_parameters = gradients
         of_call.set_tables(keys, values)
         of_call.set_table_gradients(dkeys, dvalues)
@@ -442,6 +453,8 @@ class _Blocks(torch.autograd.Function):
         of_call.set(gate_weight_grad=dgate_weight, gate_bias_grad=dgate_bias)
         dx = dy.clone(memory_format=torch.contiguous_format)
         call("blocks_backward", of_call.frames, parameters, of_parameters, made, dx)
+        if len(of_parts) > 1:
+            gradients = _cut(of_parts.sum(dim=0), weights)
         return dx, None, None, None, None, *gradients
 
 
@@ -476,8 +489,14 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 def _zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Zeros of these shapes, in one block of memory: one operation for all of them."""
-    sizes = [0 if x is None else x.numel() for x in tensors]
-    parts = torch.split(torch.zeros(sum(sizes)), sizes)
-    return [
-        None if x is None else part.view(x.shape) for x, part in zip(tensors, parts, strict=True)
-    ]
+    return _cut(torch.zeros(sum(_sizes(tensors))), tensors)
+
+
+def _cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The numbers one after the other, in the shapes of some tensors."""
+    parts = torch.split(numbers, _sizes(like))
+    return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
+
+
+def _sizes(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [0 if x is None else x.numel() for x in tensors]

@@ -67,6 +67,7 @@ class Frames(ctypes.Structure):
         *[(name, ctypes.c_void_p) for name in ("row_start", "pair_start", "score_start")],
         ("visible", ctypes.c_void_p),
         *[(name, ctypes.c_int64) for name in ("width", "heads", "layers")],
+        *[(name, ctypes.c_int64) for name in ("parts", "threads", "gradient_stride")],
         ("keys", PairRows),
         ("values", PairRows),
         ("gate_kind", ctypes.c_int64),
@@ -125,25 +126,25 @@ def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
         MemoryError: there is not enough memory.
     """
     assert _LIBRARY is not None
-    if _LIBRARY[name](ctypes.byref(of), *map(_argument, arguments)):
+    if getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments)):  # kept there
         raise MemoryError(f"{name}: not enough memory")
 
 
 def numbers_for_backward(frames: Frames) -> int:
     """How many numbers `blocks_forward` keeps for the backward pass."""
     assert _LIBRARY is not None
-    function = _LIBRARY["blocks_made"]
+    function = _LIBRARY.blocks_made
     function.restype = ctypes.c_int64
     return int(function(ctypes.byref(frames)))
 
 
 def _argument(argument: Argument) -> Any:
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(address(argument))
     if isinstance(argument, int):
         return ctypes.c_int64(argument)
     if isinstance(argument, float):
         return ctypes.c_float(argument)
-    if argument is None or isinstance(argument, Tensor):
-        return ctypes.c_void_p(address(argument))
     return (ctypes.c_void_p * len(argument))(*map(address, argument))
 
 
