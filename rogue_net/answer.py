@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rogue_net.heads import entropy, sample
+from rogue_net.native.network import Said
 from rogue_net.ragged import Lengths
 
 
@@ -42,6 +43,7 @@ def answer(
     values: dict[str, Tensor],
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
+    said: Mapping[str, Said] | None = None,
 ) -> NetOutput:
     """Judge `actions`, or sample them with `uniforms`, or take the most probable ones.
 
@@ -50,19 +52,20 @@ def answer(
         values: per regression head (B, size).
         actions: per action (actors,) int64.
         uniforms: per action (actors,) float32 in [0, 1).
+        said: of some of the actions, the answer.
     """
-    if actions is None:
-        actions = {
-            name: choose(p, None if uniforms is None else uniforms[name])
-            for name, p in log_probs.items()
-        }
+    said = dict(said or {})
+    for name, p in log_probs.items():
+        if name not in said:
+            chosen = None if actions is None else actions[name]
+            if chosen is None:
+                chosen = choose(p, None if uniforms is None else uniforms[name])
+            logprobs = p.gather(1, chosen.unsqueeze(1)).squeeze(1)
+            said[name] = Said(p, logprobs, entropy(p), chosen)
     return NetOutput(
-        actions=dict(actions),
-        logprobs={
-            name: p.gather(1, actions[name].unsqueeze(1)).squeeze(1)
-            for name, p in log_probs.items()
-        },
-        entropies={name: entropy(p) for name, p in log_probs.items()},
+        actions={name: said[name].chosen for name in log_probs},
+        logprobs={name: said[name].logprobs for name in log_probs},
+        entropies={name: said[name].entropies for name in log_probs},
         log_probs=log_probs,
         values=values,
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rogue_net.dropout import dropout
 from rogue_net.layout import PIECE_ROWS, Bucket, Layout, of_buckets
 from rogue_net.native import functions as native
+from rogue_net.native.packed import PackedFrames, Tables
 from rogue_net.relpos_attention import Pairs
 from rogue_net.relpos_encoding import RelposEncoding
 
@@ -80,9 +81,9 @@ class PackedContext:
         tables: what it adds, by the rows that `frames` names.
     """
 
-    frames: native.PackedFrames
+    frames: PackedFrames
     relpos: RelposEncoding | None = None
-    tables: native.Tables | None = None
+    tables: Tables | None = None
 
 
 class Attention(nn.Module):

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ObsSpace
-from rogue_net.input_norm import InputNorm, Moments
+from rogue_net.input_norm import CLIP, InputNorm, Moments
 from rogue_net.layout import Layout
 from rogue_net.native import functions as native
+from rogue_net.native.packed import TypeRows
 from rogue_net.ragged import EntityBatch, to_device
 from rogue_net.translate import Translation, TranslationConfig
 
@@ -42,6 +43,7 @@ class EntityEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.types = list(features)
+        self.d_model = d_model
         self.translation = None if translation is None else Translation(translation, features)
         widths = {name: len(own) for name, own in features.items()}
         if self.translation is not None:
@@ -61,19 +63,22 @@ class EntityEmbedding(nn.Module):
 
     def packed(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
         """(R, d_model), what `forward` computes at once, each row in its place; compiled."""
+        types = self.packed_types(inputs, layout)
+        return native.embed(types, layout.num_rows, self.d_model, CLIP)
+
+    def packed_types(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[TypeRows]:
+        """The same as what compiled functions take."""
         places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
-        types, width, clip = [], 0, 0.0
+        types = []
         for (name, x), to in zip(inputs.items(), places, strict=True):
             embedding = self.by_type[module_key(name)]
             assert isinstance(embedding, TypeEmbedding | FeaturelessEmbedding)
             mean = std = None
             if isinstance(embedding, TypeEmbedding):
                 mean, std = embedding.norm.mean_and_std(x.dtype)
-                clip = embedding.norm.clip
             parameters = embedding.parameters_in_order()
-            width = parameters[-1].shape[-1]
-            types.append(native.TypeRows(x.contiguous(), mean, std, to, parameters))
-        return native.embed(types, layout.num_rows, width, clip)
+            types.append(TypeRows(x.contiguous(), mean, std, to, parameters))
+        return types
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """(n, features + global features) per type, not yet normalised."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from entity_env.ragged import row_indices
 from rogue_net.layout import Layout
+from rogue_net.native.network import Choice
 from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
 
 
@@ -26,6 +27,31 @@ class CategoricalHead(nn.Module):
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return logits.log_softmax(dim=-1)
+
+    def compiled(
+        self, layout: Layout, action: ActionBatch, given: Tensor | None, uniforms: Tensor | None
+    ) -> Choice:
+        """The head as compiled functions take it.
+
+        Raises:
+            ValueError: of the mask, or of what is given, there is another number than of actors.
+        """
+        num_actors = len(action.actors.values)
+        mask = None if action.mask is None else action.mask.values.bool().contiguous()
+        expected = {
+            "mask": (mask, (num_actors, len(self.project.bias))),
+            "actions": (given, (num_actors,)),
+            "uniforms": (uniforms, (num_actors,)),
+        }
+        for name, (x, shape) in expected.items():
+            if x is not None and x.shape != shape:
+                raise ValueError(f"{name}: expected shape {shape}, got {tuple(x.shape)}")
+        return Choice(
+            rows=layout.rows(action.actors.values, action.actors.frame_of_row()).contiguous(),
+            mask=mask,
+            given=None if given is None else given.to(torch.int64).contiguous(),
+            uniforms=None if uniforms is None else uniforms.float().contiguous(),
+        )
 
 
 class SelectEntityHead(nn.Module):

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+CLIP = 5.0
+"""Of normalised values."""
+
 
 class Moments(NamedTuple):
     """What is kept of the rows that were seen, enough to merge it with what others saw.
@@ -77,7 +80,7 @@ class InputNorm(nn.Module):
     mean: Tensor
     squares_sum: Tensor
 
-    def __init__(self, num_features: int, clip: float = 5.0) -> None:
+    def __init__(self, num_features: int, clip: float = CLIP) -> None:
         super().__init__()
         self.clip = clip
         self.register_buffer("count", torch.zeros(num_features, dtype=torch.int64))

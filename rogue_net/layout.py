@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from entity_env.ragged import exclusive_cumsum, row_indices
-from rogue_net.native.functions import PackedFrames
+from rogue_net.native.packed import PackedFrames
 from rogue_net.ragged import EntityBatch, Lengths, to_device
 
 MAX_PADDING = 0.02

@@ -18,8 +18,9 @@ from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.native import functions as native
+from rogue_net.native.functions import pair_cells
 from rogue_net.native.library import MOST_AXES
+from rogue_net.native.packed import Gate, PackedPairs, PackedRows, Tables
 from rogue_net.pair_rows import make_rows, table_of
 from rogue_net.ragged import to_device
 from rogue_net.relpos import RelposEncodingConfig
@@ -122,7 +123,7 @@ class RelposEncoding(nn.Module):
         return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
 
     @torch.no_grad()
-    def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
+    def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
         """The same of a packed layout, for what is compiled."""
         if self.norm is None and len(self.config.position_features) <= MOST_AXES:
             return self._compiled_pairs(inputs, layout)
@@ -140,7 +141,7 @@ class RelposEncoding(nn.Module):
             types.index_select(0, target),
         )
 
-    def _compiled_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> native.PackedPairs:
+    def _compiled_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
         """Those of an encoding without projections."""
         assert layout.packed is not None
         placed = heading = first_value = None
@@ -157,7 +158,7 @@ class RelposEncoding(nn.Module):
         position = torch.cat([self._position(name, x) for name, x in inputs.items()])
         config = self.config
         axes = len(config.extent)
-        return native.pair_cells(
+        return pair_cells(
             layout.packed,
             position=layout.pad(position),
             heading=heading,
@@ -180,18 +181,18 @@ class RelposEncoding(nn.Module):
             return x.new_zeros(len(x), len(self.config.position_features))
         return columns_from(x, columns)
 
-    def native_tables(self) -> native.Tables:
+    def native_tables(self) -> Tables:
         """What the rows of `packed_pairs` are of: cells, a row of zeros, projections."""
-        return native.Tables(
+        return Tables(
             table_of(self.keys, self._stacked(self.key_projection)),
             table_of(self.values, self._stacked(self.value_projection)),
         )
 
-    def native_gate(self) -> native.Gate | None:
+    def native_gate(self) -> Gate | None:
         """The gate, for what is compiled."""
         if self.gate is None or self.config.value_gate is None:
             return None
-        return native.Gate(self.config.value_gate, self.gate.weight, self.gate.bias)
+        return Gate(self.config.value_gate, self.gate.weight, self.gate.bias)
 
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
         """Those of relative positions and distances, which the projections normalise by."""
@@ -226,7 +227,7 @@ class RelposEncoding(nn.Module):
         both: Tensor,
         query_type: Tensor,
         target_type: Tensor,
-    ) -> native.PackedPairs:
+    ) -> PackedPairs:
         """(pairs, axes) relative positions, (pairs,) all else, of queries and targets."""
         cells = _cells(self.config, relative, heading)
         offsets = None
@@ -243,8 +244,8 @@ class RelposEncoding(nn.Module):
             first = self.num_cells * target_type
             cells = Cells([c + first for c in cells.corners], cells.weights)
         elif of_keys is of_values:
-            return native.PackedPairs(keys, keys)
-        return native.PackedPairs(keys, _packed_rows(cells, both, of_values, len(self.values)))
+            return PackedPairs(keys, keys)
+        return PackedPairs(keys, _packed_rows(cells, both, of_values, len(self.values)))
 
     def _pairs_of(self, places: "_Places", rows: slice, num_frames: int) -> Pairs:
         position, heading, placed, types = (
@@ -285,9 +286,7 @@ class RelposEncoding(nn.Module):
         return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
 
 
-def _packed_rows(
-    cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int
-) -> native.PackedRows:
+def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:
     """The rows of all pairs: their corners, or the row of zeros, then those of the offsets."""
     num_corners = len(cells.corners)
     num_offsets = 0 if offsets is None else offsets.shape[1]
@@ -296,14 +295,14 @@ def _packed_rows(
         # The cell of a position that is no number may be anywhere.
         rows[:, k] = corner.masked_fill(~both, num_cells).clamp(0, num_cells)
     if cells.weights is None and offsets is None:
-        return native.PackedRows(rows, None)
+        return PackedRows(rows, None)
     weights = torch.ones(rows.shape)
     for k, weight in enumerate(cells.weights or []):
         weights[:, k] = weight
     if offsets is not None:
         rows[:, num_corners:] = torch.arange(num_cells + 1, num_cells + 1 + num_offsets)
         weights[:, num_corners:] = offsets
-    return native.PackedRows(rows, weights)
+    return PackedRows(rows, weights)
 
 
 class _Places(NamedTuple):

@@ -1,7 +1,7 @@
 """`RogueNet`: a ragged batch of entities in, actions and values out."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
@@ -20,14 +20,16 @@ from rogue_net.attention import Context, PackedContext, attention_mask, weights_
 from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import CategoricalHead, SelectEntityHead, full_precision
-from rogue_net.input_norm import InputNorm, Moments
+from rogue_net.input_norm import CLIP, InputNorm, Moments
 from rogue_net.layout import Layout, layout_of
+from rogue_net.native import network
 from rogue_net.native.library import fits
+from rogue_net.native.network import Said
 from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.relpos_encoding import RelposEncoding
-from rogue_net.transformer import COMPILED_WIDTH, Transformer, init_linear
+from rogue_net.transformer import Transformer, init_linear
 from rogue_net.translate import TranslationConfig
 from rogue_net.value_bins import ValueBinsConfig, expected_values
 
@@ -205,18 +207,29 @@ class RogueNet(nn.Module):
                 f"pooling={self.config.pooling!r} instead"
             )
         weights: list[list[Tensor]] | None = [] if attention else None
-        x, layout = self.embed(batch, weights)
+        said: dict[str, Said] = {}
+        if weights is None and self._is_compiled_whole(batch):
+            out, layout = self._compiled(batch, self._choice_heads(), actions, uniforms)
+            x, values = out.x, self._named_values(out.means)
+            said = dict(zip(self._choice_heads(), out.choices, strict=True))
+        else:
+            x, layout = self.embed(batch, weights)
+            values = self._values(x, layout)
         with torch.autocast(x.device.type, enabled=False):
             log_probs = {
                 name: tempered(
-                    self.action_heads[module_key(name)](x, layout, batch.actions[name]), temperature
+                    said[name].log_probs
+                    if name in said
+                    else self.action_heads[module_key(name)](x, layout, batch.actions[name]),
+                    temperature,
                 )
                 for name in self.action_space
             }
-            values = self._values(x, layout)
+        if temperature != 1 or generator is not None:
+            said = {}  # these are other probabilities, or other choices
         if generator is not None:
             uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
-        return answer(log_probs, values, actions, uniforms)._replace(
+        return answer(log_probs, values, actions, uniforms, said)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -225,9 +238,9 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """The regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        x, layout = self.embed(batch)
-        with torch.autocast(x.device.type, enabled=False):
-            return self._values(x, layout)
+        if self._is_compiled_whole(batch):
+            return self._named_values(self._compiled(batch)[0].means)
+        return self._values(*self.embed(batch))
 
     def embed(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
@@ -241,6 +254,9 @@ class RogueNet(nn.Module):
         Returns:
             (P, d_model) in padded rows, and their layout.
         """
+        if weights is None and self._is_compiled_whole(batch):
+            out, layout = self._compiled(batch)
+            return out.x, layout
         is_packed = weights is None and self._is_compiled(batch)
         if self.config.precision == "float32" or (is_packed and self.has_compiled_blocks):
             return self._embed(batch, weights, is_packed)
@@ -253,10 +269,7 @@ class RogueNet(nn.Module):
     ) -> tuple[Tensor, Layout]:
         layout = layout_of(batch, self.embedding.types, self.relpos is not None, is_packed)
         inputs = self.embedding.inputs(batch)
-        visible = None
-        if batch.visible:
-            flags = [batch.visibility(name).values for name in self.embedding.types]
-            visible = layout.pad(torch.cat(flags))
+        visible = self._visible(batch, layout)
         context: Context | PackedContext
         if is_packed:
             context = self._packed_context(inputs, layout, visible)
@@ -279,11 +292,73 @@ class RogueNet(nn.Module):
                 x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
 
+    def _compiled(
+        self,
+        batch: EntityBatch,
+        choices: Mapping[str, CategoricalHead] | None = None,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+    ) -> tuple[network.Out, Layout]:
+        """All of the network, and some of its heads, at once."""
+        layout = layout_of(batch, self.embedding.types, is_packed=True)
+        inputs = self.embedding.inputs(batch)
+        context = self._packed_context(inputs, layout, self._visible(batch, layout))
+        gate = None if self.relpos is None else self.relpos.native_gate()
+        choices = choices or {}
+        asked = [
+            head.compiled(
+                layout,
+                batch.actions[name],
+                None if actions is None else actions[name],
+                None if uniforms is None else uniforms[name],
+            )
+            for name, head in choices.items()
+        ]
+        means = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
+        frames_in_network = network.Network(
+            frames=context.frames,
+            types=self.embedding.packed_types(inputs, layout),
+            width=self.config.d_model,
+            heads=self.config.n_head,
+            clip=CLIP,
+            gate_kind=None if gate is None else gate.kind,
+            num_blocks=self.config.n_layer,
+            choices=asked,
+            num_means=len(means),
+        )
+        out = network.run(
+            frames_in_network,
+            self.transformer.parameters_in_order(),
+            context.tables,
+            gate,
+            [_weights(head.project) for head in choices.values()],
+            [_weights(linear) for linear in means],
+        )
+        return out, layout
+
+    def _choice_heads(self) -> dict[str, CategoricalHead]:
+        heads = {name: self.action_heads[module_key(name)] for name in self.action_space}
+        return {name: head for name, head in heads.items() if isinstance(head, CategoricalHead)}
+
+    def _visible(self, batch: EntityBatch, layout: Layout) -> Tensor | None:
+        """(P,) bool; None when everything is."""
+        if not batch.visible:
+            return None
+        flags = [batch.visibility(name).values for name in self.embedding.types]
+        return layout.pad(torch.cat(flags))
+
+    def _is_compiled_whole(self, batch: EntityBatch) -> bool:
+        return (
+            self.has_compiled_blocks
+            and self._is_compiled(batch)
+            and not torch.is_autocast_enabled("cpu")
+        )
+
     @property
     def has_compiled_blocks(self) -> bool:
         """Whether whole blocks are compiled, on the CPU in float32: faster there than bfloat16."""
         config = self.config
-        is_narrow = config.d_model <= COMPILED_WIDTH and fits(config.d_model, config.n_head)
+        is_narrow = config.d_model <= network.WIDEST and fits(config.d_model, config.n_head)
         return is_narrow and config.pooling is None
 
     def _is_compiled(self, batch: EntityBatch) -> bool:
@@ -338,14 +413,18 @@ class RogueNet(nn.Module):
     def _values(self, x: Tensor, layout: Layout) -> dict[str, Tensor]:
         if not self._regression_sizes:
             return {}
-        pooled = mean_over_frames(x, layout)
+        with torch.autocast(x.device.type, enabled=False):
+            pooled = mean_over_frames(x, layout)
+            heads = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
+            return self._named_values([full_precision(head(pooled)) for head in heads])
+
+    def _named_values(self, said: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What the regression heads say, by name; of bins also what they expect."""
         values = {}
-        for name, size in self._regression_sizes.items():
-            said = full_precision(self.regression_heads[module_key(name)](pooled))
+        for (name, size), one in zip(self._regression_sizes.items(), said, strict=True):
+            values[name] = one
             if not isinstance(size, int):
-                values[f"{name}_logits"] = said
-                said = expected_values(said, size)
-            values[name] = said
+                values[f"{name}_logits"], values[name] = one, expected_values(one, size)
         return values
 
 
@@ -359,6 +438,11 @@ def _action_head(space: ActionSpace, d_model: int, d_qk: int) -> nn.Module:
         return SelectEntityHead(d_model, d_qk)
     assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
     return CategoricalHead(d_model, len(space))
+
+
+def _weights(linear: nn.Module) -> network.Linear:
+    assert isinstance(linear, nn.Linear)
+    return network.Linear(linear.weight, linear.bias)
 
 
 def _zero_linear(d_in: int, d_out: int) -> nn.Linear:

@@ -7,12 +7,9 @@ from torch import Tensor, nn
 
 from rogue_net.attention import Attention, Context, PackedContext
 from rogue_net.dropout import dropout
-from rogue_net.native import functions as native
 from rogue_net.pooling import Pool
 
 SITES_PER_BLOCK = 3
-COMPILED_WIDTH = 64
-"""Up to this width whole blocks are compiled; the matrix products of wider ones are torch's."""
 
 
 class Block(nn.Module):
@@ -40,7 +37,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
         """(P, d_model) -> (P, d_model)."""
-        keys = context.keys if isinstance(context, Context) else None
+        keys = _keys(context)
         mixed = self.attention(self.norm_1(x), context)
         x = x + dropout(mixed, self.pdrop, keys, self.site)
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
@@ -99,6 +96,15 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.apply(init_linear)
 
+    def parameters_in_order(self) -> list[Tensor]:
+        """Those of all blocks."""
+        return [
+            p
+            for block in self.blocks
+            if isinstance(block, Block)
+            for p in block.parameters_in_order()
+        ]
+
     def first_parameter(self) -> Tensor | None:
         """A parameter, which tells the device and type of all; None where there is none."""
         block = self.blocks[0] if self.blocks else None
@@ -107,7 +113,7 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
         """(P, d_model) -> (P, d_model), the rows of the layout of `context`."""
         if isinstance(context, PackedContext):
-            return self._packed(x, context)
+            return self._through(x, context)
         pieces = context.pieces()
         if len(pieces) == 1:
             return self._through(x, context)
@@ -116,25 +122,15 @@ class Transformer(nn.Module):
             [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
         )
 
-    def _packed(self, x: Tensor, context: PackedContext) -> Tensor:
-        if self.d_model > COMPILED_WIDTH or torch.is_autocast_enabled("cpu") or not self.blocks:
-            for block in self.blocks:
-                x = block(x, context)
-            return x
-        parameters, heads = [], 1
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            assert isinstance(block.attention, Attention)
-            heads = block.attention.n_head
-            parameters += block.parameters_in_order()
-        gate = None if context.relpos is None else context.relpos.native_gate()
-        return native.blocks(x, context.frames, heads, parameters, context.tables, gate)
-
-    def _through(self, x: Tensor, context: Context) -> Tensor:
-        x = dropout(x, self.pdrop, context.keys, 0)
+    def _through(self, x: Tensor, context: Context | PackedContext) -> Tensor:
+        x = dropout(x, self.pdrop, _keys(context), 0)
         for block in self.blocks:
             x = block(x, context)
         return x
+
+
+def _keys(context: Context | PackedContext) -> Tensor | None:
+    return context.keys if isinstance(context, Context) else None
 
 
 def init_linear(module: nn.Module) -> None:

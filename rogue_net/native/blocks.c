@@ -477,15 +477,113 @@ int NAME(frame_means)(const Frames *f, const float *x, float *means) {
     return 0;
 }
 
+/* dx (R, d) += what the gradient of the means makes of it. */
 int NAME(frame_means_backward)(const Frames *f, const float *dmeans, float *dx) {
     int64_t d = f->width;
     for (int64_t i = 0; i < f->num_frames; i++, dmeans += d) {
         int64_t n = f->row_start[i + 1] - f->row_start[i];
         float share = n ? 1.0f / (float)n : 0.0f;
         for (int64_t row = 0; row < n; row++)
-            for (int64_t j = 0; j < d; j += LANES)
-                store(dx + (f->row_start[i] + row) * d + j, load(dmeans + j) * share);
+            for (int64_t j = 0; j < d; j += LANES) {
+                float *to = dx + (f->row_start[i] + row) * d + j;
+                store(to, load(to) + load(dmeans + j) * share);
+            }
     }
+    return 0;
+}
+
+/* ---- Heads. ---- */
+
+/* Logits (n,) become log-probabilities, -inf where the mask is 0: the entropy. */
+static float log_softmax(int64_t n, const uint8_t *mask, float *x) {
+    float top = -INFINITY, sum = 0.0f, entropy = 0.0f;
+    for (int64_t c = 0; c < n; c++) {
+        if (mask && !mask[c]) x[c] = -INFINITY;
+        top = x[c] > top ? x[c] : top;
+    }
+    for (int64_t c = 0; c < n; c++) sum += expf(x[c] - top);
+    float rest = top + logf(sum);
+    for (int64_t c = 0; c < n; c++) {
+        x[c] -= rest;
+        if (x[c] != -INFINITY) entropy -= expf(x[c]) * x[c];
+    }
+    return entropy;
+}
+
+static int64_t most_probable(int64_t n, const float *log_probs) {
+    int64_t best = 0;
+    for (int64_t c = 1; c < n; c++)
+        if (log_probs[c] > log_probs[best]) best = c;
+    return best;
+}
+
+/* By inverting the distribution: the first choice at which the sum of probabilities exceeds a part of the whole. */
+static int64_t drawn(int64_t n, const float *log_probs, float uniform) {
+    float whole = 0.0f, sum = 0.0f;
+    for (int64_t c = 0; c < n; c++) whole += expf(log_probs[c]);
+    for (int64_t c = 0; c < n; c++) {
+        float p = expf(log_probs[c]);
+        sum += p;
+        if (p > 0.0f && sum > uniform * whole) return c;
+    }
+    return 0;
+}
+
+/* Returns 0, or OUT_OF_RANGE if there is no such row, or no such choice. */
+int NAME(head_forward)(const Head *h, int64_t d, const float *x) {
+    for (int64_t i = 0; i < h->rows; i++) {
+        int64_t from = h->from ? h->from[i] : i;
+        if (from < 0 || from >= h->x_rows) return OUT_OF_RANGE;
+        if (h->given && (h->given[i] < 0 || h->given[i] >= h->width)) return OUT_OF_RANGE;
+        const float *row = x + from * d;
+        float *said = h->said + i * h->width;
+        for (int64_t c = 0; c < h->width; c++) {
+            vec sum = load(row) * load(h->weight + c * d);
+            for (int64_t j = LANES; j < d; j += LANES) sum += load(row + j) * load(h->weight + c * d + j);
+            said[c] = total(sum) + h->bias[c];
+        }
+        if (h->kind == LINEAR_HEAD) continue;
+        float entropy = log_softmax(h->width, h->mask ? h->mask + i * h->width : NULL, said);
+        int64_t choice;
+        if (h->given) choice = h->given[i];
+        else if (h->uniforms) choice = drawn(h->width, said, h->uniforms[i]);
+        else choice = most_probable(h->width, said);
+        if (h->chosen) h->chosen[i] = choice;
+        h->logprobs[i] = said[choice];
+        h->entropies[i] = entropy;
+    }
+    return 0;
+}
+
+/* Adds to dx, the gradient of x, and to those of the parameters. Returns 0, or 1 without memory. */
+int NAME(head_backward)(const Head *h, int64_t d, const float *x, float *dx) {
+    float *g = malloc(sizeof(float) * (size_t)(h->width + 1));
+    if (!g) return 1;
+    for (int64_t i = 0; i < h->rows; i++) {
+        int64_t at = (h->from ? h->from[i] : i) * d;
+        const float *said = h->said + i * h->width;
+        for (int64_t c = 0; c < h->width; c++) g[c] = h->dsaid ? h->dsaid[i * h->width + c] : 0.0f;
+        if (h->kind == CHOICE_HEAD) {
+            int64_t choice = h->given ? h->given[i] : h->chosen[i];
+            float sum = 0.0f;
+            if (h->dlogprobs) g[choice] += h->dlogprobs[i];
+            for (int64_t c = 0; c < h->width; c++) {
+                if (h->dentropies && said[c] != -INFINITY) g[c] -= h->dentropies[i] * expf(said[c]) * (said[c] + 1.0f);
+                sum += g[c];
+            }
+            for (int64_t c = 0; c < h->width; c++)
+                g[c] = h->mask && !h->mask[i * h->width + c] ? 0.0f : g[c] - expf(said[c]) * sum;
+        }
+        for (int64_t c = 0; c < h->width; c++) {
+            float *weight_grad = h->weight_grad + c * d;
+            for (int64_t j = 0; j < d; j += LANES) {
+                store(dx + at + j, load(dx + at + j) + g[c] * load(h->weight + c * d + j));
+                store(weight_grad + j, load(weight_grad + j) + g[c] * load(x + at + j));
+            }
+            h->bias_grad[c] += g[c];
+        }
+    }
+    free(g);
     return 0;
 }
 

@@ -49,6 +49,26 @@ typedef struct {
     float *weight_grad, *bias_grad, *norm_weight_grad, *norm_bias_grad; /* added to */
 } Embedding;
 
+enum { LINEAR_HEAD, CHOICE_HEAD };
+enum { NO_MEMORY = 1, OUT_OF_RANGE };
+
+/* What is said about n rows of (x_rows, d) x: a linear function of each, or the log-probabilities of choices. */
+typedef struct {
+    int64_t kind, rows, width, x_rows; /* n, and how many numbers are said about each */
+    const int64_t *from;       /* (n,), which rows; NULL for all of them */
+    const uint8_t *mask;       /* (n, width), what may be chosen; NULL where everything may */
+    const float *weight, *bias; /* (width, d) and (width,) */
+    float *said;               /* (n, width) */
+    /* Of choices: what was chosen; or what is chosen, the most probable, or drawn with numbers in [0, 1). */
+    const int64_t *given;   /* (n,) or NULL */
+    const float *uniforms;  /* (n,) or NULL */
+    int64_t *chosen;        /* (n,), NULL where it is given */
+    float *logprobs, *entropies; /* (n,), of what is chosen and of all choices */
+    /* Gradients of what is said, NULL for none, and of the parameters, which are added to. */
+    const float *dsaid, *dlogprobs, *dentropies;
+    float *weight_grad, *bias_grad;
+} Head;
+
 /* How the entities of packed frames lie, and how their relative positions are encoded, see `pairs.c`. */
 typedef struct {
     int64_t num_frames;
@@ -82,6 +102,8 @@ int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, 
     int NAME(frame_means_backward)(const Frames *, const float *, float *);                                    \
     int NAME(embed_forward)(const Embedding *, int64_t, float, float *);                                       \
     int NAME(embed_backward)(const Embedding *, int64_t, float, const float *);                                \
+    int NAME(head_forward)(const Head *, int64_t, const float *);                                              \
+    int NAME(head_backward)(const Head *, int64_t, const float *, float *);                                    \
     int64_t NAME(blocks_made)(const Frames *);                                                                 \
     int NAME(blocks_forward)(const Frames *, const float *const *, float *, float *);                          \
     int NAME(blocks_backward)(const Frames *, const float *const *, float *const *, float *, float *);

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 from torch import Tensor
 
+_OUT_OF_RANGE = 2
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
 """What the numbers of gates in `blocks.h` mean."""
 MAX_HEAD = 64
@@ -89,6 +90,23 @@ class Embedding(ctypes.Structure):
     ]
 
 
+LINEAR_HEAD, CHOICE_HEAD = 0, 1
+"""Kinds of heads."""
+
+
+class Head(ctypes.Structure):
+    """`Head` of `blocks.h`."""
+
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("kind", "rows", "width", "x_rows")],
+        *[(name, ctypes.c_void_p) for name in ("from_rows", "mask", "weight", "bias", "said")],
+        *[(name, ctypes.c_void_p) for name in ("given", "uniforms", "chosen")],
+        *[(name, ctypes.c_void_p) for name in ("logprobs", "entropies")],
+        *[(name, ctypes.c_void_p) for name in ("dsaid", "dlogprobs", "dentropies")],
+        *[(name, ctypes.c_void_p) for name in ("weight_grad", "bias_grad")],
+    ]
+
+
 class PairCells(ctypes.Structure):
     """`PairCells` of `blocks.h`."""
 
@@ -110,7 +128,7 @@ def fits(width: int, heads: int) -> bool:
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
+Argument: TypeAlias = "Tensor | Sequence[Tensor | int | None] | int | float | None"
 
 
 def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
@@ -124,9 +142,13 @@ def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
 
     Raises:
         MemoryError: there is not enough memory.
+        IndexError: a row or a choice is out of range.
     """
     assert _LIBRARY is not None
-    if getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments)):  # kept there
+    failed = getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments))  # kept there
+    if failed == _OUT_OF_RANGE:
+        raise IndexError(f"{name}: an actor or a choice is out of range")
+    if failed:
         raise MemoryError(f"{name}: not enough memory")
 
 
@@ -148,10 +170,10 @@ def _argument(argument: Argument) -> Any:
     return (ctypes.c_void_p * len(argument))(*map(address, argument))
 
 
-def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
-    """Where the numbers of a contiguous tensor or array are; None for none."""
-    if x is None:
-        return None
+def address(x: "Tensor | npt.NDArray[Any] | int | None") -> int | None:
+    """Where the numbers of a contiguous tensor or array are; None for none. Addresses stay."""
+    if x is None or isinstance(x, int):
+        return x
     if isinstance(x, Tensor):
         assert x.is_contiguous()
         return x.data_ptr()

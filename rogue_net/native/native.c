@@ -38,6 +38,12 @@ EXPORT int embed_backward(const Embedding *t, int64_t d, float clip, const float
     return BEST(embed_backward)(t, d, clip, dout);
 }
 
+EXPORT int head_forward(const Head *h, int64_t d, const float *x) { return BEST(head_forward)(h, d, x); }
+
+EXPORT int head_backward(const Head *h, int64_t d, const float *x, float *dx) {
+    return BEST(head_backward)(h, d, x, dx);
+}
+
 EXPORT int64_t blocks_made(const Frames *f) {
     return BEST(blocks_made)(f);
 }

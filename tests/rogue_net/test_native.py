@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,19 @@ def in_float32(batch: EntityBatch) -> EntityBatch:
     )
 
 
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """While the context is open, nothing that was compiled is used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rogue_net.rogue_net, "fits", lambda d_model, n_head: False)
+        yield
+
+
 def answers(
     net: RogueNet, batch: EntityBatch, compiled: bool
 ) -> tuple[NetOutput, dict[str, Tensor]]:
     """What a network says, and the gradient of something that depends on all of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(rogue_net.rogue_net, "fits", lambda d_model, n_head: False)
+    with nullcontext() if compiled else torch_only():
         out = net(batch)
         parameters = dict(net.named_parameters())
         gradients = torch.autograd.grad(

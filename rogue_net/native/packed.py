@@ -1,0 +1,227 @@
+"""Packed frames, which lie one after the other without padding, as compiled functions take them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rogue_net.native.library import GATES, VECTOR, Embedding, Frames, address
+from rogue_net.native.threads import num_parts, num_threads
+from rogue_net.ragged import Lengths
+
+
+class PackedRows(NamedTuple):
+    """Which rows of a table make the vector of each pair.
+
+    Attributes:
+        rows: int32 (pairs, corners).
+        weights: float32 (pairs, corners), None where all are 1.
+    """
+
+    rows: Tensor
+    weights: Tensor | None
+
+
+class PackedPairs(NamedTuple):
+    """The pairs of all frames: of each frame query by query, of each query target by target."""
+
+    keys: PackedRows
+    values: PackedRows
+
+
+@dataclass(frozen=True)
+class PackedFrames:
+    """B frames of R entities.
+
+    Attributes:
+        lengths: (B,) int64, the entities of each frame.
+        visible: (R,) bool, what visible entities may attend to; None when it is everything.
+        pairs: relative positions; None without.
+    """
+
+    lengths: Lengths
+    visible: Tensor | None = None
+    pairs: PackedPairs | None = None
+
+    @cached_property
+    def row_start(self) -> Lengths:
+        """(B + 1,) int64, where the rows of each frame begin, and the end of the last."""
+        return starts(self.lengths)
+
+    @cached_property
+    def pair_start(self) -> Lengths:
+        """(B + 1,) int64, where the pairs of each frame begin."""
+        return starts(self.lengths**2)
+
+    @cached_property
+    def padded_pair_start(self) -> Lengths:
+        """(B + 1,) int64, where they would begin with targets padded to whole vectors."""
+        return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
+
+
+class Tables(NamedTuple):
+    """What relative positions add, each with a gradient: (rows, d_head) of keys and of values."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Gate(NamedTuple):
+    """By what each target multiplies its relative values: a function of a linear layer.
+
+    Attributes:
+        kind: "linear", "relu", "gelu" or "sigmoid".
+        weight: (d_head, d_model).
+        bias: (d_head,).
+    """
+
+    kind: str
+    weight: Tensor
+    bias: Tensor
+
+
+class TypeRows(NamedTuple):
+    """The n entities of a type.
+
+    Attributes:
+        x: (n, features), not yet normalised; without a gradient.
+        mean: (features,), None of no features, like `std`.
+        std: (features,).
+        to: (n,) int64, which row of all each is.
+        parameters: weight and bias of the linear layer and of the norm; of no features, one vector.
+    """
+
+    x: Tensor
+    mean: Tensor | None
+    std: Tensor | None
+    to: Tensor
+    parameters: Sequence[Tensor]
+
+
+class Call:
+    """`Frames` of `blocks.h`, and what its pointers point to, which must live as long."""
+
+    def __init__(self, frames: PackedFrames, width: int, heads: int = 1, layers: int = 1) -> None:
+        scores = heads * frames.padded_pair_start
+        self.num_scores = int(scores[-1])
+        self.alive: list[Any] = [frames, scores]
+        self.frames = Frames(
+            num_frames=len(frames.lengths),
+            row_start=address(frames.row_start),
+            score_start=address(scores),
+            width=width,
+            heads=heads,
+            layers=layers,
+        )
+        if frames.visible is not None:
+            self.set(visible=frames.visible.contiguous().view(torch.uint8))
+        if frames.pairs is not None:
+            self.frames.pair_start = address(frames.pair_start)
+            for of_frames, packed in zip(self._pair_rows(), frames.pairs, strict=True):
+                of_frames.corners = packed.rows.shape[1]
+                self.set(of_frames, rows=packed.rows, weights=packed.weights)
+
+    def set(self, struct: Any = None, **tensors: Tensor | int | None) -> None:
+        """Set some of the pointers, of the frames if nothing else is named."""
+        for name, x in tensors.items():
+            self.alive.append(x)
+            setattr(self.frames if struct is None else struct, name, address(x))
+
+    def set_tables(self, *tables: Tensor | None) -> None:
+        """Set the tables of relative keys and values."""
+        for of_frames, table in zip(self._pair_rows(), tables, strict=True):
+            self.set(of_frames, table=table)
+
+    def set_table_gradients(self, *gradients: Tensor | int | None) -> None:
+        """Set what the tables' gradients are added to."""
+        for of_frames, gradient in zip(self._pair_rows(), gradients, strict=True):
+            self.set(of_frames, table_grad=gradient)
+
+    def _pair_rows(self) -> tuple[Any, Any]:
+        return self.frames.keys, self.frames.values
+
+    def set_gate(self, kind: str | None, weight: Tensor | None, bias: Tensor | None) -> None:
+        """Set the gate of the blocks."""
+        self.frames.gate_kind = GATES.index(kind)
+        self.set(gate_weight=weight, gate_bias=bias)
+
+    def set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
+        """Set how blocks are shared among threads, and return in how many parts."""
+        self.frames.threads = num_threads()
+        self.frames.parts = num_parts(num_rows, self.frames.width, num_gradients)
+        self.frames.gradient_stride = num_gradients
+        return int(self.frames.parts)
+
+
+def embedding(
+    one: TypeRows,
+    width: int,
+    made: Tensor | None,
+    gradients: Sequence[Tensor | int | None] | None = None,
+) -> Embedding:
+    """`Embedding` of `blocks.h`; what its pointers point to are the arguments.
+
+    Args:
+        one: the entities of a type.
+        width: d_model.
+        made: room for what the backward pass needs; None of a type without features.
+        gradients: of its parameters, to be added to.
+    """
+    num_rows = len(one.x)
+    of_call = Embedding(
+        rows=num_rows,
+        features=0 if made is None else one.x.shape[1],
+        x=address(one.x),
+        mean=address(one.mean),
+        std=address(one.std),
+        to=address(one.to),
+        hidden=address(made),
+        stats=None if made is None else made.data_ptr() + 4 * num_rows * width,
+    )
+    names = ("bias",) if made is None else ("weight", "bias", "norm_weight", "norm_bias")
+    for name, parameter in zip(names, one.parameters, strict=True):
+        setattr(of_call, name, address(parameter))
+    for name, gradient in zip(names, gradients or (), strict=gradients is not None):
+        setattr(of_call, f"{name}_grad", address(gradient))
+    return of_call
+
+
+def starts(sizes: Lengths) -> Lengths:
+    """(n,) -> (n + 1,) int64, where each begins that comes after the others, and the end."""
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """What there is, in one piece."""
+    return None if x is None else x.contiguous()
+
+
+def zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Zeros of these shapes, in one block of memory: one operation for all of them."""
+    return cut(torch.zeros(sum(sizes(tensors))), tensors)
+
+
+def cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The numbers one after the other, in the shapes of some tensors."""
+    parts = torch.split(numbers, sizes(like))
+    return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
+
+
+def addresses(numbers: Tensor, like: Sequence[Tensor | None]) -> list[int | None]:
+    """Where the parts that `cut` makes begin, which takes no time."""
+    at, begins = numbers.data_ptr(), []
+    for x, size in zip(like, sizes(like), strict=True):
+        begins.append(None if x is None else at)
+        at += size * numbers.element_size()
+    return begins
+
+
+def sizes(tensors: Sequence[Tensor | None]) -> list[int]:
+    """How many numbers each has; None has none."""
+    return [0 if x is None else x.numel() for x in tensors]

@@ -1,0 +1,133 @@
+"""A narrow network that is compiled as a whole chooses as torch does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rogue_net import EntityBatch, RogueNet
+from rogue_net.ragged import RaggedTensor
+from tests.rogue_net.test_native import answers, large_case, needs_compiled, torch_only
+
+
+def uniforms_for(batch: EntityBatch) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        name: torch.rand(len(action.actors.values), generator=generator)
+        for name, action in batch.actions.items()
+    }
+
+
+@needs_compiled
+@pytest.mark.parametrize("drawn", [False, True])
+def test_it_chooses_what_torch_chooses(drawn: bool) -> None:
+    net, batch = large_case("grid", 16)
+    uniforms = uniforms_for(batch) if drawn else None
+    with torch.no_grad():
+        got = net(batch, uniforms=uniforms)
+        with torch_only():
+            expected = net(batch, uniforms=uniforms)
+    for name, chosen in expected.actions.items():
+        same = (got.actions[name] == chosen).float().mean()
+        assert same > 0.99, "rounding may move one of many across a border"
+
+
+@needs_compiled
+def test_what_is_drawn_is_as_probable_as_is_said() -> None:
+    net, batch = large_case("plain", 16)
+    action = batch.actions["move"]
+    n, trials = len(action.actors.values), 4000
+    with torch.no_grad():
+        p = net(batch).log_probs["move"].exp()
+        counts = torch.zeros_like(p)
+        for i in range(trials):
+            draws = {
+                name: torch.full_like(u, (i + 0.5) / trials)
+                for name, u in uniforms_for(batch).items()
+            }
+            chosen = net(batch, uniforms=draws).actions["move"]
+            counts[torch.arange(n), chosen] += 1
+    torch.testing.assert_close(counts / trials, p, rtol=0, atol=2 / trials)
+
+
+@needs_compiled
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_temperature_and_generator_are_those_of_torch(temperature: float) -> None:
+    net, batch = large_case("polar", 16)
+
+    def drawn() -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            return net(batch, generator=generator, temperature=temperature).logprobs
+
+    got = drawn()
+    with torch_only():
+        expected = drawn()
+    for name in expected:
+        torch.testing.assert_close(got[name], expected[name], rtol=1e-3, atol=1e-3)
+
+
+@needs_compiled
+def test_what_is_out_of_range_is_an_error_and_not_read() -> None:
+    net, batch = large_case("plain", 16)
+    name = "move"
+    action = batch.actions[name]
+    given = {
+        n: torch.zeros(len(a.actors.values), dtype=torch.int64) for n, a in batch.actions.items()
+    }
+    for bad in (-1, 1000):
+        with pytest.raises(IndexError, match="out of range"):
+            net(batch, actions={**given, name: torch.full_like(given[name], bad)})
+    far = RaggedTensor(action.actors.values + 10**6, action.actors.lengths)
+    with pytest.raises(IndexError, match="out of range"):
+        net(replace(batch, actions={**batch.actions, name: replace(action, actors=far)}))
+    with pytest.raises(ValueError, match=r"actions: expected shape \(\d+,\), got \(1,\)"):
+        net(batch, actions={**given, name: given[name][:1]})
+    with pytest.raises(ValueError, match="uniforms: expected shape"):
+        net(batch, uniforms={**uniforms_for(batch), name: torch.zeros(0)})
+
+
+@needs_compiled
+def test_only_what_is_asked_for_has_a_gradient() -> None:
+    """Of values alone, and of the entities alone."""
+    net, batch = large_case("grid", 16)
+
+    def entities() -> Tensor:
+        x, layout = net.embed(batch)
+        return x.index_select(0, layout.row_of_entity).square().sum()
+
+    for said in (lambda: net.values(batch)["value"].sum(), entities):
+        parameters = dict(net.named_parameters())
+        got = torch.autograd.grad(said(), [*parameters.values()], allow_unused=True)
+        with torch_only():
+            expected = torch.autograd.grad(said(), [*parameters.values()], allow_unused=True)
+        for name, g, e in zip(parameters, got, expected, strict=True):
+            zero = torch.zeros_like(parameters[name])
+            g, e = zero if g is None else g, zero if e is None else e
+            atol = 1e-3 * float(e.abs().max()) + 1e-4 if e.numel() else 0.0
+            torch.testing.assert_close(g, e, rtol=0, atol=atol, msg=name)
+
+
+@needs_compiled
+def test_an_empty_batch_of_no_frames() -> None:
+    net, batch = large_case("plain", 16)
+    nothing = batch.take(np.zeros(0, dtype=np.int64))
+    out, gradient = answers(net, nothing, compiled=True)
+    assert all(len(p) == 0 for p in out.log_probs.values())
+    assert all(not g.any() for g in gradient.values())
+
+
+@needs_compiled
+def test_a_copy_of_the_network_has_its_own_parameters() -> None:
+    """Nothing remembers where the parameters of another network are."""
+    import copy
+
+    net, batch = large_case("plain", 16)
+    other: RogueNet = copy.deepcopy(net)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+        assert not other.values(batch)["value"].any()
+        assert net.values(batch)["value"].any()
