@@ -1,17 +1,16 @@
 """Collecting frames: let the agent act in many environments for some steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from enn_trainer.acting import choose, values_of
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
+from enn_trainer.ppo.storage import RolloutStorage
 from enn_trainer.ppo.work import PLAIN, Work
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
@@ -85,8 +84,10 @@ def collect(
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
-    batches, outputs, finals = [], [], []
-    rewards, terminated, truncated = [], [], []
+    storage = RolloutStorage(steps * num_envs)
+    rewards = np.empty((steps, num_envs), np.float32)
+    terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
+    finals, final_values = [], [torch.zeros(0, device=device)]
     metrics: dict[str, Metric] = {}
     for t in range(steps):
         work.check()
@@ -97,49 +98,36 @@ def collect(
             out = choose(agent, batch, env, frame, seed, work.lanes)
         with work.spans.span("env"):
             obs = act(envs, obs_space, out, batch, frame)
-        batches.append(batch)
-        outputs.append(out)
-        rewards.append(obs.reward.copy())  # environments may reuse their arrays
-        terminated.append(obs.terminated)
-        truncated.append(obs.truncated.copy())
+        storage.add(batch, out)
+        rewards[t], terminated[t], truncated[t] = obs.reward, obs.terminated, obs.truncated
+        add_metrics(metrics, obs.metrics)
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
-        add_metrics(metrics, obs.metrics)
+            if sum(final.num_frames for final in finals) >= num_envs:  # more would take memory
+                final_values.append(values_of(agent, EntityBatch.cat(finals), work.lanes))
+                finals = []
     with work.spans.span("values"):
-        last_values = outputs[-1].values["value"].new_zeros(num_envs)
+        last_values = final_values[0].new_zeros(num_envs)
         going_on = np.flatnonzero(~obs.done)  # after the end of an episode nothing is expected
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
             if len(going_on) < num_envs:
                 of_last = of_last.take(going_on)
             last_values[to_device(going_on, device)] = values_of(agent, of_last, work.lanes)
-        final_values = torch.zeros(0, device=device)
         if finals:
-            final_values = values_of(agent, EntityBatch.cat(finals), work.lanes)
-    batch = EntityBatch.cat(batches)
-    lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
-
-    def of_actors(said: Sequence[Mapping[str, Tensor]]) -> dict[str, RaggedTensor]:
-        return {
-            name: RaggedTensor(torch.cat([one[name] for one in said]), lengths[name])
-            for name in lengths
-        }
-
+            final_values.append(values_of(agent, EntityBatch.cat(finals), work.lanes))
+    stored = storage.take()
     return Rollout(
-        batch=batch,
-        actions=of_actors([out.actions for out in outputs]),
-        logprobs=of_actors([out.logprobs for out in outputs]),
-        entropies=of_actors([out.entropies for out in outputs]),
-        values=torch.stack([out.values["value"].flatten() for out in outputs]),
-        rewards=_stack(rewards, device),
-        terminated=_stack(terminated, device),
-        truncated=_stack(truncated, device),
+        batch=stored.batch,
+        actions=stored.actions,
+        logprobs=stored.logprobs,
+        entropies=stored.entropies,
+        values=stored.values.view(steps, num_envs),
+        rewards=torch.from_numpy(rewards).to(device),
+        terminated=torch.from_numpy(terminated).to(device),
+        truncated=torch.from_numpy(truncated).to(device),
         last_values=last_values,
-        final_values=final_values,
+        final_values=torch.cat(final_values),
         metrics=metrics,
         next_obs=obs,
     )
-
-
-def _stack(rows: Sequence[npt.NDArray[Any]], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.stack(rows)).to(device)

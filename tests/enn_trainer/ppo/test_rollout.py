@@ -33,12 +33,25 @@ class Day(Meadow):
         )
 
 
-def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
-    """And not of the frame that the environment shows next, the first of another episode."""
-    env = Day()
+def a_network(env: Day) -> RogueNet:
     torch.manual_seed(0)
     net = RogueNet(RogueNetConfig(d_model=8), env.obs_space(), env.action_space(), {"value": 1})
     torch.nn.init.normal_(net.regression_heads["/value"].weight)
+    return net
+
+
+def value_at_the_end(net: RogueNet, env: Day) -> float:
+    """Of an episode that is cut off."""
+    last = Day()
+    last.hour, last.cut_off = 2, True
+    frame = EntityBatch.of(batch_obs([last.look()], env.obs_space(), env.action_space()))
+    return net.values(frame)["value"].item()
+
+
+def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
+    """And not of the frame that the environment shows next, the first of another episode."""
+    env = Day()
+    net = a_network(env)
     envs = EnvList(Day, 6)
     envs.seed(1)
     space = envs.obs_space()
@@ -50,9 +63,23 @@ def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> N
     )
     assert rollout.truncated.tolist() == [[False] * 6, cut_off.tolist()]
     assert rollout.terminated.tolist() == [[False] * 6, (~cut_off).tolist()]
-    last = Day()
-    last.hour, last.cut_off = 2, True
-    frame = EntityBatch.of(batch_obs([last.look()], space, env.action_space()))
-    expected = net.values(frame)["value"].item()
+    expected = value_at_the_end(net, env)
     np.testing.assert_allclose(rollout.final_values, [expected] * int(cut_off.sum()), rtol=1e-5)
     assert not np.allclose(rollout.last_values, expected)
+
+
+def test_every_truncated_episode_of_a_long_rollout_has_its_value() -> None:
+    """Their last observations are not all kept until the end."""
+    env = Day()
+    net = a_network(env)
+    envs = EnvList(Day, 6)
+    envs.seed(1)
+    space = envs.obs_space()
+    obs = envs.reset(space)
+    rollout = collect(
+        envs, net, obs, space, steps=16, seed=0, first_frame=0, device=torch.device("cpu")
+    )
+    cut_off = int(rollout.truncated.sum())
+    assert cut_off > 12
+    expected = [value_at_the_end(net, env)] * cut_off
+    np.testing.assert_allclose(rollout.final_values, expected, rtol=1e-5)

@@ -1,0 +1,127 @@
+"""What a rollout is kept in: the same as joining its steps, in less memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enn_trainer.ppo import storage
+from enn_trainer.ppo.storage import RolloutStorage
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.rogue_net import NetOutput
+
+ROOT = Path(__file__).parents[3]
+
+
+def random_frames(seed: int, num_frames: int, columns: int) -> EntityBatch:
+    """Frames with some of everything, in which masks and visibility are there or are not."""
+    rng = np.random.default_rng(seed)
+
+    def ragged(lengths: np.ndarray, *shape: int) -> RaggedTensor:
+        rows = rng.integers(0, 2, (int(lengths.sum()), *shape))
+        return RaggedTensor(torch.from_numpy(rows), lengths)
+
+    def flags(lengths: np.ndarray, *shape: int) -> RaggedTensor | None:
+        rows = ragged(lengths, *shape)
+        return RaggedTensor(rows.values.bool(), lengths) if rng.random() < 0.5 else None
+
+    some = [rng.integers(0, 4, num_frames) for _ in range(6)]
+    visible = {name: flags(some[i]) for i, name in enumerate("ab")}
+    return EntityBatch(
+        {"a": ragged(some[0], columns), "b": ragged(some[1], 1), "c": ragged(some[2], 0)},
+        {name: rows for name, rows in visible.items() if rows is not None},
+        {
+            "move": ActionBatch(ragged(some[3]), flags(some[3], 3)),
+            "pick": ActionBatch(ragged(some[4]), flags(some[4] * some[5]), ragged(some[5])),
+        },
+        num_frames,
+    )
+
+
+def said_about(batch: EntityBatch, seed: int) -> NetOutput:
+    torch.manual_seed(seed)
+    sizes = {name: len(action.actors.values) for name, action in batch.actions.items()}
+    return NetOutput(
+        actions={name: torch.randint(9, (size,)) for name, size in sizes.items()},
+        logprobs={name: torch.rand(size) for name, size in sizes.items()},
+        entropies={name: torch.rand(size) for name, size in sizes.items()},
+        log_probs={name: torch.rand(size, 9) for name, size in sizes.items()},
+        values={"value": torch.rand(batch.num_frames, 1)},
+    )
+
+
+def assert_equal(one: RaggedTensor, other: RaggedTensor) -> None:
+    assert torch.equal(one.values, other.values)
+    assert one.values.dtype == other.values.dtype
+    assert np.array_equal(one.lengths, other.lengths)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    seed=st.integers(0, 1000),
+    worth_writing=st.sampled_from([1, 500, 2000, 10**6]),
+)
+def test_all_frames_are_what_joining_them_says(
+    sizes: list[int], seed: int, worth_writing: int
+) -> None:
+    """However often they are written, and whichever steps have masks."""
+    batches = [random_frames(seed + i, size, columns=2) for i, size in enumerate(sizes)]
+    said = [said_about(batch, seed + i) for i, batch in enumerate(batches)]
+    kept = RolloutStorage(sum(sizes))
+    with mock.patch.object(storage, "_WORTH_WRITING", worth_writing):
+        for batch, out in zip(batches, said, strict=True):
+            kept.add(batch, out)
+    found, expected = kept.take(), EntityBatch.cat(batches)
+    assert found.batch.num_frames == sum(sizes)
+    for what in ("features", "visible"):
+        assert [*getattr(found.batch, what)] == [*getattr(expected, what)]
+        for name, rows in getattr(expected, what).items():
+            assert_equal(getattr(found.batch, what)[name], rows)
+    assert [*found.batch.actions] == [*expected.actions]
+    for name, action in expected.actions.items():
+        for what in ("actors", "mask", "actees"):
+            one, other = getattr(found.batch.actions[name], what), getattr(action, what)
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert_equal(one, other)
+        for what in ("actions", "logprobs", "entropies"):
+            rows = torch.cat([getattr(out, what)[name] for out in said])
+            assert_equal(getattr(found, what)[name], RaggedTensor(rows, action.actors.lengths))
+    assert torch.equal(found.values, torch.cat([out.values["value"][:, 0] for out in said]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says what is in memory")
+def test_a_rollout_takes_less_than_twice_its_data() -> None:
+    """Also while it is collected. Joined at its end, this one took 3.8 times its data."""
+    what = {"num_envs": 512, "num_units": 64, "num_entities": 3_000_000}
+    script = [str(ROOT / "benchmarks/scaling_measure.py"), json.dumps(["memory", what])]
+    done = subprocess.run([sys.executable, *script], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["data_mb"] > 50
+    assert found["data_mb"] * 0.5 < found["peak_mb"] < found["data_mb"] * 2
+
+
+def test_frames_that_grow_are_moved_seldom() -> None:
+    """The space for what is to come follows from what came."""
+    rows, moved = storage._Rows(), []
+    for t in range(1, 101):
+        rows.add(torch.full((t,), t), share=t / 100)
+        moved.append(rows.all().data_ptr())
+    assert rows.all().tolist() == [t for t in range(1, 101) for _ in range(t)]
+    assert len(set(moved)) < 12
+
+
+def test_frames_of_one_size_are_never_moved() -> None:
+    rows = storage._Rows()
+    places = []
+    for t in range(1, 51):
+        rows.add(torch.zeros(7), share=t / 50)
+        places.append(rows.all().data_ptr())
+    assert len(set(places)) == 1
