@@ -41,6 +41,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     from enn_trainer import StateManager
     from enn_trainer.envs import env_factory
     from enn_trainer.ppo.rollout import collect
+    from enn_trainer.ppo.work import Work
     from enn_trainer.tracking.spans import Spans
     from entity_env import AddMetricsWrapper, examples
     from rogue_net import RogueNet
@@ -66,7 +67,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
             seed=0,
             first_frame=frame,
             device=device,
-            spans=spans,
+            work=Work(spans=spans),
         )
         obs, frame = rollout.next_obs, frame + rollout.num_frames
 
