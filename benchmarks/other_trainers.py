@@ -3,15 +3,16 @@
     python benchmarks/other_trainers.py [--seeds 3] [--cap 300] [--results FILE.md]
         [--sb3 PYTHON]     a Python with stable-baselines3, torch and lbforaging
 
-The world is level-based foraging 8x8 with two players and two pieces of food, all in one process. A
-frame is what one player sees in one step, so that a step of a world is two frames, for everybody;
-one policy plays both. Others see a vector, padded where food was eaten and scaled to numbers around
-1, and may choose actions that do nothing; ours sees entities, and is told which actions do
-something, as `configs/foraging_8x8.ron` has it. Settings are those of that file for all, without
-annealing; MLPs are as wide as makes the number of their parameters nearest to ours, and have one
-thread, which is faster for them. Evaluations are the same for all: the mean return of both players
-in the first whole episodes of 64 worlds, with sampled actions, every so many updates; while they
-last the clock stands still. Every seed of a trainer has a process of its own.
+The world is level-based foraging 8x8 with two players and two pieces of food, all in one process;
+ours is measured with worlds in as many processes as there are cores as well. A frame is what one
+player sees in one step, so that a step of a world is two frames, for everybody; one policy plays
+both. Others see a vector, padded where food was eaten and scaled to numbers around 1, and may
+choose actions that do nothing; ours sees entities, and is told which actions do something, as
+`configs/foraging_8x8.ron` has it. Settings are those of that file for all, without annealing; MLPs
+are as wide as makes the number of their parameters nearest to ours, and have one thread, which is
+faster for them. Evaluations are the same for all: the mean return of both players in the first
+whole episodes of 64 worlds, with sampled actions, every so many updates; while they last the clock
+stands still. Every seed of a trainer has a process of its own.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -36,7 +38,13 @@ from enn_trainer import StateManager, TrainConfig, Trainer
 
 CONFIG = Path(__file__).parent.parent / "configs/foraging_8x8.ron"
 BAR = 0.9
-TRAINERS = {"ours": "enn-trainer", "mlp": "benchmarks/mlp_ppo.py", "sb3": "stable-baselines3"}
+CORES = os.cpu_count() or 1
+TRAINERS = {
+    "ours": "enn-trainer",
+    "workers": f"enn-trainer, {CORES} processes",
+    "mlp": "benchmarks/mlp_ppo.py",
+    "sb3": "stable-baselines3",
+}
 WARM_UP, BETWEEN_EVALS = 2, 5
 """Updates that do not count for the speed; updates between evaluations."""
 EVAL_WORLDS, EVAL_EPISODES, EVAL_SEED = 64, 4, 10_000_000
@@ -56,20 +64,20 @@ class Learner(NamedTuple):
     measured: Callable[[], float]
 
 
-def manager_of(seed: int, folder: str) -> StateManager:
+def manager_of(seed: int, folder: str, processes: int = 1) -> StateManager:
     """The configuration of all trainers."""
     fixed = ["optim.anneal_lr=false", "ppo.anneal_entropy=false", "total_timesteps=1000000000"]
-    own = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
+    own = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
     return StateManager(init_path=CONFIG, overrides=[*fixed, *own])
 
 
-def ours(seed: int, folder: str) -> Learner:
+def ours(seed: int, folder: str, processes: int = 1) -> Learner:
     from foraging import foraging
     from learning_measure import measure
 
     from enn_trainer.envs import env_factory
 
-    manager = manager_of(seed, folder)
+    manager = manager_of(seed, folder, processes)
     match = foraging(manager.config.env.id)
     trainer = Trainer(manager, match)
     frames = manager.config.rollout.num_envs * manager.config.rollout.steps
@@ -161,7 +169,8 @@ def width(worlds: FlatForaging, seed: int, folder: str) -> int:
 def run(name: str, seed: int, cap_s: float) -> dict[str, Any]:
     """Train in this process until the bar is reached or the time is over."""
     with TemporaryDirectory() as folder:
-        return _run({"ours": ours, "mlp": mlp, "sb3": sb3}[name](seed, folder), cap_s)
+        makers = {"ours": ours, "workers": partial(ours, processes=CORES), "mlp": mlp, "sb3": sb3}
+        return _run(makers[name](seed, folder), cap_s)
 
 
 def _run(learner: Learner, cap_s: float) -> dict[str, Any]:

@@ -79,3 +79,21 @@ def test_without_the_other_project_its_row_is_left_out(
     out = capsys.readouterr().out
     assert "stable-baselines3 is left out: /bin/false cannot import it" in out
     assert "| enn-trainer | 5 | 9 (9-9) | not (0.25) | not (0.25) |" in out
+
+
+def test_ours_is_measured_in_one_process_and_in_one_a_core(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = benchmark("other_trainers")
+    learner = other.Learner(5, lambda: 8, lambda: 1.0)
+    asked: list[int] = []
+
+    def ours(seed: int, folder: str, processes: int = 1) -> Any:
+        asked.append(other.manager_of(seed, folder, processes).config.rollout.processes)
+        return learner
+
+    monkeypatch.setattr(other, "ours", ours)
+    monkeypatch.setattr(other, "CORES", 2)
+    for name in ("ours", "workers"):
+        assert other.run(name, 1, 10.0)["reached"]["frames"] == 8 * other.BETWEEN_EVALS
+    assert asked == [1, 2]

@@ -1,0 +1,245 @@
+"""How fast training could be at most, and how fast it is.
+
+    python benchmarks/ceiling.py [CASE ...] [--repeats 2] [--seconds 3] [--results FILE.md]
+
+*Environments* and *network* are microseconds of one core a frame. The former is what `act` and
+`reset` of the worlds take in a plain loop, with random legal actions. The latter is the arithmetic
+of a frame, in one thread: a forward pass while acting, and a forward and a backward pass for every
+epoch, in the pieces that training cuts a minibatch into; by torch's own blocks (without the
+compiled ones), as trained, and, for networks wider than 64, in bfloat16.
+
+The *ceiling* is how many frames a second there would be if nothing else took any time and both
+cores were always busy. *Trained* is what the trainer reaches with two worker processes, after
+updates that do not count; *cores used* says how much of the machine it and they had, and what of
+their core time environments and network need. *Overhead* is the share of the time in which it
+neither waits for the environments nor is in a forward or backward pass; the promise is 15% at most
+from d_model 32 on.
+
+Everything is measured in processes of their own, in turns. Figures are medians of the repeats.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from ceiling_measure import CORES
+
+from rogue_net.native.library import INSTRUCTIONS, SWITCH
+
+MEASURE = Path(__file__).with_name("ceiling_measure.py")
+POLAR = {"extent": "[8,2]", "interpolate": "true", "radial": "true", "distance": "true"}
+
+
+def positions(features: str, **more: str) -> list[str]:
+    """Settings of relative positions."""
+    given = {"position_features": features, **more, "per_entity_values": "true"}
+    return [f"net.relpos_encoding.{name}={value}" for name, value in given.items()]
+
+
+MINES = [
+    'env.kwargs={"max_mines": 10}',
+    *("ppo.ent_coef=0.0001", "ppo.gamma=0.999", "ppo.anneal_entropy=false"),
+]
+CASES = {
+    "move_to_origin": [
+        *("env.id=MoveToOrigin", "rollout.num_envs=64", "rollout.steps=32"),
+        *("net.d_model=16", "net.n_layer=1", "optim.lr=0.003", "optim.bs=2048"),
+    ],
+    "xor": [
+        *("env.id=Xor", "rollout.num_envs=2048", "rollout.steps=1", "net.d_model=16"),
+        *("optim.lr=0.003", "optim.bs=2048", "ppo.ent_coef=0.3", "ppo.anneal_entropy=false"),
+    ],
+    "floor_is_lava": [
+        *("env.id=FloorIsLava", "rollout.num_envs=256", "rollout.steps=1", "net.d_model=16"),
+        *("optim.lr=0.01", "optim.bs=256", "ppo.ent_coef=1.0"),
+        *positions('["x","y"]', extent="[1,1]"),
+    ],
+    "multi_snake": [
+        *("env.id=MultiSnake", 'env.kwargs={"num_snakes": 1, "max_snake_length": 11}'),
+        *("rollout.num_envs=512", "rollout.steps=64", "net.d_model=32"),
+        *("optim.lr=0.018", "optim.bs=32768", "ppo.ent_coef=0.02", "ppo.gamma=0.97"),
+        *positions('["x","y"]', extent="[10,10]"),
+    ],
+    "minefield": [
+        *("env.id=Minefield", *MINES, "rollout.num_envs=512", "rollout.steps=32"),
+        *("net.d_model=32", "optim.lr=0.001", "optim.bs=1024"),
+        'net.translation.reference_entity="Vehicle"',
+        'net.translation.position_features=["x_pos","y_pos"]',
+        'net.translation.rotation_angle_feature="direction"',
+    ],
+    "minefield_polar": [
+        *("env.id=Minefield", *MINES, "rollout.num_envs=256", "rollout.steps=32"),
+        *("net.d_model=32", "optim.lr=0.005", "optim.bs=1024"),
+        *positions('["x_pos","y_pos"]', **POLAR, scale="300.0"),
+        'net.relpos_encoding.rotation_angle_feature="direction"',
+    ],
+    "cherry_pick": [
+        *("env.id=CherryPick", 'env.kwargs={"num_cherries": 32}', "rollout.num_envs=128"),
+        *("rollout.steps=16", "net.d_model=128", "optim.lr=0.001", "optim.bs=2048"),
+        "ppo.vf_coef=0.25",
+    ],
+    "pick_matching_balls": [
+        "env.id=PickMatchingBalls",
+        'env.kwargs={"max_balls": 32, "one_hot": true, "randomize": true}',
+        *("rollout.num_envs=64", "rollout.steps=16", "net.d_model=128", "net.n_layer=4"),
+        *("net.d_qk=32", "optim.lr=0.001", "optim.bs=1024", "ppo.ent_coef=0.5"),
+    ],
+}
+"""Settings of the throughput comparison with the published trainer, `results/training.md`."""
+NETWORKS = {"torch": ("0", "float32"), "compiled": ("1", "float32"), "bfloat16": ("1", "bfloat16")}
+"""Of each way to compute, whether blocks are compiled, and the precision."""
+PROMISED = 0.15
+NO_SHARES = ("frames_s", "cores", "overhead")
+"""Figures of training beside the shares of its time."""
+
+Found = dict[str, dict[str, float]]
+"""What was measured, by what measured it."""
+
+
+def measured(case: str, seconds: float) -> Found:
+    """Everything about a case, once."""
+    settings = [*CASES[case], f"rollout.processes={CORES}"]
+    found = {"environments": in_process("environments", settings, seconds / 3)}
+    for name, (switch, precision) in NETWORKS.items():
+        if precision == "float32" or width(case) > 64:
+            own = [*settings, f"net.precision={precision}"]
+            found[name] = in_process("network", own, seconds, switch)
+    found["train"] = in_process("train", settings, seconds)
+    return found
+
+
+def width(case: str) -> int:
+    """d_model of its network."""
+    return next(int(s.partition("=")[2]) for s in CASES[case] if s.startswith("net.d_model="))
+
+
+def in_process(
+    what: str, settings: Sequence[str], seconds: float, switch: str = "1"
+) -> dict[str, float]:
+    """What `ceiling_measure.py` finds in a process of its own."""
+    asked = json.dumps([what, {"settings": settings, "seconds": seconds}])
+    command = [sys.executable, str(MEASURE), asked]
+    env = os.environ | {SWITCH: switch}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def medians(repeats: Sequence[Found]) -> Found:
+    """Of each figure."""
+    return {
+        what: {
+            name: statistics.median(found[what].get(name, 0.0) for found in repeats)
+            for name in repeats[0][what]
+        }
+        for what in repeats[0]
+    }
+
+
+def ceiling(env_us: float, network_us: float) -> float:
+    """Frames a second of all cores together, from microseconds of a core."""
+    return CORES * 1e6 / (env_us + network_us)
+
+
+def floor_row(case: str, found: Found) -> str:
+    """Of the table of what must be computed."""
+    env_us = found["environments"]["env_us"]
+    network_us = [found[name]["us"] if name in found else None for name in NETWORKS]
+    ceilings = [None if us is None else ceiling(env_us, us) for us in network_us]
+    cells = [
+        *(case, f"{width(case)}", f"{env_us:.1f}"),
+        *("-" if us is None else f"{us:,.1f}" for us in network_us),
+        *("-" if rate is None else f"{rate:,.0f}" for rate in ceilings),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def train_row(case: str, found: Found) -> str:
+    """Of the table of what training does."""
+    train, floor_us = found["train"], found["environments"]["env_us"] + found["compiled"]["us"]
+    of_ceiling = train["frames_s"] / ceiling(
+        found["environments"]["env_us"], found["compiled"]["us"]
+    )
+    core_us = 1e6 * train["cores"] / train["frames_s"]
+    overhead = f"{train['overhead']:.1%}"
+    if width(case) >= 32 and train["overhead"] > PROMISED:
+        overhead += f" (promised: {PROMISED:.0%})"
+    cells = [
+        *(case, f"{train['frames_s']:,.0f}", f"{of_ceiling:.2f}", f"{train['cores']:.2f}"),
+        *(f"{core_us:,.1f}", f"{floor_us / core_us:.2f}", overhead),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def shares(case: str, train: Mapping[str, float]) -> str:
+    """Where the time of its training goes, in words."""
+    parts = {n: x for n, x in train.items() if n not in NO_SHARES and x >= 0.003}
+    told = ", ".join(
+        f"{name} {share:.1%}" for name, share in sorted(parts.items(), key=lambda p: -p[1])
+    )
+    return f"- {case}: {told}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each figure")
+    parser.add_argument("--results", type=Path)
+    options = parser.parse_args()
+    if unknown := {*options.cases} - {*CASES}:
+        parser.error(f"expected some of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
+    if INSTRUCTIONS is None:
+        parser.error("nothing is compiled here, so that there is nothing to compare: build it")
+    cases = options.cases or [*CASES]
+    repeats: dict[str, list[Found]] = {case: [] for case in cases}
+    for i in range(options.repeats):
+        for case in cases:
+            repeats[case].append(measured(case, options.seconds))
+            print(f"{i + 1} of {options.repeats}: {train_row(case, repeats[case][-1])}", flush=True)
+    found = {case: medians(repeats[case]) for case in cases}
+    text = "\n".join(report(found, options))
+    print(f"\n{text}")
+    if options.results:
+        options.results.write_text(f"{text}\n")
+
+
+def report(found: Mapping[str, Found], options: argparse.Namespace) -> list[str]:
+    """Lines of Markdown."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return [
+        "# How far there is to go",
+        "",
+        f"`python benchmarks/ceiling.py --repeats {options.repeats} --seconds "
+        f"{options.seconds:g}`, {os.cpu_count()} cores, {INSTRUCTIONS}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, commit {commit}. The script says what is what.",
+        "",
+        "| case | d_model | environments, core-µs a frame | network: torch | compiled | bfloat16 | "
+        "ceiling, frames/s: torch | compiled | bfloat16 |",
+        f"|{' --- |' * 9}",
+        *(floor_row(case, one) for case, one in found.items()),
+        "",
+        "| case | trained, frames/s | / compiled ceiling | cores used | core-µs a frame | "
+        "of them environments and network | overhead |",
+        f"|{' --- |' * 7}",
+        *(train_row(case, one) for case, one in found.items()),
+        "",
+        "Shares of the time of training:",
+        "",
+        *(shares(case, one["train"]) for case, one in found.items()),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What ceiling.py measures in a process of its own: environments, the network, and training.
+
+    python benchmarks/ceiling_measure.py JSON
+
+prints what it found as a line of JSON. The first two are processor time, which says nearly the same
+on a busy machine.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from enn_trainer import StateManager, Trainer
+from enn_trainer.acting import consecutive
+from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.commands.profile_run import profile
+from enn_trainer.config import TrainConfig
+from enn_trainer.envs import env_factory
+from enn_trainer.lanes import cost_of_entity
+from enn_trainer.ppo.minibatches import minibatches, pieces
+from enn_trainer.ppo.rollout import Rollout, collect
+from entity_env import Environment, Observation
+from entity_env.batch import batch_obs
+from entity_env.examples import ENV_REGISTRY
+from entity_env.random_play import random_choices
+from entity_env.spaces import GLOBAL
+from entity_env.unbatch import unbatch_actions
+from rogue_net.rogue_net import NetOutput
+
+CORES = 2
+WORLDS = 256
+"""So many step in a plain loop."""
+NETWORK = {
+    "forward while acting": "act",
+    "values of the last frames": "act",
+    "forward of minibatches": "forward",
+    "backward of minibatches": "backward",
+}
+"""Parts of a profile that are the network's."""
+ENVIRONMENTS = ("waiting for workers", "messages to and from workers")
+
+
+def environments(settings: list[str], seconds: float) -> dict[str, float]:
+    """Microseconds of a core that a frame costs in `act` and `reset` alone."""
+    config = StateManager(overrides=settings).config
+    kind = ENV_REGISTRY[config.env.id]
+    worlds: list[Any] = [kind(**json.loads(config.env.kwargs)) for _ in range(WORLDS)]
+    space, actions = worlds[0].obs_space(), worlds[0].action_space()
+    rng = np.random.default_rng(0)
+    for i, world in enumerate(worlds):
+        world.seed(i)
+    frames = [_begun(world) for world in worlds]
+    used_ns, steps = list[int](), 0
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends or steps < 2:
+        batch = batch_obs(frames, space, actions)
+        choices = random_choices(batch, actions, rng)
+        chosen = unbatch_actions(choices, batch, frames, space, actions)
+        start_ns = time.process_time_ns()
+        frames = [world.act(own) for world, own in zip(worlds, chosen, strict=True)]
+        frames = [_begun(w) if o.done else o for w, o in zip(worlds, frames, strict=True)]
+        used_ns.append(time.process_time_ns() - start_ns)
+        steps += 1
+    return {"env_us": statistics.mean(used_ns) / 1e3 / WORLDS}
+
+
+def _begun(world: Environment) -> Observation:
+    frame = world.reset()
+    while frame.done:
+        frame = world.reset()
+    return frame
+
+
+def network(settings: list[str], seconds: float) -> dict[str, float]:
+    """Microseconds of a core that a frame costs in the network, from when it is acted in."""
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as folder:
+        manager = StateManager(overrides=[*settings, f"data_dir={folder}", "rollout.processes=1"])
+        env = ENV_REGISTRY[manager.config.env.id]
+        with Trainer(manager, env) as trainer:
+            agent, config, space = trainer.state.agent, manager.config, trainer.state.obs_space
+            envs = env_factory(env)(config.env, config.rollout.num_envs, 1, 0)
+            envs.seed(1)
+            obs, device = envs.reset(space), torch.device("cpu")
+            how: dict[str, Any] = {"seed": 0, "first_frame": 0, "device": device}
+            rollout = collect(envs, agent, obs, space, steps=config.rollout.steps, **how)
+            acts = _forward_while_acting(agent, rollout, config)
+            learns = _gradients(agent, rollout, config)
+            act_us = _microseconds(acts, seconds / 3) / config.rollout.num_envs
+            agent.train()
+            learn_us = _microseconds(learns, seconds) / config.optim.bs
+    epochs = config.optim.update_epochs
+    return {"act_us": act_us, "learn_us": epochs * learn_us, "us": act_us + epochs * learn_us}
+
+
+def _forward_while_acting(
+    agent: PPOAgent, rollout: Rollout, config: TrainConfig
+) -> list[Callable[[], object]]:
+    """The forward passes of a step of the environments, in the middle of a rollout."""
+    num_envs, cost = config.rollout.num_envs, cost_of_entity(agent)
+    assert cost is not None
+    first = num_envs * (config.rollout.steps // 2)
+    batches = [
+        rollout.batch.slice(slice(first + piece.start, first + piece.stop))
+        for piece in consecutive(num_envs, cost)
+    ]
+
+    def forward(batch: Any, draws: Any) -> NetOutput:
+        with torch.no_grad():
+            return agent(batch, uniforms=draws)
+
+    envs = np.arange(num_envs)
+    return [
+        partial(forward, batch, draw_uniforms(batch.actions, 0, envs[: batch.num_frames], 0))
+        for batch in batches
+    ]
+
+
+def _gradients(
+    agent: PPOAgent, rollout: Rollout, config: TrainConfig
+) -> list[Callable[[], object]]:
+    """Forward and backward passes of a minibatch, in the pieces that it is cut into."""
+    assert isinstance(agent, nn.Module)
+    parameters = [p for p in agent.parameters() if p.requires_grad]
+    optim, features = config.optim, rollout.batch.features.items()
+    entities: Any = sum(rows.lengths for name, rows in features if name != GLOBAL)
+    frames = next(minibatches(rollout.num_frames, optim.bs, 1, seed=0))
+    cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost_of_entity(agent))
+
+    def gradient(batch: Any, chosen: dict[str, Tensor]) -> object:
+        out = agent(batch, actions=chosen)
+        told = [*out.logprobs.values(), *out.entropies.values(), *out.values.values()]
+        loss = torch.stack([x.sum() for x in told]).sum()
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    return [
+        partial(
+            gradient,
+            rollout.batch.take(some),
+            {name: rows.take(some).values for name, rows in rollout.actions.items()},
+        )
+        for some in (frames[piece] for piece in cut)
+    ]
+
+
+def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
+    """Of all of it, the median of some repeats after a part that does not count."""
+    work[0]()
+    used, ends = list[int](), time.perf_counter() + seconds
+    while time.perf_counter() < ends or not used:
+        start_ns = time.process_time_ns()
+        for part in work:
+            part()
+        used.append(time.process_time_ns() - start_ns)
+    return statistics.median(used) / 1e3
+
+
+def train(settings: list[str], seconds: float) -> dict[str, float]:
+    """Frames a second of the trainer, the cores it and its workers use, and where its time goes."""
+    torch.set_num_threads(CORES)  # as many lanes, whatever the environment says
+    with TemporaryDirectory() as folder:
+        manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
+        measured = profile(manager, env_factory(ENV_REGISTRY[manager.config.env.id]), seconds)
+    shares = {"env": 0.0, "act": 0.0, "forward": 0.0, "backward": 0.0}
+    others = dict[str, float]()
+    for part in measured.parts:
+        share = part.wall_ms / measured.update_ms
+        name = "env" if part.name in ENVIRONMENTS else NETWORK.get(part.name)
+        if name is not None:
+            shares[name] += share
+        else:
+            others[part.name] = share
+    return {
+        "frames_s": measured.frames_per_s,
+        "cores": measured.cores_used,
+        "overhead": 1 - sum(shares.values()),
+        **shares,
+        **others,
+    }
+
+
+if __name__ == "__main__":
+    name, arguments = json.loads(sys.argv[1])
+    measures = {"environments": environments, "network": network, "train": train}
+    print(json.dumps(measures[name](**arguments)))
