@@ -44,6 +44,9 @@ from entity_env.seeding import derive_seed
 from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
+FIRST_FRAMES = "first frames"
+"""In the memory of a state whose input statistics know no more than the first frames."""
+
 
 def train(
     state_manager: "hyperstate.StateManager[TrainConfig, State]",
@@ -169,6 +172,7 @@ class Trainer:
         is_new = self.state.step == 0 and saved is None
         if is_new and not self.manager.has_input_statistics:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
+            self.state.memory[FIRST_FRAMES] = True
         if not self.manager.is_resumed_in_place:
             self.manager.begin()
         # So that a resumed run begins with what holds at its step.
@@ -329,10 +333,15 @@ class Trainer:
             self._callbacks.on_rollout_end(self, rollout)
             with run.spans.span("returns"):
                 estimate = advantages(rollout, self.config.ppo, state.reward_scaling)
+            # What changes with time is the same everywhere in the first frames.
+            knows_first_frames = state.memory.get(FIRST_FRAMES, False)
+            if knows_first_frames:
+                self._take_input_stats(rollout)
             with run.spans.span("optimize"):
                 losses = self._optimize(rollout, estimate, rates)
-            with run.spans.span("stats"):
-                state.agent.update_input_stats(rollout.batch)
+            if not knows_first_frames:
+                self._take_input_stats(rollout)
+            state.memory.pop(FIRST_FRAMES, None)
             state.step += rollout.num_frames
         except BaseException:
             self._before.put_back(state)
@@ -381,6 +390,10 @@ class Trainer:
             ),
             work=self._work(),
         )
+
+    def _take_input_stats(self, rollout: Rollout) -> None:
+        with self._run.spans.span("stats"):
+            self.state.agent.update_input_stats(rollout.batch)
 
     def _work(self) -> Work:
         return Work(self._lanes, self._interrupts.check, self._run.spans)

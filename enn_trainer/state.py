@@ -41,7 +41,8 @@ class State:
         ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
             is made of.
         reward_scaling: The returns so far, if rewards are scaled by them.
-        memory: What stop conditions remember, and which recording the run learns from; plain data.
+        memory: What stop conditions remember, which recording the run learns from, and whether
+            input statistics know only the first frames; plain data.
         metrics: The newest value of every tag, at which stop conditions look.
         envs: The episodes that the newest save was in the middle of, see `running_episodes.py`;
             None where environments cannot say it, or the run failed. Taken when the run is saved.

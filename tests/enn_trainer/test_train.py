@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import enn_trainer.loop
 from enn_trainer import (
     CheckpointError,
     ConfigError,
@@ -123,6 +124,24 @@ def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
     manager = run(tmp_path)
     embedding = manager.state.agent.embedding
     assert embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
+
+
+def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes with time is the same in all first frames; later rollouts are known after."""
+    counts = []
+
+    def optimize(agent: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+        counts.append(agent.embedding.by_type["/__global__"].norm.count.item())
+        return real(agent, *args, **kwargs)
+
+    real = enn_trainer.loop.optimize
+    monkeypatch.setattr(enn_trainer.loop, "optimize", optimize)
+    run(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=tmp_path / "run")
+    assert counts == []
+    run(tmp_path, "max_train_time=None", checkpoint_dir=tmp_path / "run")
+    assert counts == [6 + 24, 6 + 24, 6 + 48], "also where the run was resumed before its first"
 
 
 def test_every_option_of_ppo_and_optimizer_has_an_effect(tmp_path: Path) -> None:
