@@ -104,20 +104,20 @@ def loss_of_piece(
     frame_of_actor = to_device(frame_of_row, logratio.device)
     positions = to_device(piece, logratio.device)
     advantages = minibatch.advantages[positions][frame_of_actor]
-    weights = torch.ones_like(logratio)
+    weights: Tensor | None = None
     if ppo.weight_by == "frame":
         weights = losses.equal_frames(frame_of_actor, len(frames)).to(logratio)
     judged = logratio
     if ppo.ratio == "frame":
         judged = losses.joint_logratio(logratio, frame_of_actor, len(frames))
     surrogate = losses.policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
-    policy_loss = (weights * surrogate).sum()
-    entropy = (weights * entropies).sum()
+    policy_loss = _weighted_sum(surrogate, weights)
+    entropy = _weighted_sum(entropies, weights)
     bonus = ent_coef * entropy
     if ent_tunings:
         num_actors = {name: len(rows.values) for name, rows in chosen.items()}
         coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
-        bonus = (weights * coefs * entropies).sum()
+        bonus = _weighted_sum(coefs * entropies, weights)
     value_loss = value_loss_of(
         out.values, minibatch.returns[positions], minibatch.old_values[positions], ppo
     ).sum()
@@ -149,7 +149,15 @@ def loss_of_piece(
 def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Log-ratios and entropies, (actors,) each, of all actions one after the other."""
     logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
-    return torch.cat(logratios), torch.cat([out.entropies[name] for name in old_logprobs])
+    entropies = [out.entropies[name] for name in old_logprobs]
+    if len(logratios) == 1:
+        return logratios[0], entropies[0]
+    return torch.cat(logratios), torch.cat(entropies)
+
+
+def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
+    """(actors,) -> (), where no weights are all the same."""
+    return (x if weights is None else weights * x).sum()
 
 
 def value_loss_of(
