@@ -209,9 +209,10 @@ class RogueNet(nn.Module):
         weights: list[list[Tensor]] | None = [] if attention else None
         said: dict[str, Said] = {}
         if weights is None and self._is_compiled_whole(batch):
-            out, layout = self._compiled(batch, self._choice_heads(), actions, uniforms)
+            heads = self._choice_heads()
+            out, layout = self._compiled(batch, heads, actions, uniforms)
             x, values = out.x, self._named_values(out.means)
-            said = dict(zip(self._choice_heads(), out.choices, strict=True))
+            said = dict(zip(heads, out.choices, strict=True))
         else:
             x, layout = self.embed(batch, weights)
             values = self._values(x, layout)

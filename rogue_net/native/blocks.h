@@ -50,7 +50,7 @@ typedef struct {
 } Embedding;
 
 enum { LINEAR_HEAD, CHOICE_HEAD };
-enum { NO_MEMORY = 1, OUT_OF_RANGE };
+enum { OUT_OF_RANGE = 2 }; /* what a function returns; 1 is no memory */
 
 /* What is said about n rows of (x_rows, d) x: a linear function of each, or the log-probabilities of choices. */
 typedef struct {

@@ -138,6 +138,37 @@ def frame_means(x: Tensor, frames: PackedFrames) -> Tensor:
     return means
 
 
+def embed_rows(types: Sequence[TypeRows], clip: float, out: Tensor) -> list[Tensor | None]:
+    """Embed all entities into (R, d_model), and return what the backward pass needs, by type."""
+    width, kept = out.shape[1], []
+    for one in types:
+        made = out.new_empty(len(one.x) * (width + 2)) if one.mean is not None else None
+        call("embed_forward", embedding(one, width, made), width, clip, out)
+        kept.append(made)
+    return kept
+
+
+def add_embedding_gradients(
+    types: Sequence[TypeRows],
+    kept: Sequence[Tensor | None],
+    gradients: Sequence[Sequence[Tensor | int | None]],
+    clip: float,
+    dout: Tensor,
+) -> None:
+    """Add to the gradients of the types' parameters, each a tensor or its address.
+
+    Args:
+        types: the entities.
+        kept: begins with what `embed_rows` returned.
+        gradients: of the parameters of each type.
+        clip: of normalised features.
+        dout: (R, d_model), the gradient of the embedded entities.
+    """
+    width = dout.shape[1]
+    for one, made, own in zip(types, kept[: len(types)], gradients, strict=True):
+        call("embed_backward", embedding(one, width, made, own), width, clip, dout)
+
+
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -149,11 +180,7 @@ class _Embed(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         out = parameters[0].new_empty(num_rows, width)
-        kept = []
-        for one in types:
-            made = out.new_empty(len(one.x) * (width + 2)) if one.mean is not None else None
-            call("embed_forward", embedding(one, width, made), width, clip, out)
-            kept.append(made)
+        kept = embed_rows(types, clip, out)
         ctx.save_for_backward(*kept, *parameters)
         ctx.rest = types, clip
         return out
@@ -163,16 +190,9 @@ class _Embed(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         types, clip = ctx.rest
         gradients = zeros_like(ctx.saved_tensors[len(types) :])
-        dout, left = dout.contiguous(), iter(gradients)
-        for one, made in zip(types, ctx.saved_tensors, strict=False):
-            own = [next(left) for _ in one.parameters]
-            call(
-                "embed_backward",
-                embedding(one, dout.shape[1], made, own),
-                dout.shape[1],
-                clip,
-                dout,
-            )
+        left = iter(gradients)
+        of_types = [[next(left) for _ in one.parameters] for one in types]
+        add_embedding_gradients(types, ctx.saved_tensors, of_types, clip, dout.contiguous())
         return None, None, None, None, *gradients
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rogue_net.native.functions import add_embedding_gradients, embed_rows
 from rogue_net.native.library import (
     CHOICE_HEAD,
     LINEAR_HEAD,
@@ -29,7 +30,6 @@ from rogue_net.native.packed import (
     addresses,
     contiguous,
     cut,
-    embedding,
     sizes,
 )
 
@@ -208,12 +208,7 @@ def _forward(
 ) -> tuple[list[Tensor], _Made]:
     p = _grouped(network, map(contiguous, flat))
     x = p.blocks[0].new_empty(network.num_rows, network.width)
-    of_types = []
-    for one in network.types:
-        made = x.new_empty(len(one.x) * (network.width + 2)) if one.mean is not None else None
-        of_type = embedding(one, network.width, made)
-        call("embed_forward", of_type, network.width, network.clip, x)
-        of_types.append(made)
+    of_types = embed_rows(network.types, network.clip, x)
     of_call = _call(network, p)
     of_call.set_parts(network.num_rows)
     of_blocks = x.new_empty(numbers_for_backward(of_call.frames)) if keep else None
@@ -257,7 +252,7 @@ class _Network(torch.autograd.Function):
         flat = [next(saved) for _ in range(num_parameters)]
         outputs = [next(saved) for _ in range(num_outputs)]
         made = _Made(next(saved), [next(saved) for _ in network.types], next(saved))
-        p, x, width = _grouped(network, map(contiguous, flat)), outputs[0], network.width
+        p, x = _grouped(network, map(contiguous, flat)), outputs[0]
         of_call, numbers = _call(network, p), sizes(flat)
         parts = torch.zeros(of_call.set_parts(len(x), sum(numbers)), sum(numbers))
         g = _grouped(network, addresses(parts, flat))
@@ -267,9 +262,7 @@ class _Network(torch.autograd.Function):
         of_call.set_table_gradients(g.keys, g.values)
         of_call.set(gate_weight_grad=g.gate_weight, gate_bias_grad=g.gate_bias)
         call("blocks_backward", of_call.frames, p.blocks, g.blocks, made.blocks, dx)
-        for one, of_type, gradient in zip(network.types, made.types, g.types, strict=True):
-            of_embedding = embedding(one, width, of_type, gradient)
-            call("embed_backward", of_embedding, width, network.clip, dx)
+        add_embedding_gradients(network.types, made.types, g.types, network.clip, dx)
         total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
         return None, *cut(total, flat)
 

@@ -1,9 +1,10 @@
 """What a rollout keeps."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from enn_trainer.ppo.rollout import collect
+from enn_trainer.ppo.rollout import Rollout, collect
 from entity_env import CategoricalActionMask, EnvList, Observation
 from entity_env.batch import batch_obs
 from rogue_net import RogueNet, RogueNetConfig
@@ -48,19 +49,25 @@ def value_at_the_end(net: RogueNet, env: Day) -> float:
     return net.values(frame)["value"].item()
 
 
-def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
-    """And not of the frame that the environment shows next, the first of another episode."""
-    env = Day()
-    net = a_network(env)
+def days(net: RogueNet, steps: int) -> tuple[npt.NDArray[np.bool_], Rollout]:
+    """Some steps in six environments, and which of their first episodes are cut off, (6,)."""
     envs = EnvList(Day, 6)
     envs.seed(1)
     space = envs.obs_space()
     obs = envs.reset(space)
     cut_off = obs.features["sheep"].values[:, 1].astype(bool)
-    assert 0 < cut_off.sum() < 6
     rollout = collect(
-        envs, net, obs, space, steps=2, seed=0, first_frame=0, device=torch.device("cpu")
+        envs, net, obs, space, steps=steps, seed=0, first_frame=0, device=torch.device("cpu")
     )
+    return cut_off, rollout
+
+
+def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
+    """And not of the frame that the environment shows next, the first of another episode."""
+    env = Day()
+    net = a_network(env)
+    cut_off, rollout = days(net, steps=2)
+    assert 0 < cut_off.sum() < 6
     assert rollout.truncated.tolist() == [[False] * 6, cut_off.tolist()]
     assert rollout.terminated.tolist() == [[False] * 6, (~cut_off).tolist()]
     expected = value_at_the_end(net, env)
@@ -72,13 +79,7 @@ def test_every_truncated_episode_of_a_long_rollout_has_its_value() -> None:
     """Their last observations are not all kept until the end."""
     env = Day()
     net = a_network(env)
-    envs = EnvList(Day, 6)
-    envs.seed(1)
-    space = envs.obs_space()
-    obs = envs.reset(space)
-    rollout = collect(
-        envs, net, obs, space, steps=16, seed=0, first_frame=0, device=torch.device("cpu")
-    )
+    _, rollout = days(net, steps=16)
     cut_off = int(rollout.truncated.sum())
     assert cut_off > 12
     expected = [value_at_the_end(net, env)] * cut_off
