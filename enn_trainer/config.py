@@ -28,7 +28,7 @@ from enn_trainer.imitation_config import BCConfig
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.stop_conditions import read_bound
-from rogue_net.rogue_net import RogueNetConfig
+from rogue_net.config import RogueNetConfig
 
 
 def _script_name() -> str:

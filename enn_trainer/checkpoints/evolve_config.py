@@ -13,7 +13,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
-from rogue_net.rogue_net import RogueNetConfig
+from rogue_net.config import RogueNetConfig
 
 _FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")

@@ -15,130 +15,60 @@
 #define TILE_ROWS 64 /* so many rows go through all layers together */
 #define LAYER_NORM_EPS 1e-5f
 
-typedef float vec __attribute__((vector_size(32)));
-typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* a vec anywhere in memory */
-typedef int32_t ivec __attribute__((vector_size(32)));
-enum { LANES = 8 };
+#define BYTES 32
+#define OF(name) name
+#include "vectors.h"
 
-INLINE vec load(const float *from) { return *(const loose *)from; }
-INLINE void store(float *to, vec x) { *(loose *)to = x; }
-INLINE vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
-INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
-INLINE vec smaller(vec a, vec b) { return choose(a < b, a, b); }
-INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
 INLINE float total(vec x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+INLINE float largest(vec x) {
+    x = larger(x, __builtin_shuffle(x, (ivec){4, 5, 6, 7, 0, 1, 2, 3}));
+    x = larger(x, __builtin_shuffle(x, (ivec){2, 3, 0, 1, 6, 7, 4, 5}));
+    return x[0] > x[1] ? x[0] : x[1];
+}
 INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* e**x: 2**k times a Taylor series around 0, whose rest is below 1e-8 for |r| <= log(2) / 2. */
-INLINE vec exponential(vec x) {
-    x = smaller(larger(x, all(-87.0f)), all(88.0f));
-    const vec magic = all(12582912.0f); /* 1.5 * 2**23: what is added to it is rounded to whole numbers */
-    vec k = (x * all(1.44269504f) + magic) - magic;
-    vec r = (x - k * all(0.693359375f)) + k * all(2.12194440e-4f);
-    vec p = all(1.0f / 5040);
-    p = p * r + all(1.0f / 720);
-    p = p * r + all(1.0f / 120);
-    p = p * r + all(1.0f / 24);
-    p = p * r + all(1.0f / 6);
-    p = p * r + all(0.5f);
-    p = p * r + all(1.0f);
-    p = p * r + all(1.0f);
-    ivec exponent = (__builtin_convertvector(k, ivec) + 127) << 23;
-    return p * (vec)exponent;
-}
-
-/* The distribution function of the normal distribution, and its density: what GELU is made of. Around 0 it is half
-   the error function, z times a polynomial of z**2; further out the complement, exp(-z**2) times a rational function
-   of z. Both are fitted to a relative error below 1e-7, so that tails keep their digits. */
-INLINE void normal(vec x, vec *cdf, vec *density) {
-    vec positive = larger(x, -x), z = positive * all(0.70710678f), t = z * z;
-    vec e = exponential(-t);
-    vec p = all(0.004264598712325096f);
-    p = p * t + all(-0.026459451764822006f);
-    p = p * t + all(0.11276596039533615f);
-    p = p * t + all(-0.3761218786239624f);
-    p = p * t + all(1.1283791065216064f);
-    vec half = 0.5f * z * p;
-    z = smaller(z, all(9.5f));
-    vec up = all(0.1179230734705925f);
-    up = up * z + all(0.5308426022529602f);
-    up = up * z + all(1.0828348398208618f);
-    up = up * z + all(0.999912679195404f);
-    vec down = all(0.20902451872825623f);
-    down = down * z + all(0.9405460357666016f);
-    down = down * z + all(2.028272867202759f);
-    down = down * z + all(2.210411787033081f);
-    down = down * z + all(1.0f);
-    vec tail = 0.5f * e * up / down;
-    ivec is_near = positive < all(0.8f), is_positive = x > all(0.0f);
-    vec below = choose(is_near, 0.5f - half, tail);
-    *cdf = choose(is_positive, 1.0f - below, below);
-    *density = all(0.39894228f) * e;
-}
-
-INLINE vec gelu(vec x) {
-    vec cdf, density;
-    normal(x, &cdf, &density);
-    return x * cdf;
-}
+/* What has enough numbers in a row uses vectors twice as wide, where there are any. */
+#ifdef __AVX512F__
+#define BYTES 64
+#define OF(name) wide_##name
+#include "vectors.h"
+#define WIDEST(name) wide_##name
+#else
+#define WIDEST(name) name
+#endif
 
 /* ---- Products of matrices. ---- */
-
-/* c = from + bias + a b for `rows` <= 6 rows and 8 * `vecs` <= 16 columns. */
-INLINE void product_tile(int rows, int vecs, int64_t depth, const float *a, ptrdiff_t a_row, ptrdiff_t a_col,
-                         const float *b, ptrdiff_t b_row, const float *from, ptrdiff_t from_row,
-                         const float *bias, float *c, ptrdiff_t c_row) {
-    vec sum[6][2];
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vecs; j++) sum[i][j] = all(0.0f);
-    for (int64_t k = 0; k < depth; k++) {
-        vec b0 = load(b + k * b_row), b1 = vecs > 1 ? load(b + k * b_row + LANES) : b0;
-        for (int i = 0; i < rows; i++) {
-            vec x = all(a[i * a_row + k * a_col]);
-            sum[i][0] += x * b0;
-            if (vecs > 1) sum[i][1] += x * b1;
-        }
-    }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vecs; j++) {
-            vec more = bias ? load(bias + j * LANES) : all(0.0f); /* last, as it may be large: less is rounded off */
-            if (from) more += load(from + i * from_row + j * LANES);
-            store(c + i * c_row + j * LANES, sum[i][j] + more);
-        }
-}
 
 /* c = from + bias + a b: (m, k) times (k, n) with n a multiple of 8. Element (i, k) of a is at
    a[i * a_row + k * a_col]; `from`, of rows, and `bias`, one row, may be NULL; `from` may be c. */
 static void product(int64_t m, int64_t n, int64_t k, const float *a, ptrdiff_t a_row, ptrdiff_t a_col,
                     const float *b, ptrdiff_t b_row, const float *from, ptrdiff_t from_row, const float *bias,
                     float *c, ptrdiff_t c_row) {
-    for (int64_t j = 0; j < n; j += 2 * LANES) {
-        int vecs = n - j > LANES ? 2 : 1;
-        const float *bias_j = bias ? bias + j : NULL;
-        for (int64_t i = 0; i < m;) {
-            int rows = m - i >= 6 ? 6 : (int)(m - i);
-            const float *from_i = from ? from + i * from_row + j : NULL;
-#define TILE(ROWS, VECS)                                                                                       \
-    product_tile(ROWS, VECS, k, a + i * a_row, a_row, a_col, b + j, b_row, from_i, from_row, bias_j,           \
-                 c + i * c_row + j, c_row)
-            switch (rows + 6 * (vecs - 1)) {
-            case 1: TILE(1, 1); break;
-            case 2: TILE(2, 1); break;
-            case 3: TILE(3, 1); break;
-            case 4: TILE(4, 1); break;
-            case 5: TILE(5, 1); break;
-            case 6: TILE(6, 1); break;
-            case 7: TILE(1, 2); break;
-            case 8: TILE(2, 2); break;
-            case 9: TILE(3, 2); break;
-            case 10: TILE(4, 2); break;
-            case 11: TILE(5, 2); break;
-            default: TILE(6, 2); break;
-            }
-#undef TILE
-            i += rows;
-        }
+    int64_t j = 0;
+#define ROWS(TILE, COUNT, VECS)                                                                                \
+    TILE(COUNT, VECS, k, a + i * a_row, a_row, a_col, b + j, b_row, from ? from + i * from_row + j : NULL,     \
+         from_row, bias ? bias + j : NULL, c + i * c_row + j, c_row)
+/* All rows of so many vectors of columns, with numbers that the compiler knows. */
+#define COLUMNS(TILE, VECS)                                                                                    \
+    for (int64_t i = 0; i < m; i += 6) {                                                                       \
+        switch (m - i) {                                                                                       \
+        case 1: ROWS(TILE, 1, VECS); break;                                                                    \
+        case 2: ROWS(TILE, 2, VECS); break;                                                                    \
+        case 3: ROWS(TILE, 3, VECS); break;                                                                    \
+        case 4: ROWS(TILE, 4, VECS); break;                                                                    \
+        case 5: ROWS(TILE, 5, VECS); break;                                                                    \
+        default: ROWS(TILE, 6, VECS);                                                                          \
+        }                                                                                                      \
     }
+#ifdef __AVX512F__
+    for (; n - j >= 4 * LANES; j += 4 * LANES) COLUMNS(wide_product_tile, 2)
+    for (; n - j >= 2 * LANES; j += 2 * LANES) COLUMNS(wide_product_tile, 1)
+#else
+    for (; n - j >= 2 * LANES; j += 2 * LANES) COLUMNS(product_tile, 2)
+#endif
+    if (j < n) COLUMNS(product_tile, 1)
+#undef COLUMNS
+#undef ROWS
 }
 
 static void transpose(int64_t rows, int64_t cols, const float *from, ptrdiff_t from_row, float *to, ptrdiff_t to_row) {
@@ -303,14 +233,12 @@ static void softmax(const Frame *o, float *scores) {
                 if (!o->visible[j]) scores[j] = -INFINITY;
         vec most = load(scores), sum = all(0.0f);
         for (int64_t j = LANES; j < width; j += LANES) most = larger(most, load(scores + j));
-        float top = most[0];
-        for (int k = 1; k < LANES; k++) top = most[k] > top ? most[k] : top;
-        for (int64_t j = 0; j < width; j += LANES) {
-            vec x = load(scores + j), p = exponential((x - top) * o->scale);
-            p = choose(x == all(-INFINITY), all(0.0f), p);
-            store(scores + j, p);
-            sum += p;
-        }
+        float top = largest(most);
+        int64_t j = 0;
+        for (; width - j >= WIDEST(LANES); j += WIDEST(LANES))
+            WIDEST(store)(scores + j, WIDEST(weight_of_score)(WIDEST(load)(scores + j), top, o->scale));
+        for (; j < width; j += LANES) store(scores + j, weight_of_score(load(scores + j), top, o->scale));
+        for (j = 0; j < width; j += LANES) sum += load(scores + j);
         float share = 1.0f / total(sum);
         for (int64_t j = 0; j < width; j += LANES) store(scores + j, load(scores + j) * share);
     }
@@ -701,7 +629,7 @@ INLINE void gate_and_slope(int64_t kind, vec x, vec *value, vec *slope) {
     switch (kind) {
     case RELU_GATE: *value = larger(x, zero), *slope = choose(x > zero, one, zero); break;
     case GELU_GATE: normal(x, &p, &density), *value = x * p, *slope = p + x * density; break;
-    case SIGMOID_GATE: p = one / (one + exponential(-x)), *value = p, *slope = p * (one - p); break;
+    case SIGMOID_GATE: p = one / (one + exponential(smaller(-x, all(88.0f)))), *value = p, *slope = p * (one - p); break;
     default: *value = x, *slope = one;
     }
 }
@@ -780,7 +708,8 @@ static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, 
     product(rows, d, d, m.y, d, 1, t->project, d, m.x, d, w->project_bias, m.middle, d);
     layer_norm(rows, d, m.middle, w->norm_2_weight, w->norm_2_bias, normed, m.stats_2);
     product(rows, 4 * d, d, normed, d, 1, t->up, 4 * d, NULL, 0, w->up_bias, m.hidden, 4 * d);
-    for (int64_t i = 0; i < rows * 4 * d; i += LANES) store(wide + i, gelu(load(m.hidden + i)));
+    for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES))
+        WIDEST(store)(wide + i, WIDEST(gelu)(WIDEST(load)(m.hidden + i)));
     product(rows, d, 4 * d, wide, 4 * d, 1, t->down, d, m.middle, d, w->down_bias, x, d);
 }
 
@@ -854,11 +783,11 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
     float *normed = c, *dnormed = c + rows * d, *gate = NULL, *dgate = NULL;
     /* The perceptron: a becomes its hidden values, b their gradient. */
     product(rows, 4 * d, d, dx, d, 1, w->down_weight, 4 * d, NULL, 0, NULL, b, 4 * d);
-    for (int64_t i = 0; i < rows * 4 * d; i += LANES) {
-        vec x = load(m.hidden + i), cdf, density;
-        normal(x, &cdf, &density);
-        store(a + i, x * cdf);
-        store(b + i, load(b + i) * (cdf + x * density));
+    for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES)) {
+        WIDEST(vec) x = WIDEST(load)(m.hidden + i), cdf, density;
+        WIDEST(normal)(x, &cdf, &density);
+        WIDEST(store)(a + i, x * cdf);
+        WIDEST(store)(b + i, WIDEST(load)(b + i) * (cdf + x * density));
     }
     add_linear_gradient(rows, 4 * d, d, dx, a, g->down_weight, g->down_bias);
     layer_norm_again(rows, d, m.middle, m.stats_2, w->norm_2_weight, w->norm_2_bias, normed);

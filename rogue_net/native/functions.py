@@ -115,7 +115,7 @@ def pair_cells(
 def attention(
     qkv: Tensor, frames: PackedFrames, heads: int, tables: Tables | None, gate: Tensor | None
 ) -> Tensor:
-    """Attention between the entities of each frame.
+    """Attention between the entities of each frame; zero in rows behind those of all frames.
 
     Args:
         qkv: (R, 3 * d_model), queries, keys and values.
@@ -214,6 +214,7 @@ class _Attention(torch.autograd.Function):
         of_call.set_tables(keys, values)
         weights, y = qkv.new_empty(of_call.num_scores), qkv.new_empty(len(qkv), width)
         call("attention_forward", of_call.frames, qkv, gate, weights, y)
+        y[frames.num_rows :] = 0.0
         ctx.save_for_backward(qkv, gate, keys, values, weights)
         ctx.rest = frames, heads
         return y
@@ -229,6 +230,7 @@ class _Attention(torch.autograd.Function):
         of_call.set_table_gradients(dkeys, dvalues)
         dqkv = torch.empty_like(qkv)
         call("attention_backward", of_call.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
+        dqkv[frames.num_rows :] = 0.0
         return dqkv, dgate, dkeys, dvalues, None, None
 
 

@@ -117,11 +117,6 @@ class Network:
     choices: Sequence[Choice] = ()
     num_means: int = 0
 
-    @property
-    def num_rows(self) -> int:
-        """R."""
-        return int(self.frames.row_start[-1])
-
 
 def run(
     network: Network,
@@ -207,10 +202,10 @@ def _forward(
     network: Network, flat: Sequence[Tensor | None], keep: bool
 ) -> tuple[list[Tensor], _Made]:
     p = _grouped(network, map(contiguous, flat))
-    x = p.blocks[0].new_empty(network.num_rows, network.width)
+    x = p.blocks[0].new_empty(network.frames.num_rows, network.width)
     of_types = embed_rows(network.types, network.clip, x)
     of_call = _call(network, p)
-    of_call.set_parts(network.num_rows)
+    of_call.set_parts(network.frames.num_rows)
     of_blocks = x.new_empty(numbers_for_backward(of_call.frames)) if keep else None
     call("blocks_forward", of_call.frames, p.blocks, x, of_blocks)
     outputs, pooled = [x], None
@@ -228,7 +223,7 @@ def _forward(
         of_choice = [said, x.new_empty(num_actors), x.new_empty(num_actors)]
         if choice.given is None:
             of_choice.append(torch.empty_like(choice.rows))
-        head = _choice_head(choice, linear, network.num_rows, of_choice)
+        head = _choice_head(choice, linear, network.frames.num_rows, of_choice)
         call("head_forward", head, network.width, x)
         outputs += of_choice
     return outputs, _Made(of_blocks, of_types, pooled)
@@ -295,7 +290,7 @@ def _heads_backward(
         of_choice = [next(said) for _ in range(count)]
         dchoice = [next(given) for _ in range(count)]
         if any(one is not None for one in dchoice):
-            head = _choice_head(choice, linear, network.num_rows, of_choice)
+            head = _choice_head(choice, linear, network.frames.num_rows, of_choice)
             dsaid_of, dlogprobs, dentropies = dchoice[:3]
             _set_gradients(
                 head, gradient, dsaid=dsaid_of, dlogprobs=dlogprobs, dentropies=dentropies

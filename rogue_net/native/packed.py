@@ -52,6 +52,11 @@ class PackedFrames:
         """(B + 1,) int64, where the rows of each frame begin, and the end of the last."""
         return starts(self.lengths)
 
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return int(self.row_start[-1])
+
     @cached_property
     def pair_start(self) -> Lengths:
         """(B + 1,) int64, where the pairs of each frame begin."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig, rogue_net
 from rogue_net.embedding import module_key
 from rogue_net.native import AVAILABLE
 from rogue_net.ragged import EntityBatch
@@ -102,6 +102,29 @@ def test_precision_of_the_configuration_is_autocast_of_the_layers() -> None:
     assert not torch.equal(got.values["value"], full.values["value"])
     torch.testing.assert_close(got.values, expected.values, rtol=0, atol=0)
     torch.testing.assert_close(got.log_probs, expected.log_probs, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")
+@pytest.mark.parametrize("options", [{}, {"relpos_encoding": POLAR}], ids=["plain", "polar"])
+@pytest.mark.parametrize("grain", [1, 1000])
+def test_products_in_half_have_few_shapes_which_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], grain: int
+) -> None:
+    """Torch compiles one for each number of rows; the gradient is not of rows that are added."""
+    net, batch = decided_net({**options, "precision": "bfloat16"}), some_batch()
+    net.update_input_stats(batch)
+    num_rows, shapes = net.embed(batch)[1].num_rows, set()
+    for block in net.transformer.blocks:
+        up = block.mlp[0]  # type: ignore[union-attr, index]
+        up.register_forward_hook(lambda _, args, out: shapes.add(len(out)))
+    gradients = []
+    for rows in (rogue_net.ROWS_OF_SHAPE, grain):
+        monkeypatch.setattr(rogue_net, "ROWS_OF_SHAPE", rows)
+        out = net(batch)
+        gradients.append(torch.autograd.grad(policy_loss(out), [*net.parameters()]))
+    assert shapes == {-(-num_rows // rows) * rows for rows in (64, grain)}
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")

@@ -1,0 +1,79 @@
+"""The settings of the network. See `enn_trainer/config.py` for how they are written."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.translate import TranslationConfig
+
+
+@dataclass
+class RogueNetConfig:
+    """RogueNet network parameters.
+
+    Attributes:
+        embd_pdrop: Dropout probability for embedding layer.
+        resid_pdrop: Dropout probability for residual branches.
+        attn_pdrop: Dropout probability for attention.
+        n_layer: Number of transformer layers.
+        n_head: Number of attention heads.
+        d_model: Dimension of embedding.
+        pooling: Replace attention layer with "mean", "max", or "meanmax" pooling.
+        relpos_encoding: Relative positional encoding settings.
+        d_qk: Dimension of keys and queries in select-entity action heads.
+        translation: Settings for transforming all position features to be centered on one entity.
+        precision: In what the layers between embedding and heads compute; weights, and all that is
+            said, are float32 either way. "bfloat16" is faster where the processor has it, for
+            d_model above 64: smaller networks are compiled for the CPU in float32.
+    """
+
+    embd_pdrop: float = 0.0
+    resid_pdrop: float = 0.0
+    attn_pdrop: float = 0.0
+    n_layer: int = 2
+    n_head: int = 2
+    d_model: int = 32
+    pooling: Optional[Literal["mean", "max", "meanmax"]] = None
+    relpos_encoding: Optional[RelposEncodingConfig] = None
+    d_qk: int = 16
+    translation: Optional[TranslationConfig] = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected at least {least}, got {getattr(self, name)}"
+            for name, least in (("n_layer", 0), ("n_head", 1), ("d_model", 1), ("d_qk", 1))
+            if getattr(self, name) < least
+        ]
+        if not problems and self.d_model % self.n_head:
+            problems.append(
+                f"n_head: expected a divisor of d_model={self.d_model}, got {self.n_head}"
+            )
+        problems += [
+            f"{name}: expected a probability in [0, 1), got {getattr(self, name)}"
+            for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        if self.pooling not in (None, "mean", "max", "meanmax"):
+            problems.append(
+                f'pooling: expected None, "mean", "max" or "meanmax", got {self.pooling!r}'
+            )
+        if self.precision not in ("float32", "bfloat16"):
+            problems.append(f'precision: expected "float32" or "bfloat16", got {self.precision!r}')
+        if self.pooling is not None and self.relpos_encoding is not None:
+            problems.append(
+                "relpos_encoding: expected pooling=None, as it takes the place of the attention "
+                "that positions enter; leave one of them out"
+            )
+        if self.pooling is not None and self.attn_pdrop:
+            problems.append(
+                "attn_pdrop: expected pooling=None, as it takes the place of attention; leave it "
+                "out"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped while training."""
+        return max(self.embd_pdrop, self.resid_pdrop, self.attn_pdrop) > 0
