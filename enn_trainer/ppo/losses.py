@@ -61,8 +61,9 @@ def joint_logratio(logratio: Tensor, frame_of_actor: Tensor, num_frames: int) ->
 
 def equal_frames(frame_of_actor: Tensor, num_frames: int) -> Tensor:
     """(actors,) int64 -> (actors,) float64 weights, which add up to 1 in each frame with actors."""
-    counts = torch.bincount(frame_of_actor, minlength=num_frames)
-    return counts.double().reciprocal().index_select(0, frame_of_actor)
+    one = torch.ones_like(frame_of_actor, dtype=torch.float64)
+    counts = one.new_zeros(num_frames).index_add(0, frame_of_actor, one)  # `bincount` has to wait
+    return counts.reciprocal().index_select(0, frame_of_actor)
 
 
 def value_loss(

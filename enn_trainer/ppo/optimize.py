@@ -72,7 +72,8 @@ def optimize(
 
     Raises:
         AgentError: the network does not tell what `ppo.value_loss` needs.
-        NotFiniteError: a loss, a gradient, or a parameter afterwards; the agent is left as it is.
+        NotFiniteError: a loss, a gradient, or a parameter afterwards. On the CPU the agent is left
+            as it was before that minibatch; elsewhere it is found when the update is over.
     """
     assert isinstance(agent, nn.Module)
     ent_tunings = {} if ent_tunings is None else ent_tunings
@@ -82,6 +83,7 @@ def optimize(
     entities = _entities_of_each_frame(rollout)
     cost = cost_of_entity(agent)
     parameters = [*agent.parameters()]
+    is_checked = _answers_at_once(device)
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
     ):
@@ -104,16 +106,19 @@ def optimize(
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
         with work.spans.span("step"):
-            done.grad_norm = clipped_step(optimizer, optim.max_grad_norm)
+            done.grad_norm = clipped_step(optimizer, optim.max_grad_norm, is_checked)
             if vf_optimizer is not None:
-                done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm)
+                done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm, is_checked)
         done.optimizer_steps = 1
-        refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
+        if is_checked:
+            refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total.add(done)
         after_minibatch(done)
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
+    if not is_checked:
+        refuse_not_finite(agent, total.losses(), "the update")
     refuse_not_finite_weights(agent)
     agent.eval()
     return {
@@ -130,6 +135,11 @@ def optimize(
             rollout.values.flatten(), estimate.returns.flatten()
         ).item(),
     }
+
+
+def _answers_at_once(device: torch.device) -> bool:
+    """Whether numbers can be asked for without waiting until a queue of work is done."""
+    return device.type == "cpu"
 
 
 def _entities_of_each_frame(rollout: Rollout) -> npt.NDArray[np.int64]:

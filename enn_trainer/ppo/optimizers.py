@@ -134,12 +134,17 @@ def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
+def clipped_step(optimizer: Optimizer, max_grad_norm: float, is_checked: bool = True) -> Tensor:
     """Scale the gradient of an optimizer's parameters down to a norm, and take its step.
 
     What is frozen has no part in it: torch passes over parameters without a gradient, and touches
-    neither their moments nor, by weight decay, themselves. Where the norm is not finite nothing is
-    done, so that it can still be seen which gradient it comes from.
+    neither their moments nor, by weight decay, themselves.
+
+    Args:
+        optimizer: takes the step.
+        max_grad_norm: what longer gradients are scaled to.
+        is_checked: ask how long the gradient is: where that is not finite nothing is done, so that
+            it can still be seen where it comes from. On a GPU this waits for all that it has to do.
 
     Returns:
         () float, the norm before.
@@ -150,9 +155,9 @@ def clipped_step(optimizer: Optimizer, max_grad_norm: float) -> Tensor:
                 parameter.grad = None
     parameters = trained_by(optimizer)
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    length = float(norm)
-    if math.isfinite(length):
-        if length > max_grad_norm:
+    length = float(norm) if is_checked else None
+    if length is None or math.isfinite(length):
+        if length is None or length > max_grad_norm:
             nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         optimizer.step()
     return norm
