@@ -9,6 +9,9 @@ or one by one in 1 and 2 processes.
 
 *width*: training with d_model 16 to 256.
 
+*gpu*: training on a GPU with d_model 64 to 512, and the share of the time in which it computes.
+Skipped where torch sees none.
+
 *memory*: what a rollout of 10 million entities takes at most, beside the bytes of its data.
 
 *collection*: acting and stepping alone, in Minefield, beside the published trainer with two worker
@@ -38,6 +41,7 @@ HERE = Path(__file__).parent
 NUM_ENVS = [1, 4, 16, 64, 256, 1024, 4096]
 NUM_UNITS = [1, 4, 16, 64, 128, 256, 512]
 WIDTHS = [16, 32, 64, 128, 256]
+WIDTHS_ON_GPU = [64, 128, 256, 512]
 FRAMES_OF_UPDATE = 2048
 """Where there are so few environments that they need not take more than 8 steps."""
 ENTITIES_OF_UPDATE = 32768
@@ -127,13 +131,37 @@ def entities(add: Lines, options: argparse.Namespace) -> Curves:
 
 def width(add: Lines, options: argparse.Namespace) -> Curves:
     add("16 entities a frame, 2,048 frames an update, 512 environments.")
+    return by_width(add, options, {d: of_crowd(16, 512, 2048, d) for d in WIDTHS})
+
+
+def gpu(add: Lines, options: argparse.Namespace) -> Curves:
+    if not torch.cuda.is_available():
+        add("Skipped: torch sees no GPU here.")
+        return {}
+    add(f"{torch.cuda.get_device_name()}. 16 entities a frame, 32,768 frames an update, 4,096")
+    add("environments.")
+    settings = {d: {**of_crowd(16, 4096, 32768, d), "cuda": "true"} for d in WIDTHS_ON_GPU}
+    return by_width(add, options, settings, shows_gpu=True)
+
+
+def by_width(
+    add: Lines,
+    options: argparse.Namespace,
+    settings: Mapping[int, Mapping[str, object]],
+    shows_gpu: bool = False,
+) -> Curves:
+    """A row for each d_model, by its settings."""
     add("")
-    add("| d_model | frames/s | entities/s | core-µs a frame |")
-    add("| --- | --- | --- | --- |")
+    add(
+        "| d_model | frames/s | entities/s | core-µs a frame |"
+        + " share of time the GPU computes |" * shows_gpu
+    )
+    add("| --- | --- | --- | --- |" + " --- |" * shows_gpu)
     curves: Curves = {"frames/s": []}
-    for d_model in WIDTHS:
-        found = trained("Crowd", of_crowd(16, 512, 2048, d_model), options.seconds)
-        add(f"| {d_model} | {shown(found)} |")
+    for d_model, of_width in settings.items():
+        found = trained("Crowd", of_width, options.seconds)
+        share = f" {found['gpu_share']:.0%} |" * shows_gpu
+        add(f"| {d_model} | {shown(found)} |{share}")
         curves["frames/s"].append((d_model, found["frames_s"]))
     return curves
 
@@ -226,6 +254,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Lines, argparse.Namespace], Curves]]] =
     "environments": ("Environments", environments),
     "entities": ("Entities in a frame", entities),
     "width": ("Width of the network", width),
+    "gpu": ("Width of the network on a GPU", gpu),
     "memory": ("Memory of a rollout", memory),
     "collection": ("Collection alone", collection),
 }
@@ -268,9 +297,9 @@ def plot(curves: Curves, name: str, path: Path) -> None:
         Curve(label, *np.array(points, dtype=np.float64).T, None)
         for label, points in curves.items()
     ]
-    against = {"environments": "environments", "entities": "entities a frame", "width": "d_model"}
+    against = {"environments": "environments", "entities": "entities a frame"}
     tag = "a second" if len(lines) == 2 else "frames a second"
-    draw({tag: lines}, path, against=against[name], log=True)
+    draw({tag: lines}, path, against=against.get(name, "d_model"), log=True)
 
 
 def write_section(path: Path, title: str, text: str) -> None:

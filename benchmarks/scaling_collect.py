@@ -40,6 +40,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
 
     from enn_trainer import StateManager
     from enn_trainer.envs import env_factory
+    from enn_trainer.lanes import Lanes
     from enn_trainer.ppo.rollout import collect
     from enn_trainer.ppo.work import Work
     from enn_trainer.tracking.spans import Spans
@@ -47,28 +48,28 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     from rogue_net import RogueNet
 
     config = StateManager(init_path=path).config
-    torch.set_num_threads(1)  # as training does with so small a network
     create_envs = env_factory(getattr(examples, world))
     envs = AddMetricsWrapper(create_envs(config.env, NUM_ENVS, processes, 0))
     space = envs.obs_space()
     net = RogueNet(config.net, space, envs.action_space(), {"value": 1}).eval()
-    spans, device = Spans(), torch.device("cpu")
+    spans, lanes, device = Spans(), Lanes.of(net), torch.device("cpu")
     envs.seed(0)
     obs, frame = envs.reset(space), 0
 
     def run() -> None:
         nonlocal obs, frame
-        rollout = collect(
-            envs,
-            net,
-            obs,
-            space,
-            steps=STEPS,
-            seed=0,
-            first_frame=frame,
-            device=device,
-            work=Work(spans=spans),
-        )
+        with lanes.at_work():  # as training does
+            rollout = collect(
+                envs,
+                net,
+                obs,
+                space,
+                steps=STEPS,
+                seed=0,
+                first_frame=frame,
+                device=device,
+                work=Work(lanes, spans=spans),
+            )
         obs, frame = rollout.next_obs, frame + rollout.num_frames
 
     return run, spans

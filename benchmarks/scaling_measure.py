@@ -97,11 +97,26 @@ def train(world: str, settings: list[str], seconds: float) -> dict[str, float]:
             took = time.perf_counter() - began
             frames = trainer.state.step - first
             processor = time.process_time() - processor
+            share = gpu_share(trainer) if torch.cuda.is_available() else 0.0
     return {
         "frames_s": frames / took,
         "entities_s": entities / took,
         "core_us": 1e6 * processor / frames,
+        "gpu_share": share,
     }
+
+
+def gpu_share(trainer: Trainer, updates: int = 3) -> float:
+    """The share of the time of some updates in which the GPU computes."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(updates):
+            trainer.step()
+        torch.cuda.synchronize()
+        took = time.perf_counter() - began
+    busy_us = sum(event.self_device_time_total for event in profile.key_averages())
+    return busy_us / 1e6 / took
 
 
 def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]:

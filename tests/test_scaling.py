@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -49,3 +50,10 @@ def test_training_and_rollouts_are_measured(benchmark: Any) -> None:
     features = 100_352 * 4 * 4 / 1e6  # 4 float32 each
     assert features < found["data_mb"] < 2 * features
     assert found["peak_mb"] >= found["after_mb"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures, where there is a GPU")
+def test_gpu_is_skipped_where_there_is_none(benchmark: Any) -> None:
+    lines: list[str] = []
+    assert benchmark("scaling").gpu(lines.append, None) == {}
+    assert lines == ["Skipped: torch sees no GPU here."]
