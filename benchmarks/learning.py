@@ -14,6 +14,7 @@ import concurrent.futures
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from learning_curves import Line, draw, read_curve
 from learning_measure import measure
 
 from enn_trainer import StateManager, load_agent, train
+from enn_trainer.checkpoints.made_by import git_revision
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.evaluation.opponents import RandomAgent
 from entity_env.examples import ENV_REGISTRY, Duel
@@ -172,6 +174,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
             "episodes": len(measured) // together,
             "seconds": round(seconds, 1),
             "curve": read_curve(Path(folder), together),
+            "commit": re.sub(r"^(\w{7})\w*", r"\1", git_revision() or "none"),
         }
 
 
@@ -205,10 +208,12 @@ def table(results: list[dict[str, Any]]) -> str:
         "do not count more than long ones. In duels it is the share of matches won; in foraging "
         "the return of all players together; they are told which actions do something; and a frame "
         "is what one player sees, so that a step of the world is as many frames as there are "
-        "players. Rows with * were measured earlier, by all episodes that ended within 320 steps.",
+        "players. Rows with * were measured earlier, by all episodes that ended within 320 steps. "
+        "A commit that is dirty had these configurations, which were committed later; before a "
+        "commit were measured those that it added.",
         "",
-        "| row | frames | to reach | seeds: result | seconds |",
-        "| --- | --- | --- | --- | --- |",
+        "| row | frames | to reach | seeds: result | seconds | commit |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
         mine = [r for r in results if r["row"] == row.name]
@@ -217,8 +222,10 @@ def table(results: list[dict[str, Any]]) -> str:
             seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
             star = "" if all("curve" in r for r in mine) else "*"
             bar = f"below {row.bar}" if row.control else str(row.bar)
+            commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
             lines.append(
-                f"| {row.name}{star} | {mine[0]['frames']:,} | {bar} | {values} | {seconds} |"
+                f"| {row.name}{star} | {mine[0]['frames']:,} | {bar} | {values} | {seconds} | "
+                f"{commits} |"
             )
     lines += ["", "The mean return while training, against frames; the bars are dashed.", ""]
     return "\n".join([*lines, "![learning curves](learning.svg)", ""])
