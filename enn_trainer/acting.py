@@ -45,8 +45,7 @@ def choose(
         lanes: compute it; what is said does not depend on how many there are.
     """
 
-    def of_piece(piece: slice) -> NetOutput:
-        some = batch.slice(piece)
+    def of_piece(some: EntityBatch, piece: slice) -> NetOutput:
         draws = None if seed is None else draw_uniforms(some.actions, seed, env[piece], frame)
         return agent(some, uniforms=draws)
 
@@ -56,8 +55,8 @@ def choose(
 def values_of(agent: PPOAgent, batch: EntityBatch, lanes: Lanes) -> Tensor:
     """(B,) float, the values of B frames."""
 
-    def of_piece(piece: slice) -> Tensor:
-        return agent.values(batch.slice(piece))["value"].flatten()
+    def of_piece(some: EntityBatch, piece: slice) -> Tensor:
+        return agent.values(some)["value"].flatten()
 
     return torch.cat(_of_pieces(agent, batch, of_piece, lanes))
 
@@ -95,13 +94,19 @@ def joined(outs: Sequence[NetOutput]) -> NetOutput:
 
 
 def _of_pieces(
-    agent: PPOAgent, batch: EntityBatch, of_piece: Callable[[slice], T], lanes: Lanes
+    agent: PPOAgent,
+    batch: EntityBatch,
+    of_piece: Callable[[EntityBatch, slice], T],
+    lanes: Lanes,
 ) -> list[T]:
+    """What is said about consecutive frames, by a function of these and of where they are."""
     pieces = [slice(0, batch.num_frames)]
     if (cost := cost_of_entity(agent)) is not None:
         pieces = consecutive(batch.num_frames, cost)
+    if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
+        return [of_piece(batch, pieces[0])]
     said: list[T] = []
-    lanes.run([partial(of_piece, piece) for piece in pieces], said.append)
+    lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], said.append)
     return said
 
 

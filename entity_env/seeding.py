@@ -20,14 +20,19 @@ def mix(*keys: int | npt.NDArray[np.integer[Any]]) -> U64:
     Each key is added and passed through the finaliser of SplitMix64 (Steele, Lea, Flood 2014,
     https://doi.org/10.1145/2660193.2660195), so that the order of the keys counts.
     """
+    num_ints = next((k for k, key in enumerate(keys) if not isinstance(key, int)), len(keys))
+    ints: Any = keys[:num_ints]
+    state = np.array(mix_ints(*ints), dtype=np.uint64)  # NumPy would take as long as for arrays
     with np.errstate(over="ignore"):
-        state = np.zeros((), dtype=np.uint64)
-        for key in keys:
-            bits = np.asarray(key)
-            state = (state + bits.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX_1)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX_2)
-            state = state ^ (state >> np.uint64(31))
+        for key in keys[num_ints:]:
+            state = np.asarray(key).astype(np.uint64) + state
+            state += np.uint64(1)
+            state *= np.uint64(_GOLDEN)
+            state ^= state >> np.uint64(30)
+            state *= np.uint64(_MIX_1)
+            state ^= state >> np.uint64(27)
+            state *= np.uint64(_MIX_2)
+            state ^= state >> np.uint64(31)
     return state
 
 

@@ -6,7 +6,15 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rogue_net.layout import FREE_PADDING, MAX_PADDING, PIECE_ROWS, Layout, make_layout
+from rogue_net.layout import (
+    FREE_PADDING,
+    MAX_PADDING,
+    MOST_REMEMBERED,
+    PIECE_ROWS,
+    Layout,
+    make_layout,
+    packed_layout,
+)
 
 CPU = torch.device("cpu")
 
@@ -122,3 +130,28 @@ def test_positions_in_frames_become_rows() -> None:
     positions, frames = torch.tensor([1, 0, 4]), np.array([0, 0, 2])
     first = layout.first_row
     assert layout.rows(positions, frames).tolist() == [first[0] + 1, first[0], first[2] + 4]
+
+
+@settings(max_examples=30)
+@given(st.lists(type_lengths(), min_size=1, max_size=4))
+@example([[[1, 2, 3, 4]], [[1, 2], [3, 4]], [[1], [2], [3], [4]], [[1, 2, 3, 4]]])
+@example([[[1] * (MOST_REMEMBERED + 1)]])
+def test_packed_rows_are_those_of_these_lengths_whatever_came_before(
+    batches: list[list[list[int]]],
+) -> None:
+    """Plans are remembered by what is counted, which is not all that tells them apart."""
+    for lengths in batches:
+        by_type = {str(k): np.array(row) for k, row in enumerate(lengths)}
+        layout = packed_layout(by_type, CPU)
+        places = [
+            (frame, k, i)
+            for k, row in enumerate(lengths)
+            for frame, count in enumerate(row)
+            for i in range(count)
+        ]
+        expected = {place: row for row, place in enumerate(sorted(places))}
+        assert layout.row_of_entity.tolist() == [expected[place] for place in places]
+        assert layout.lengths.tolist() == np.sum(lengths, axis=0).tolist()
+        starts = np.cumsum([0, *layout.lengths])[:-1].tolist()
+        assert layout.first_row.tolist() == starts
+        assert layout.num_rows == len(places)
