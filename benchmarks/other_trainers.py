@@ -247,7 +247,8 @@ def main() -> None:
         [
             "# Beside other trainers",
             "",
-            f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores, Python "
+            f"`{' '.join(['python', *sys.argv]).replace(options.sb3, 'PYTHON')}`, "
+            f"{os.cpu_count()} cores, Python "
             f"{platform.python_version()}, torch {torch.__version__}; at most {options.cap:g} s of "
             f"training each. Foraging-8x8-2p-2f-coop-v3; the script says what is counted how.",
             "",
