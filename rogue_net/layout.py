@@ -162,7 +162,8 @@ def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> 
 @lru_cache(maxsize=8)
 def _remembered_layout(lengths: bytes, num_types: int, device: torch.device) -> Layout:
     counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)
-    return _packed_layout(counts.copy(), device)  # of numbers that can be written, as torch wants
+    with torch.inference_mode(False):  # who learns later could not go through tensors of that mode
+        return _packed_layout(counts.copy(), device)  # torch wants numbers that can be written
 
 
 def _packed_layout(counts: Lengths, device: torch.device) -> Layout:

@@ -155,3 +155,13 @@ def test_packed_rows_are_those_of_these_lengths_whatever_came_before(
         starts = np.cumsum([0, *layout.lengths])[:-1].tolist()
         assert layout.first_row.tolist() == starts
         assert layout.num_rows == len(places)
+
+
+def test_rows_planned_in_inference_mode_can_be_learnt_through() -> None:
+    by_type = {"unit": np.array([2, 0, 1]), "other": np.array([1, 1, 0])}
+    with torch.inference_mode():
+        assert packed_layout(by_type, CPU).num_rows == 5
+    x = torch.ones(5, 3, requires_grad=True)
+    packed_layout(by_type, CPU).pad(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.eq(1).all()
