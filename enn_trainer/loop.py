@@ -19,6 +19,7 @@ from enn_trainer.evaluation.evaluate import scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
+from enn_trainer.garbage import garbage_sought_rarely
 from enn_trainer.interrupt import Interrupts, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.malloc import keep_freed_memory
@@ -513,5 +514,6 @@ def _settings(config: TrainConfig, lanes: Lanes) -> Iterator[None]:
         lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),
         global_randomness_kept(),
+        garbage_sought_rarely(),
     ):
         yield
