@@ -6,13 +6,15 @@
 The world is level-based foraging 8x8 with two players and two pieces of food, all in one process;
 ours is measured with worlds in as many processes as there are cores as well. A frame is what one
 player sees in one step, so that a step of a world is two frames, for everybody; one policy plays
-both. Others see a vector, padded where food was eaten and scaled to numbers around 1, and may
-choose actions that do nothing; ours sees entities, and is told which actions do something, as
-`configs/foraging_8x8.ron` has it. Settings are those of that file for all, without annealing; MLPs
-are as wide as makes the number of their parameters nearest to ours, and have one thread, which is
-faster for them. Evaluations are the same for all: the mean return of both players in the first
-whole episodes of 64 worlds, with sampled actions, every so many updates; while they last the clock
-stands still. Every seed of a trainer has a process of its own.
+both. Others see the vector that the world makes for them, padded where food was eaten and scaled to
+numbers around 1, and may choose actions that do nothing. Ours sees the entities of the world itself
+in foraging_match.py, where it makes no vector; or those that the adapter of foraging.py cuts out of
+that vector. Both tell which actions do something. Settings are those of
+`configs/foraging_8x8.ron` with `SETTINGS`, for all; MLPs are as wide as makes the number of their
+parameters nearest to ours, and have one thread, which is faster for them. Evaluations are the same
+for all: the mean return of both players in the first whole episodes of 64 worlds, with sampled
+actions, every so many updates; while they last the clock stands still. Every seed of a trainer has
+a process of its own.
 """
 
 import argparse
@@ -37,11 +39,21 @@ from mlp_ppo import MlpPPO, Settings
 from enn_trainer import StateManager, TrainConfig, Trainer
 
 CONFIG = Path(__file__).parent.parent / "configs/foraging_8x8.ron"
+SETTINGS = [
+    "rollout.num_envs=512",
+    "rollout.steps=8",
+    "optim.bs=1024",
+    "optim.lr=0.0015",
+    "optim.anneal_lr=false",
+    "ppo.anneal_entropy=false",
+]
+"""Of all trainers, besides those of the configuration: more worlds at once, as speed asks for."""
 BAR = 0.9
 CORES = os.cpu_count() or 1
 TRAINERS = {
     "ours": "enn-trainer",
     "workers": f"enn-trainer, {CORES} processes",
+    "adapter": f"enn-trainer, {CORES} processes, through the adapter",
     "mlp": "benchmarks/mlp_ppo.py",
     "sb3": "stable-baselines3",
 }
@@ -66,19 +78,20 @@ class Learner(NamedTuple):
 
 def manager_of(seed: int, folder: str, processes: int = 1) -> StateManager:
     """The configuration of all trainers."""
-    fixed = ["optim.anneal_lr=false", "ppo.anneal_entropy=false", "total_timesteps=1000000000"]
     own = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
-    return StateManager(init_path=CONFIG, overrides=[*fixed, *own])
+    overrides = [*SETTINGS, "total_timesteps=1000000000", *own]
+    return StateManager(init_path=CONFIG, overrides=overrides)
 
 
-def ours(seed: int, folder: str, processes: int = 1) -> Learner:
+def ours(seed: int, folder: str, processes: int = 1, adapter: bool = False) -> Learner:
     from foraging import foraging
+    from foraging_match import Foraging
     from learning_measure import measure
 
     from enn_trainer.envs import env_factory
 
     manager = manager_of(seed, folder, processes)
-    match = foraging(manager.config.env.id)
+    match = (foraging if adapter else Foraging.of)(manager.config.env.id)
     trainer = Trainer(manager, match)
     frames = manager.config.rollout.num_envs * manager.config.rollout.steps
 
@@ -153,10 +166,10 @@ def _count(module: torch.nn.Module) -> int:
 
 def width(worlds: FlatForaging, seed: int, folder: str) -> int:
     """The width with which actor and critic together have nearest to as many parameters as ours."""
-    from foraging import foraging
+    from foraging_match import Foraging
 
     manager = manager_of(seed, folder)
-    with Trainer(manager, foraging(manager.config.env.id)) as trainer:
+    with Trainer(manager, Foraging.of(manager.config.env.id)) as trainer:
         wanted = _count(trainer.state.agent)
     features, actions = worlds.obs.shape[1], worlds.num_actions
 
@@ -169,7 +182,13 @@ def width(worlds: FlatForaging, seed: int, folder: str) -> int:
 def run(name: str, seed: int, cap_s: float) -> dict[str, Any]:
     """Train in this process until the bar is reached or the time is over."""
     with TemporaryDirectory() as folder:
-        makers = {"ours": ours, "workers": partial(ours, processes=CORES), "mlp": mlp, "sb3": sb3}
+        makers = {
+            "ours": ours,
+            "workers": partial(ours, processes=CORES),
+            "adapter": partial(ours, processes=CORES, adapter=True),
+            "mlp": mlp,
+            "sb3": sb3,
+        }
         return _run(makers[name](seed, folder), cap_s)
 
 

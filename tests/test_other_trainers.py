@@ -8,6 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from entity_env import EnvList
+from tests.entity_env.test_batch import assert_same
+from tests.entity_env.test_vec_envs import play
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 WORLD = "Foraging-5x5-2p-1f-v3"
 
@@ -37,6 +41,28 @@ def test_players_of_a_world_are_neighbours_and_end_together(benchmark: Any) -> N
     np.testing.assert_array_equal(outcome.last, before)
     assert (worlds.obs != before).any()  # other episodes begin
     assert np.abs(worlds.obs).max() <= 1
+
+
+def test_ours_is_the_world_that_the_adapters_show(benchmark: Any) -> None:
+    """Frames, masks, rewards and ends of whole episodes that are played in the same way."""
+    env_id = "Foraging-6x6-3p-2f-v3"
+    through_adapters = benchmark("foraging").foraging(env_id)
+    by_itself = benchmark("foraging_match").Foraging.of(env_id)
+    shown, expected = (play(EnvList(kind, 12), 120) for kind in (by_itself, through_adapters))
+    for one, other in zip(shown, expected, strict=True):
+        assert_same(one, other)
+    assert sum(int(obs.done.sum()) for obs in expected) > 12
+    assert sum(np.count_nonzero(obs.reward) for obs in expected) > 5
+
+
+def test_a_world_without_a_number_of_players_is_refused(benchmark: Any) -> None:
+    with pytest.raises(ValueError, match=r"env.id: expected one such as .* got 'Foraging-8x8-v3'"):
+        benchmark("foraging_match").Foraging.of("Foraging-8x8-v3")
+
+
+def test_a_world_that_players_see_in_part_is_refused(benchmark: Any) -> None:
+    with pytest.raises(ValueError, match=r"env.id: expected a world that players see whole"):
+        benchmark("foraging_match").Foraging("Foraging-2s-8x8-2p-2f-v3")
 
 
 def test_the_mean_return_is_of_both_players_and_the_same_for_one_seed(benchmark: Any) -> None:
@@ -88,12 +114,12 @@ def test_ours_is_measured_in_one_process_and_in_one_a_core(
     learner = other.Learner(5, lambda: 8, lambda: 1.0)
     asked: list[int] = []
 
-    def ours(seed: int, folder: str, processes: int = 1) -> Any:
+    def ours(seed: int, folder: str, processes: int = 1, adapter: bool = False) -> Any:
         asked.append(other.manager_of(seed, folder, processes).config.rollout.processes)
         return learner
 
     monkeypatch.setattr(other, "ours", ours)
     monkeypatch.setattr(other, "CORES", 2)
-    for name in ("ours", "workers"):
+    for name in ("ours", "workers", "adapter"):
         assert other.run(name, 1, 10.0)["reached"]["frames"] == 8 * other.BETWEEN_EVALS
-    assert asked == [1, 2]
+    assert asked == [1, 2, 2]
