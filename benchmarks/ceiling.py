@@ -30,6 +30,7 @@ from pathlib import Path
 
 import torch
 from ceiling_measure import CORES
+from revision import short_revision
 
 from rogue_net.native.library import INSTRUCTIONS, SWITCH
 
@@ -215,15 +216,13 @@ def main() -> None:
 
 def report(found: Mapping[str, Found], options: argparse.Namespace) -> list[str]:
     """Lines of Markdown."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     return [
         "# How far there is to go",
         "",
         f"`python benchmarks/ceiling.py --repeats {options.repeats} --seconds "
         f"{options.seconds:g}`, {os.cpu_count()} cores, {INSTRUCTIONS}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, commit {commit}. The script says what is what.",
+        f"Python {platform.python_version()}, commit {short_revision()}. The script says what is "
+        "what.",
         "",
         "| case | d_model | environments, core-µs a frame | network: torch | compiled | bfloat16 | "
         "ceiling, frames/s: torch | compiled | bfloat16 |",

@@ -14,7 +14,6 @@ import concurrent.futures
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,9 @@ import numpy as np
 import torch
 from learning_curves import Line, draw, read_curve
 from learning_measure import measure
+from revision import short_revision
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.checkpoints.made_by import git_revision
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.evaluation.opponents import RandomAgent
 from entity_env.examples import ENV_REGISTRY, Duel
@@ -174,7 +173,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
             "episodes": len(measured) // together,
             "seconds": round(seconds, 1),
             "curve": read_curve(Path(folder), together),
-            "commit": re.sub(r"^(\w{7})\w*", r"\1", git_revision() or "none"),
+            "commit": short_revision(),
         }
 
 

@@ -43,6 +43,7 @@ from network_sides import (
     packed_rows,
     products_of,
 )
+from revision import short_revision
 from torch import Tensor
 
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
@@ -336,16 +337,13 @@ def main() -> None:
         lines.append(line)
         print(line, flush=True)
 
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     add("# The network, forward and backward")
     add("")
     add(
         f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores of {processor()}, "
         f"{options.threads} threads, float32, torch {torch.__version__}, Python "
-        f"{platform.python_version()}, commit {commit}. Milliseconds, median (smallest to largest) "
-        f"of {options.repeats}."
+        f"{platform.python_version()}, commit {short_revision()}. Milliseconds, median "
+        f"(smallest to largest) of {options.repeats}."
     )
     for name in options.sections or SECTIONS:
         title, measure = SECTIONS[name]

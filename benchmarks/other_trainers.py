@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from flat_foraging import FlatForaging, mean_return
 from mlp_ppo import MlpPPO, Settings
+from revision import short_revision
 
 from enn_trainer import StateManager, TrainConfig, Trainer
 
@@ -269,7 +270,8 @@ def main() -> None:
             f"`{' '.join(['python', *sys.argv]).replace(options.sb3, 'PYTHON')}`, "
             f"{os.cpu_count()} cores, Python "
             f"{platform.python_version()}, torch {torch.__version__}; at most {options.cap:g} s of "
-            f"training each. Foraging-8x8-2p-2f-coop-v3; the script says what is counted how.",
+            f"training each, commit {short_revision()}. Foraging-8x8-2p-2f-coop-v3; the script "
+            "says what is counted how.",
             "",
             f"| trainer | parameters | frames/s (range) | seconds to {BAR}, by seed | frames |",
             "| --- | --- | --- | --- | --- |",

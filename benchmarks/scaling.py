@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from revision import short_revision
 
 from enn_trainer.commands.curves import Curve, draw
 
@@ -315,13 +316,10 @@ def write_section(path: Path, title: str, text: str) -> None:
 
 def about(name: str, options: argparse.Namespace) -> str:
     """Where and of what these numbers are."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     return (
         f"`python benchmarks/scaling.py {name} --seconds {options.seconds:g}`, {os.cpu_count()} "
         f"cores ({torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, Python "
-        f"{platform.python_version()}, commit {commit}."
+        f"{platform.python_version()}, commit {short_revision()}."
     )
 
 
