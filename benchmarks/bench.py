@@ -6,8 +6,8 @@ Some of our examples train in turns, a slice of a second or so each, and a fixed
 is measured before and after every slice. What counts is frames per product: it says the same on a
 machine that is busy with other programs, or clocked otherwise, as on an idle one, up to noise; of
 the slices of a case the median is taken. It is compared with what is committed for the same kind of
-machine (processor, cores, version of torch) in results/bench.json. The exit status is 1 if a case
-is more than 25% slower. `--update` writes what was measured there.
+machine (processor, instructions, cores, version of torch) in results/bench.json. The exit status is
+1 if a case is more than 25% slower. `--update` writes what was measured there.
 """
 
 import argparse
@@ -63,12 +63,16 @@ class Speed(NamedTuple):
 
 
 def machine() -> str:
-    """What kind of machine this is: speeds are compared with those of the same kind only."""
+    """What kind of machine this is: speeds are compared with those of the same kind only.
+
+    Virtual machines tell the same name of processors that have other instructions.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores, torch {torch.__version__}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {instructions}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def products_per_s(seconds: float) -> float:

@@ -44,6 +44,14 @@ def test_what_is_committed_is_for_machines_of_one_kind(
     assert written["another machine"] == {"Xor": 99.0}
 
 
+def test_processors_of_one_name_with_other_instructions_are_of_two_kinds(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = bench.machine()
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "none of these")
+    assert bench.machine() != here
+
+
 @pytest.mark.parametrize(
     ("before", "status", "change"), [(13.2, 0, "-24.2%"), (13.5, 1, "-25.9%"), (8.0, 0, "+25.0%")]
 )
