@@ -46,7 +46,7 @@ class Foraging(Match):
         self._world: Any = self._env.unwrapped
         if self._world.sight < max(self._world.field_size):
             raise ValueError(f"env.id: expected a world that players see whole, got {env_id!r}")
-        self._world._make_gym_obs = tuple
+        self._world._make_gym_obs = tuple  # nobody reads the vectors that it would make
         self._seed: int | None = None
 
     @classmethod
@@ -85,6 +85,10 @@ class Foraging(Match):
         """Take a step: everybody at once."""
         _, rewards, terminated, truncated, _ = self._env.step(tuple(map(_move, actions)))
         return self._observe(rewards, terminated, truncated)
+
+    def close(self) -> None:
+        """Close the world."""
+        self._env.close()
 
     def _observe(
         self, rewards: Sequence[float], terminated: bool, truncated: bool
