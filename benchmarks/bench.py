@@ -13,7 +13,6 @@ machine (processor, instructions, cores, version of torch) in results/bench.json
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
+from measured_on import processor
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.tables import aligned
@@ -63,16 +63,8 @@ class Speed(NamedTuple):
 
 
 def machine() -> str:
-    """What kind of machine this is: speeds are compared with those of the same kind only.
-
-    Virtual machines tell the same name of processors that have other instructions.
-    """
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    instructions = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {instructions}, {os.cpu_count()} cores, torch {torch.__version__}"
+    """What kind of machine this is: speeds are compared with those of the same kind only."""
+    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def products_per_s(seconds: float) -> float:

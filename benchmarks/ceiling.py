@@ -30,7 +30,7 @@ from pathlib import Path
 
 import torch
 from ceiling_measure import CORES
-from revision import short_revision
+from measured_on import short_revision
 
 from rogue_net.native.library import INSTRUCTIONS, SWITCH
 

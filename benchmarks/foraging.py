@@ -20,9 +20,9 @@ from entity_env import Match
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents
 from entity_env.adapters.mapping import Choice, FieldMap, Rows
 
-_ROW = ["row", "column", "level"]
+ROW = ["row", "column", "level"]
 _NOBODY = (-1, -1, 0)
-_ACTIONS = list(Action)  # going through an enumeration takes as long as all masks
+ACTIONS = list(Action)  # going through an enumeration takes as long as all masks
 
 
 class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -48,13 +48,26 @@ class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         """(players, actions) bool; the world knows already, as it must for the step to come."""
         world: Any = self.env.unwrapped
         legal = map(world._valid_actions.__getitem__, world.players)
-        return np.array([[action in own for action in _ACTIONS] for own in legal])
+        return np.array([[action in own for action in ACTIONS] for own in legal])
 
 
-def _make(env_id: str, **kwargs: Any) -> WithMasks:
+def make_world(env_id: str, **kwargs: Any) -> WithMasks:
+    """The world of an id of lbforaging."""
     # Gymnasium's checker knows rewards of one agent only.
     world = gymnasium.make(f"lbforaging:{env_id}", disable_env_checker=True, **kwargs)
     return WithMasks(world)
+
+
+def players_and_food(env_id: str) -> tuple[int, int]:
+    """How many players and how much food there is in a world.
+
+    Raises:
+        ValueError: the id does not say so.
+    """
+    numbers = re.search(r"-(\d+)p-(\d+)f", env_id)
+    if numbers is None:
+        raise ValueError(f"env.id: expected one such as Foraging-8x8-2p-3f-v3, got {env_id!r}")
+    return int(numbers[1]), int(numbers[2])
 
 
 def foraging(env_id: str) -> type[Match]:
@@ -69,20 +82,17 @@ def foraging(env_id: str) -> type[Match]:
     Raises:
         ValueError: the id does not say how many players and how much food there is.
     """
-    numbers = re.search(r"-(\d+)p-(\d+)f", env_id)
-    if numbers is None:
-        raise ValueError(f"env.id: expected one such as Foraging-8x8-2p-3f-v3, got {env_id!r}")
-    players, food = map(int, numbers.groups())
+    players, food = players_and_food(env_id)
     me, end = 3 * food, 3 * (food + players)
     mapping = FieldMap(
         entities={
-            "me": Rows(columns=_ROW, span=(me, me + 3)),
-            "other": Rows(columns=_ROW, span=(me + 3, end), absent=_NOBODY),
-            "food": Rows(columns=_ROW, span=(0, me), absent=_NOBODY),
+            "me": Rows(columns=ROW, span=(me, me + 3)),
+            "other": Rows(columns=ROW, span=(me + 3, end), absent=_NOBODY),
+            "food": Rows(columns=ROW, span=(0, me), absent=_NOBODY),
         },
-        actions={"do": Choice(actors="me", labels=[action.name for action in Action])},
+        actions={"do": Choice(actors="me", labels=[action.name for action in ACTIONS])},
     )
-    return FromGymnasiumAgents.of(functools.partial(_make, env_id), mapping, remake=False)
+    return FromGymnasiumAgents.of(functools.partial(make_world, env_id), mapping, remake=False)
 
 
 @command()

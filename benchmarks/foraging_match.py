@@ -4,13 +4,11 @@ Adapters read what any world shows; what knows the world looks at its players an
 world need not describe itself in vectors, which takes more than half of its step.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
-from lbforaging.foraging.environment import Action as Move
+from foraging import ACTIONS, ROW, make_world, players_and_food
 
 from entity_env import (
     Action,
@@ -26,9 +24,6 @@ from entity_env import (
 from entity_env.adapters.bind import bind
 from entity_env.adapters.from_gymnasium import world_seed
 
-_MOVES = list(Move)
-_ROW = ["row", "column", "level"]
-
 
 class Foraging(Match):
     """One world, each of whose players is a side.
@@ -41,8 +36,7 @@ class Foraging(Match):
     """
 
     def __init__(self, env_id: str) -> None:
-        # Gymnasium's checker knows rewards of one agent only.
-        self._env: Any = gymnasium.make(f"lbforaging:{env_id}", disable_env_checker=True)
+        self._env: Any = make_world(env_id)
         self._world: Any = self._env.unwrapped
         if self._world.sight < max(self._world.field_size):
             raise ValueError(f"env.id: expected a world that players see whole, got {env_id!r}")
@@ -54,20 +48,18 @@ class Foraging(Match):
         """The class of a world, as `train` takes it.
 
         Raises:
-            ValueError: the id does not say how many players there are.
+            ValueError: the id does not say how many players and how much food there is.
         """
-        players = re.search(r"-(\d+)p-", env_id)
-        if players is None:
-            raise ValueError(f"env.id: expected one such as Foraging-8x8-2p-3f-v3, got {env_id!r}")
-        return bind(cls, {"num_sides": int(players[1])}, env_id)
+        num_players, _ = players_and_food(env_id)
+        return bind(cls, {"num_sides": num_players}, env_id)
 
     def obs_space(self) -> ObsSpace:
         """The player itself, the other players, and the food."""
-        return ObsSpace(entities={name: Entity(_ROW) for name in ("me", "other", "food")})
+        return ObsSpace(entities={name: Entity(ROW) for name in ("me", "other", "food")})
 
     def action_space(self) -> dict[str, ActionSpace]:
         """Where to go, or whether to load."""
-        return {"do": CategoricalActionSpace([move.name for move in _MOVES])}
+        return {"do": CategoricalActionSpace([action.name for action in ACTIONS])}
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -75,44 +67,43 @@ class Foraging(Match):
 
     def reset(self) -> list[Observation]:
         """Begin a match."""
-        for player in self._world.players:
-            player.position = None  # else no other one could begin there
         seed, self._seed = self._seed, None
-        self._env.reset(seed=world_seed(seed))
-        return self._observe([0.0] * self.num_sides, terminated=False, truncated=False)
+        _, info = self._env.reset(seed=world_seed(seed))
+        return self._observe(info, [0.0] * self.num_sides, terminated=False, truncated=False)
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
         """Take a step: everybody at once."""
-        _, rewards, terminated, truncated, _ = self._env.step(tuple(map(_move, actions)))
-        return self._observe(rewards, terminated, truncated)
+        chosen = tuple(map(_chosen, actions))
+        _, rewards, terminated, truncated, info = self._env.step(chosen)
+        return self._observe(info, rewards, terminated, truncated)
 
     def close(self) -> None:
         """Close the world."""
         self._env.close()
 
     def _observe(
-        self, rewards: Sequence[float], terminated: bool, truncated: bool
+        self,
+        info: Mapping[str, Any],
+        rewards: Sequence[float],
+        terminated: bool,
+        truncated: bool,
     ) -> list[Observation]:
-        players, field = self._world.players, self._world.field
-        rows = [[*player.position, player.level] for player in players]
+        field, masks = self._world.field, info["action_mask"]
+        rows = [[*player.position, player.level] for player in self._world.players]
         food = [[*place, field[place]] for place in zip(*np.nonzero(field), strict=True)]
         return [
             Observation(
                 features={"me": [row], "other": rows[:i] + rows[i + 1 :], "food": food},
-                actions={"do": _offered(self._world._valid_actions[player])},
+                actions={"do": CategoricalActionMask(actor_types=["me"], mask=masks[i : i + 1])},
                 reward=reward,
                 terminated=terminated,
                 truncated=truncated,
             )
-            for i, (player, row, reward) in enumerate(zip(players, rows, rewards, strict=True))
+            for i, (row, reward) in enumerate(zip(rows, rewards, strict=True))
         ]
 
 
-def _offered(moves: Sequence[Move]) -> CategoricalActionMask:
-    return CategoricalActionMask(actor_types=["me"], mask=[[move in moves for move in _MOVES]])
-
-
-def _move(actions: Mapping[str, Action]) -> int:
+def _chosen(actions: Mapping[str, Action]) -> int:
     chosen = actions.get("do")
     assert isinstance(chosen, CategoricalAction)
     return int(chosen.indices[0])

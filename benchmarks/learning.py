@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from learning_curves import Line, draw, read_curve
 from learning_measure import measure
-from revision import short_revision
+from measured_on import short_revision
 
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.envs import EnvFactory, env_factory

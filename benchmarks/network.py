@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measured_on import processor, short_revision
 from network_sides import (
     HEADS,
     LAYERS,
@@ -43,7 +44,6 @@ from network_sides import (
     packed_rows,
     products_of,
 )
-from revision import short_revision
 from torch import Tensor
 
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
@@ -352,15 +352,6 @@ def main() -> None:
         measure(add, options)
     if options.results:
         options.results.write_text("\n".join(lines) + "\n")
-
-
-def processor() -> str:
-    """What the machine says its processor is."""
-    described = Path("/proc/cpuinfo")
-    names = described.read_text().splitlines() if described.exists() else []
-    models = [line.partition(": ")[2] for line in names if line.startswith("model name")]
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{models[0] if models else platform.machine()} ({capability})"
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from flat_foraging import FlatForaging, mean_return
+from measured_on import short_revision
 from mlp_ppo import MlpPPO, Settings
-from revision import short_revision
 
 from enn_trainer import StateManager, TrainConfig, Trainer
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from revision import short_revision
+from measured_on import short_revision
 
 from enn_trainer.commands.curves import Curve, draw
 

@@ -1,8 +1,8 @@
 """How often Python looks for objects that only refer to each other.
 
 Worlds in this process make thousands of objects in every step, all of which go without that search;
-by itself Python begins one for every 700 more of them. With it updates took 5 to 7 % longer in
-level-based foraging and 13 % in MoveToOrigin (one process, updates with and without in turns).
+by itself Python begins one for every 700 more of them. That made updates 7 to 10 % longer in
+level-based foraging and 14 % in MoveToOrigin (one process, updates of both kinds in turns).
 """
 
 import gc

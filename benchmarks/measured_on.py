@@ -1,0 +1,26 @@
+"""Which commit was measured, and on what."""
+
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+from enn_trainer.checkpoints.made_by import git_revision
+
+
+def short_revision() -> str:
+    """The commit of the folder in seven digits, with "-dirty" if files differ from it."""
+    return re.sub(r"^(\w{7})\w*", r"\1", git_revision() or "none")
+
+
+def processor() -> str:
+    """What the machine says its processor is, and the instructions that torch uses.
+
+    Virtual machines tell the same name of processors that have other instructions.
+    """
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = models[0] if models else platform.processor() or platform.machine()
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
