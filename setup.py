@@ -6,7 +6,15 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("rogue_net/native")
-SOURCES = ["native.c", "pairs.c", "threads.c", "blocks_any.c", "blocks_v3.c", "blocks_v4.c"]
+SOURCES = [
+    "native.c",
+    "network.c",
+    "pairs.c",
+    "threads.c",
+    "blocks_any.c",
+    "blocks_v3.c",
+    "blocks_v4.c",
+]
 
 
 def digest() -> str:

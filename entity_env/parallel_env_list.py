@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -67,8 +68,9 @@ class ParallelEnvList(VecEnv):
         made_here = code_of(cls) if isinstance(cls, type) else {}
         code, first = cloudpickle.dumps(create_env), first_env_index
         setups = []
-        for count in split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1)):
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s))
+        counts = split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1))
+        for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
@@ -292,6 +294,20 @@ def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
         truncated=cut_off,
     )
     return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
+
+
+def cores_of_workers(num_workers: int) -> list[int | None]:
+    """The core of each worker, where there are as many workers as cores; None for any core.
+
+    Left to itself, the system puts two workers on one core in some steps, and moves others away
+    from what they had in the cache of theirs.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [None] * num_workers
+    cores = sorted(os.sched_getaffinity(0))
+    if num_workers < len(cores):  # other programs may have the same few cores in mind
+        return [None] * num_workers
+    return [cores[i % len(cores)] for i in range(num_workers)]
 
 
 def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:

@@ -72,6 +72,9 @@ def serve(channel: Channel) -> None:
     `flat_obs.py`), or ["error", kind, env_index, episode, step, text].
     """
     setup = channel.receive()
+    if setup["core"] is not None:
+        with contextlib.suppress(OSError):  # it was taken away since
+            os.sched_setaffinity(0, {setup["core"]})
     sys.path[:], sys.argv[:] = setup["sys_path"], setup["argv"]
     envs: list[_WorkerEnvs] = []
 

@@ -63,6 +63,7 @@ class WorkerSetup:
         first: the index of the first among all environments of the run.
         validate: whether to check numbers.
         timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
+        core: the only one that it runs on; None for any.
     """
 
     create_env: bytes
@@ -70,6 +71,7 @@ class WorkerSetup:
     first: int
     validate: bool
     timeout_s: float | None
+    core: int | None = None
 
     def __str__(self) -> str:
         return f"worker of environments {self.first} to {self.first + self.num_envs - 1}"
@@ -107,6 +109,7 @@ class WorkerProcess:
                 "num_envs": setup.num_envs,
                 "first": setup.first,
                 "validate": setup.validate,
+                "core": setup.core,
             }
         )
 

@@ -69,6 +69,30 @@ typedef struct {
     float *weight_grad, *bias_grad;
 } Head;
 
+/* A network over packed frames. The parts name no parameters, which all are in `parameters`: the tables of relative keys
+   and values, weight and bias of the gate, 12 of each block, of each type 4, or 1 if it has no features, and weight and
+   bias of each head; NULL of what there is not. */
+typedef struct {
+    Frames frames;
+    int64_t num_types, num_choices, num_means;
+    Embedding *types;
+    Head *choices, *means; /* of entities, and of the means of frames */
+    int64_t num_parameters;
+    const float *const *parameters;
+    const int64_t *sizes; /* numbers of each parameter, for the backward pass */
+    float *x;             /* (R, d), what comes out of the blocks */
+    float *pooled;        /* (B, d) */
+    float *embedded;      /* n * (d + 2) numbers for each type with features: n rows and what their norm needs */
+    float *made;          /* see `blocks_made`; NULL without a backward pass */
+    float *gradients;     /* of all parameters, one after the other, for each part of the blocks; added to */
+    float *dx;            /* (R, d), the gradient of x, which is changed */
+    float clip;
+} Network;
+
+/* Return 0, 1 without memory, or OUT_OF_RANGE. */
+int network_forward(Network *);
+int network_backward(Network *);
+
 /* How the entities of packed frames lie, and how their relative positions are encoded, see `pairs.c`. */
 typedef struct {
     int64_t num_frames;
@@ -112,9 +136,11 @@ int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, 
 #define SEVERAL_INSTRUCTION_SETS
 #endif
 
+#define NAME_BEST(name) name
 #define NAME_ANY(name) name##_any
 #define NAME_V3(name) name##_v3
 #define NAME_V4(name) name##_v4
+DECLARE_BLOCKS(NAME_BEST) /* for the instructions that this processor has, see `native.c` */
 DECLARE_BLOCKS(NAME_ANY)
 #ifdef SEVERAL_INSTRUCTION_SETS
 DECLARE_BLOCKS(NAME_V3)

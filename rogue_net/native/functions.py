@@ -151,11 +151,11 @@ def embed_rows(types: Sequence[TypeRows], clip: float, out: Tensor) -> list[Tens
 def add_embedding_gradients(
     types: Sequence[TypeRows],
     kept: Sequence[Tensor | None],
-    gradients: Sequence[Sequence[Tensor | int | None]],
+    gradients: Sequence[Sequence[Tensor | None]],
     clip: float,
     dout: Tensor,
 ) -> None:
-    """Add to the gradients of the types' parameters, each a tensor or its address.
+    """Add to the gradients of the types' parameters.
 
     Args:
         types: the entities.

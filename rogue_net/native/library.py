@@ -107,6 +107,21 @@ class Head(ctypes.Structure):
     ]
 
 
+class Network(ctypes.Structure):
+    """`Network` of `blocks.h`."""
+
+    _fields_ = [
+        ("frames", Frames),
+        *[(name, ctypes.c_int64) for name in ("num_types", "num_choices", "num_means")],
+        *[(name, ctypes.c_void_p) for name in ("types", "choices", "means")],
+        ("num_parameters", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("parameters", "sizes")],
+        *[(name, ctypes.c_void_p) for name in ("x", "pooled", "embedded", "made")],
+        *[(name, ctypes.c_void_p) for name in ("gradients", "dx")],
+        ("clip", ctypes.c_float),
+    ]
+
+
 class PairCells(ctypes.Structure):
     """`PairCells` of `blocks.h`."""
 
@@ -128,7 +143,7 @@ def fits(width: int, heads: int) -> bool:
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-Argument: TypeAlias = "Tensor | Sequence[Tensor | int | None] | int | float | None"
+Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
 
 
 def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
@@ -160,6 +175,11 @@ def numbers_for_backward(frames: Frames) -> int:
     return int(function(ctypes.byref(frames)))
 
 
+def array_of(kind: Any, items: Sequence[Any]) -> Any:
+    """A new array of a ctypes type."""
+    return (kind * len(items))(*items)
+
+
 def _argument(argument: Argument) -> Any:
     if argument is None or isinstance(argument, Tensor):
         return ctypes.c_void_p(address(argument))
@@ -167,13 +187,13 @@ def _argument(argument: Argument) -> Any:
         return ctypes.c_int64(argument)
     if isinstance(argument, float):
         return ctypes.c_float(argument)
-    return (ctypes.c_void_p * len(argument))(*map(address, argument))
+    return array_of(ctypes.c_void_p, [*map(address, argument)])
 
 
-def address(x: "Tensor | npt.NDArray[Any] | int | None") -> int | None:
+def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
     """Where the numbers of a contiguous tensor or array are; None for none. Addresses stay."""
-    if x is None or isinstance(x, int):
-        return x
+    if x is None:
+        return None
     if isinstance(x, Tensor):
         assert x.is_contiguous()
         return x.data_ptr()

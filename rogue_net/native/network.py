@@ -4,7 +4,8 @@ Of small batches, what torch and Python do around each operation takes longer th
 What is computed here is what `embedding.py`, `transformer.py`, `pooling.py` and `heads.py` do.
 """
 
-from collections.abc import Iterable, Sequence
+import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,12 +13,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.native.functions import add_embedding_gradients, embed_rows
+from rogue_net.native import library
 from rogue_net.native.library import (
     CHOICE_HEAD,
+    GATES,
     LINEAR_HEAD,
+    Embedding,
     Head,
     address,
+    array_of,
     call,
     numbers_for_backward,
 )
@@ -27,13 +31,11 @@ from rogue_net.native.packed import (
     PackedFrames,
     Tables,
     TypeRows,
-    addresses,
     contiguous,
     cut,
     sizes,
 )
 
-PARAMETERS_OF_BLOCK = 12
 WIDEST = 64
 """Up to this d_model; the matrix products of wider blocks are torch's, which are as good."""
 
@@ -147,7 +149,7 @@ def run(
     if torch.is_grad_enabled():
         outputs = _Network.apply(network, *parameters)  # type: ignore[no-untyped-call]
     else:
-        outputs, _ = _forward(network, parameters, keep=False)
+        outputs = _Compiled(network, parameters).forward(keep=False)
     left = iter(outputs)
     x, of_means = next(left), [next(left) for _ in means]
     said = []
@@ -158,187 +160,151 @@ def run(
     return Out(x, of_means, said)
 
 
-class _Parameters(NamedTuple):
-    """Those of a network, or where their gradients are, by where they belong."""
+class _Compiled:
+    """`Network` of `blocks.h`, and what its pointers point to, which has to live as long.
 
-    keys: Any
-    values: Any
-    gate_weight: Any
-    gate_bias: Any
-    blocks: list[Any]
-    types: list[list[Any]]
-    choices: list[Linear]
-    means: list[Linear]
+    What it says is not kept here: in torch's graph, that leads back to this.
+    """
 
+    def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
+        self.network = network
+        self.flat = [contiguous(x) for x in flat]
+        self.types = array_of(Embedding, [_embedding(one) for one in network.types])
+        self.choices = (Head * len(network.choices))()
+        self.means = (Head * network.num_means)()
+        self.addresses = array_of(ctypes.c_void_p, [address(x) for x in self.flat])
+        self.call = Call(network.frames, network.width, network.heads, network.num_blocks)
+        self.call.frames.gate_kind = GATES.index(network.gate_kind)
+        self.struct = library.Network(
+            frames=self.call.frames,
+            num_types=len(self.types),
+            num_choices=len(self.choices),
+            num_means=len(self.means),
+            types=ctypes.addressof(self.types),
+            choices=ctypes.addressof(self.choices),
+            means=ctypes.addressof(self.means),
+            num_parameters=len(self.flat),
+            parameters=ctypes.addressof(self.addresses),
+            clip=network.clip,
+        )
+        self.call.frames = self.struct.frames  # the same memory
+        self.kept: list[Tensor] = []
 
-def _grouped(network: Network, flat: Iterable[Any]) -> _Parameters:
-    left = iter(flat)
+    def forward(self, keep: bool) -> list[Tensor]:
+        """All that is said: of the entities, of the means, and of each choice.
 
-    def some(count: int) -> list[Any]:
-        return [next(left) for _ in range(count)]
+        Args:
+            keep: what the backward pass needs.
+        """
+        network, struct = self.network, self.struct
+        rows, frames = network.frames.num_rows, len(network.frames.lengths)
+        x = _empty(rows, network.width)
+        struct.x = x.data_ptr()
+        self.call.set_parts(rows)
+        if network.num_means:
+            struct.pooled = self._keep(frames * network.width)
+        with_features = sum(len(one.x) for one in network.types if one.mean is not None)
+        struct.embedded = self._keep(with_features * (network.width + 2))
+        struct.made = self._keep(numbers_for_backward(struct.frames)) if keep else None
+        num_choices = len(network.choices)
+        of_heads = self.flat[len(self.flat) - 2 * (num_choices + network.num_means) :]
+        widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
+        outputs = [x]
+        for i, width in enumerate(widths[num_choices:]):
+            outputs.append(_empty(frames, width))
+            self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
+        for i, choice in enumerate(network.choices):
+            said = _said(choice, widths[i])
+            self.choices[i] = _choice_head(choice, rows, said)
+            outputs += said if choice.given is None else said[:3]
+        call("network_forward", struct)
+        return outputs
 
-    keys, values, gate_weight, gate_bias = some(4)
-    return _Parameters(
-        keys=keys,
-        values=values,
-        gate_weight=gate_weight,
-        gate_bias=gate_bias,
-        blocks=some(PARAMETERS_OF_BLOCK * network.num_blocks),
-        types=[some(len(one.parameters)) for one in network.types],
-        choices=[Linear(*some(2)) for _ in network.choices],
-        means=[Linear(*some(2)) for _ in range(network.num_means)],
-    )
+    def backward(self, x: Tensor, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of the parameters.
 
+        Args:
+            x: the first output.
+            gradients: of all outputs.
+        """
+        dx, *dsaid = map(contiguous, gradients)
+        dx = torch.zeros_like(x) if dx is None else dx.clone()
+        left = iter(dsaid)
+        for head in self.means:
+            head.dsaid = address(next(left))
+        for choice, head in zip(self.network.choices, self.choices, strict=True):
+            head.dsaid, head.dlogprobs, head.dentropies = (address(next(left)) for _ in range(3))
+            if choice.given is None:
+                next(left)
+        numbers = sizes(self.flat)
+        of_parameters = array_of(ctypes.c_int64, numbers)
+        parts = torch.zeros(self.call.set_parts(len(x), sum(numbers)), sum(numbers))
+        struct = self.struct
+        struct.dx, struct.gradients = dx.data_ptr(), parts.data_ptr()
+        struct.sizes = ctypes.addressof(of_parameters)
+        call("network_backward", struct)
+        total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
+        return cut(total, self.flat)
 
-class _Made(NamedTuple):
-    """What the backward pass needs: numbers of the blocks, of each type, and the means."""
-
-    blocks: Tensor | None
-    types: list[Tensor | None]
-    pooled: Tensor | None
-
-
-def _forward(
-    network: Network, flat: Sequence[Tensor | None], keep: bool
-) -> tuple[list[Tensor], _Made]:
-    p = _grouped(network, map(contiguous, flat))
-    x = p.blocks[0].new_empty(network.frames.num_rows, network.width)
-    of_types = embed_rows(network.types, network.clip, x)
-    of_call = _call(network, p)
-    of_call.set_parts(network.frames.num_rows)
-    of_blocks = x.new_empty(numbers_for_backward(of_call.frames)) if keep else None
-    call("blocks_forward", of_call.frames, p.blocks, x, of_blocks)
-    outputs, pooled = [x], None
-    if p.means:
-        pooled = x.new_empty(len(network.frames.lengths), network.width)
-        call("frame_means", of_call.frames, x, pooled)
-    for linear in p.means:
-        assert pooled is not None
-        said = x.new_empty(len(pooled), len(linear.bias))
-        call("head_forward", _mean_head(linear, said), network.width, pooled)
-        outputs.append(said)
-    for choice, linear in zip(network.choices, p.choices, strict=True):
-        num_actors = len(choice.rows)
-        said = x.new_empty(num_actors, len(linear.bias))
-        of_choice = [said, x.new_empty(num_actors), x.new_empty(num_actors)]
-        if choice.given is None:
-            of_choice.append(torch.empty_like(choice.rows))
-        head = _choice_head(choice, linear, network.frames.num_rows, of_choice)
-        call("head_forward", head, network.width, x)
-        outputs += of_choice
-    return outputs, _Made(of_blocks, of_types, pooled)
+    def _keep(self, count: int) -> int:
+        self.kept.append(_empty(count))
+        return self.kept[-1].data_ptr()
 
 
 class _Network(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, network: Network, *flat: Tensor | None) -> tuple[Tensor, ...]:
-        outputs, made = _forward(network, flat, keep=True)
+        ctx.compiled = _Compiled(network, flat)
+        outputs = ctx.compiled.forward(keep=True)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(out for out in outputs if out.dtype == torch.int64))
-        ctx.save_for_backward(*flat, *outputs, made.blocks, *made.types, made.pooled)
-        ctx.rest = network, len(flat), len(outputs)
+        ctx.save_for_backward(*outputs, *flat, *ctx.compiled.kept)
+        ctx.compiled.kept = []  # so that torch lets go of it after the backward pass
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        network, num_parameters, num_outputs = ctx.rest
-        saved = iter(ctx.saved_tensors)
-        flat = [next(saved) for _ in range(num_parameters)]
-        outputs = [next(saved) for _ in range(num_outputs)]
-        made = _Made(next(saved), [next(saved) for _ in network.types], next(saved))
-        p, x = _grouped(network, map(contiguous, flat)), outputs[0]
-        of_call, numbers = _call(network, p), sizes(flat)
-        parts = torch.zeros(of_call.set_parts(len(x), sum(numbers)), sum(numbers))
-        g = _grouped(network, addresses(parts, flat))
-        dx, *dsaid = map(contiguous, gradients)
-        dx = torch.zeros_like(x) if dx is None else dx.clone()
-        _heads_backward(network, p, g, outputs, dsaid, made.pooled, of_call, dx)
-        of_call.set_table_gradients(g.keys, g.values)
-        of_call.set(gate_weight_grad=g.gate_weight, gate_bias_grad=g.gate_bias)
-        call("blocks_backward", of_call.frames, p.blocks, g.blocks, made.blocks, dx)
-        add_embedding_gradients(network.types, made.types, g.types, network.clip, dx)
-        total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
-        return None, *cut(total, flat)
+        saved = ctx.saved_tensors  # torch looks whether any was changed, or let go of, since
+        return None, *ctx.compiled.backward(saved[0], gradients)
 
 
-def _heads_backward(
-    network: Network,
-    p: _Parameters,
-    g: _Parameters,
-    outputs: Sequence[Tensor],
-    dsaid: Sequence[Tensor | None],
-    pooled: Tensor | None,
-    of_call: Call,
-    dx: Tensor,
-) -> None:
-    """Add the gradients of what is said, all but `x`, to that of `x` and of the parameters."""
-    said, given = iter(outputs[1:]), iter(dsaid)
-    dpooled = None
-    for linear, gradient in zip(p.means, g.means, strict=True):
-        of_mean, dmean = next(said), next(given)
-        if dmean is not None:
-            assert pooled is not None
-            dpooled = torch.zeros_like(pooled) if dpooled is None else dpooled
-            head = _mean_head(linear, of_mean)
-            _set_gradients(head, gradient, dsaid=dmean)
-            call("head_backward", head, network.width, pooled, dpooled)
-    if dpooled is not None:
-        call("frame_means_backward", of_call.frames, dpooled, dx)
-    for choice, linear, gradient in zip(network.choices, p.choices, g.choices, strict=True):
-        count = 4 if choice.given is None else 3
-        of_choice = [next(said) for _ in range(count)]
-        dchoice = [next(given) for _ in range(count)]
-        if any(one is not None for one in dchoice):
-            head = _choice_head(choice, linear, network.frames.num_rows, of_choice)
-            dsaid_of, dlogprobs, dentropies = dchoice[:3]
-            _set_gradients(
-                head, gradient, dsaid=dsaid_of, dlogprobs=dlogprobs, dentropies=dentropies
-            )
-            call("head_backward", head, network.width, outputs[0], dx)
-
-
-def _call(network: Network, p: _Parameters) -> Call:
-    of_call = Call(network.frames, network.width, network.heads, network.num_blocks)
-    of_call.set_tables(p.keys, p.values)
-    of_call.set_gate(network.gate_kind, p.gate_weight, p.gate_bias)
-    return of_call
-
-
-def _mean_head(linear: Linear, said: Tensor) -> Head:
-    return Head(
-        kind=LINEAR_HEAD,
-        rows=len(said),
-        width=said.shape[1],
-        x_rows=len(said),
-        weight=address(linear.weight),
-        bias=address(linear.bias),
-        said=address(said),
+def _embedding(one: TypeRows) -> Embedding:
+    """Of a type, without its parameters."""
+    return Embedding(
+        rows=len(one.x),
+        features=0 if one.mean is None else one.x.shape[1],
+        x=address(one.x),
+        mean=address(one.mean),
+        std=address(one.std),
+        to=address(one.to),
     )
 
 
-def _choice_head(choice: Choice, linear: Linear, x_rows: int, said: Sequence[Tensor]) -> Head:
-    log_probs, logprobs, entropies, *chosen = said
-    mask = None if choice.mask is None else choice.mask.view(torch.uint8)
+def _said(choice: Choice, num_choices: int) -> list[Tensor]:
+    """Room for what is said: log-probabilities, those of what is chosen, entropies, choices."""
+    n = len(choice.rows)
+    chosen = torch.empty_like(choice.rows) if choice.given is None else choice.given
+    return [_empty(n, num_choices), _empty(n), _empty(n), chosen]
+
+
+def _choice_head(choice: Choice, x_rows: int, said: Sequence[Tensor]) -> Head:
+    log_probs, logprobs, entropies, chosen = said
     return Head(
         kind=CHOICE_HEAD,
         rows=len(log_probs),
         width=log_probs.shape[1],
         x_rows=x_rows,
         from_rows=address(choice.rows),
-        mask=address(mask),
-        weight=address(linear.weight),
-        bias=address(linear.bias),
+        mask=address(choice.mask),
         said=address(log_probs),
         given=address(choice.given),
         uniforms=address(choice.uniforms),
-        chosen=address(chosen[0]) if chosen else None,
+        chosen=address(chosen) if choice.given is None else None,
         logprobs=address(logprobs),
         entropies=address(entropies),
     )
 
 
-def _set_gradients(head: Head, own: Linear, **gradients: Tensor | None) -> None:
-    head.weight_grad, head.bias_grad = address(own.weight), address(own.bias)
-    for name, gradient in gradients.items():
-        setattr(head, name, address(gradient))
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rogue_net.native.library import GATES, VECTOR, Embedding, Frames, address
+from rogue_net.native.library import VECTOR, Embedding, Frames, address
 from rogue_net.native.threads import num_parts, num_threads
 from rogue_net.ragged import Lengths
 
@@ -130,7 +130,7 @@ class Call:
                 of_frames.corners = packed.rows.shape[1]
                 self.set(of_frames, rows=packed.rows, weights=packed.weights)
 
-    def set(self, struct: Any = None, **tensors: Tensor | int | None) -> None:
+    def set(self, struct: Any = None, **tensors: Tensor | None) -> None:
         """Set some of the pointers, of the frames if nothing else is named."""
         for name, x in tensors.items():
             self.alive.append(x)
@@ -141,18 +141,13 @@ class Call:
         for of_frames, table in zip(self._pair_rows(), tables, strict=True):
             self.set(of_frames, table=table)
 
-    def set_table_gradients(self, *gradients: Tensor | int | None) -> None:
+    def set_table_gradients(self, *gradients: Tensor | None) -> None:
         """Set what the tables' gradients are added to."""
         for of_frames, gradient in zip(self._pair_rows(), gradients, strict=True):
             self.set(of_frames, table_grad=gradient)
 
     def _pair_rows(self) -> tuple[Any, Any]:
         return self.frames.keys, self.frames.values
-
-    def set_gate(self, kind: str | None, weight: Tensor | None, bias: Tensor | None) -> None:
-        """Set the gate of the blocks."""
-        self.frames.gate_kind = GATES.index(kind)
-        self.set(gate_weight=weight, gate_bias=bias)
 
     def set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
         """Set how blocks are shared among threads, and return in how many parts."""
@@ -166,7 +161,7 @@ def embedding(
     one: TypeRows,
     width: int,
     made: Tensor | None,
-    gradients: Sequence[Tensor | int | None] | None = None,
+    gradients: Sequence[Tensor | None] | None = None,
 ) -> Embedding:
     """`Embedding` of `blocks.h`; what its pointers point to are the arguments.
 
@@ -216,15 +211,6 @@ def cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The numbers one after the other, in the shapes of some tensors."""
     parts = torch.split(numbers, sizes(like))
     return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
-
-
-def addresses(numbers: Tensor, like: Sequence[Tensor | None]) -> list[int | None]:
-    """Where the parts that `cut` makes begin, which takes no time."""
-    at, begins = numbers.data_ptr(), []
-    for x, size in zip(like, sizes(like), strict=True):
-        begins.append(None if x is None else at)
-        at += size * numbers.element_size()
-    return begins
 
 
 def sizes(tensors: Sequence[Tensor | None]) -> list[int]:

@@ -29,7 +29,7 @@ from entity_env import (
     WorkerError,
 )
 from entity_env.examples import ENV_REGISTRY
-from entity_env.parallel_env_list import split_evenly
+from entity_env.parallel_env_list import cores_of_workers, split_evenly
 from entity_env.seeding import derive_seed, key_of, mix, mix_ints
 from entity_env.worker_process import RestartQuota
 from tests.entity_env.test_batch import assert_same
@@ -268,6 +268,28 @@ def test_validation_counts_ids() -> None:
 
 def stepped(workers: VecEnv, obs: VecObs) -> VecObs:
     return workers.act(random_choices(workers, obs, np.random.default_rng(1)), SPACE)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a core cannot be chosen")
+def test_as_many_workers_as_cores_stay_on_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    quota = RestartQuota(per_minute=9)
+    with contextlib.closing(ParallelEnvList(Walk, 99, len(cores) + 1, restarts=quota)) as workers:
+
+        def used() -> list[set[int]]:
+            return [os.sched_getaffinity(worker.process.pid) for worker in workers._workers]
+
+        expected = [{core} for core in [*cores, cores[0]]]
+        assert used() == expected
+        os.kill(workers._workers[0].process.pid, signal.SIGKILL)
+        stepped(workers, workers.reset(SPACE))
+        assert used() == expected, "another worker takes the core of the one that was lost"
+    assert os.sched_getaffinity(0) == {*cores}, "this process goes where it likes"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})
+    assert cores_of_workers(7) == [None] * 7, "another run would take the same ones"
+    assert cores_of_workers(8) == [*range(8)]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cores_of_workers(8) == [None] * 8
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(

@@ -131,3 +131,17 @@ def test_a_copy_of_the_network_has_its_own_parameters() -> None:
             parameter.zero_()
         assert not other.values(batch)["value"].any()
         assert net.values(batch)["value"].any()
+
+
+@needs_compiled
+def test_what_the_backward_pass_needs_must_be_as_it_was_and_is_needed_once() -> None:
+    net, batch = large_case("plain", 16)
+    loss = net(batch).values["value"].sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()  # type: ignore[no-untyped-call]
+    loss = net(batch).values["value"].sum()
+    with torch.no_grad():
+        next(net.transformer.parameters()).add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
