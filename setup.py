@@ -7,6 +7,7 @@ from setuptools import Extension, setup
 
 FOLDER = Path("rogue_net/native")
 SOURCES = [
+    "draws.c",
     "native.c",
     "network.c",
     "pairs.c",

@@ -12,10 +12,11 @@ from entity_env.actions import Action
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged
-from entity_env.seeding import derive_seed, key_of, mix, uniforms
+from entity_env.seeding import derive_seed, key_of, mix, mix_ints, uniforms
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from rogue_net.heads import actor_ranks
+from rogue_net.native import library as native
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 
@@ -58,10 +59,13 @@ def draw_uniforms(
     """
     draws = {}
     for name, action in actions.items():
-        lengths = action.actors.lengths
-        bits = mix(seed, frame, key_of(name), np.repeat(env, lengths), actor_ranks(lengths))
-        device = action.actors.values.device
-        draws[name] = torch.from_numpy(uniforms(bits)).to(device, non_blocking=True)
+        keys, lengths = (seed, frame, key_of(name)), action.actors.lengths
+        if native.AVAILABLE:
+            drawn = native.draw_uniforms(mix_ints(*keys), env, lengths)
+        else:
+            bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
+            drawn = torch.from_numpy(uniforms(bits))
+        draws[name] = drawn.to(action.actors.values.device, non_blocking=True)
     return draws
 
 

@@ -113,6 +113,10 @@ typedef struct {
 /* Fills in the rows and weights of all pairs. Returns 0, or 1 with too many axes. */
 int pair_cells(const PairCells *);
 
+/* For each actor of each frame a number in [0, 1), a multiple of 2**-23, that follows from the state, the number of the
+   frame's environment, and the how-manieth of its frame the actor is. */
+void draw_uniforms(uint64_t state, int64_t num_frames, const int64_t *env, const int64_t *lengths, float *to);
+
 /* Calls a function with the task and each part, 0 to parts - 1, in as many threads. Returns 0, or 1 if a call did not
    return 0. */
 int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, int64_t part), const void *task);

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 _OUT_OF_RANGE = 2
@@ -173,6 +175,25 @@ def numbers_for_backward(frames: Frames) -> int:
     function = _LIBRARY.blocks_made
     function.restype = ctypes.c_int64
     return int(function(ctypes.byref(frames)))
+
+
+def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Tensor:
+    """(actors,) float32 in [0, 1).
+
+    Args:
+        state: 64 bits, different for each purpose.
+        env: (B,) the environment of each frame.
+        lengths: (B,) the actors of each frame.
+    """
+    assert _LIBRARY is not None
+    env, lengths = (np.ascontiguousarray(x, dtype=np.int64) for x in (env, lengths))
+    out = torch.empty(int(lengths.sum()), dtype=torch.float32)
+    _LIBRARY.draw_uniforms(
+        ctypes.c_uint64(state),
+        ctypes.c_int64(len(lengths)),
+        *(ctypes.c_void_p(address(x)) for x in (env, lengths, out)),
+    )
+    return out
 
 
 def array_of(kind: Any, items: Sequence[Any]) -> Any:
