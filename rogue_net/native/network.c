@@ -1,6 +1,5 @@
 /* A whole network over packed frames: its parts one after the other, so that Python asks once for all of them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "blocks.h"
 

@@ -33,6 +33,7 @@ from rogue_net.native.packed import (
     TypeRows,
     contiguous,
     cut,
+    rows_of_type,
     sizes,
 )
 
@@ -169,14 +170,14 @@ class _Compiled:
     def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
         self.network = network
         self.flat = [contiguous(x) for x in flat]
-        self.types = array_of(Embedding, [_embedding(one) for one in network.types])
+        self.types = array_of(Embedding, [rows_of_type(one) for one in network.types])
         self.choices = (Head * len(network.choices))()
         self.means = (Head * network.num_means)()
         self.addresses = array_of(ctypes.c_void_p, [address(x) for x in self.flat])
-        self.call = Call(network.frames, network.width, network.heads, network.num_blocks)
-        self.call.frames.gate_kind = GATES.index(network.gate_kind)
+        self.of_frames = Call(network.frames, network.width, network.heads, network.num_blocks)
+        self.of_frames.frames.gate_kind = GATES.index(network.gate_kind)
         self.struct = library.Network(
-            frames=self.call.frames,
+            frames=self.of_frames.frames,
             num_types=len(self.types),
             num_choices=len(self.choices),
             num_means=len(self.means),
@@ -187,7 +188,7 @@ class _Compiled:
             parameters=ctypes.addressof(self.addresses),
             clip=network.clip,
         )
-        self.call.frames = self.struct.frames  # the same memory
+        self.of_frames.frames = self.struct.frames  # the same memory
         self.kept: list[Tensor] = []
 
     def forward(self, keep: bool) -> list[Tensor]:
@@ -200,7 +201,7 @@ class _Compiled:
         rows, frames = network.frames.num_rows, len(network.frames.lengths)
         x = _empty(rows, network.width)
         struct.x = x.data_ptr()
-        self.call.set_parts(rows)
+        self.of_frames.set_parts(rows)
         if network.num_means:
             struct.pooled = self._keep(frames * network.width)
         with_features = sum(len(one.x) for one in network.types if one.mean is not None)
@@ -238,7 +239,7 @@ class _Compiled:
                 next(left)
         numbers = sizes(self.flat)
         of_parameters = array_of(ctypes.c_int64, numbers)
-        parts = torch.zeros(self.call.set_parts(len(x), sum(numbers)), sum(numbers))
+        parts = torch.zeros(self.of_frames.set_parts(len(x), sum(numbers)), sum(numbers))
         struct = self.struct
         struct.dx, struct.gradients = dx.data_ptr(), parts.data_ptr()
         struct.sizes = ctypes.addressof(of_parameters)
@@ -267,18 +268,6 @@ class _Network(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # torch looks whether any was changed, or let go of, since
         return None, *ctx.compiled.backward(saved[0], gradients)
-
-
-def _embedding(one: TypeRows) -> Embedding:
-    """Of a type, without its parameters."""
-    return Embedding(
-        rows=len(one.x),
-        features=0 if one.mean is None else one.x.shape[1],
-        x=address(one.x),
-        mean=address(one.mean),
-        std=address(one.std),
-        to=address(one.to),
-    )
 
 
 def _said(choice: Choice, num_choices: int) -> list[Tensor]:

@@ -157,6 +157,18 @@ class Call:
         return int(self.frames.parts)
 
 
+def rows_of_type(one: TypeRows) -> Embedding:
+    """`Embedding` of `blocks.h` of the entities of a type, without its parameters."""
+    return Embedding(
+        rows=len(one.x),
+        features=0 if one.mean is None else one.x.shape[1],
+        x=address(one.x),
+        mean=address(one.mean),
+        std=address(one.std),
+        to=address(one.to),
+    )
+
+
 def embedding(
     one: TypeRows,
     width: int,
@@ -171,17 +183,10 @@ def embedding(
         made: room for what the backward pass needs; None of a type without features.
         gradients: of its parameters, to be added to.
     """
-    num_rows = len(one.x)
-    of_call = Embedding(
-        rows=num_rows,
-        features=0 if made is None else one.x.shape[1],
-        x=address(one.x),
-        mean=address(one.mean),
-        std=address(one.std),
-        to=address(one.to),
-        hidden=address(made),
-        stats=None if made is None else made.data_ptr() + 4 * num_rows * width,
-    )
+    of_call = rows_of_type(one)
+    of_call.hidden = address(made)
+    if made is not None:
+        of_call.stats = made.data_ptr() + made.element_size() * len(one.x) * width
     names = ("bias",) if made is None else ("weight", "bias", "norm_weight", "norm_bias")
     for name, parameter in zip(names, one.parameters, strict=True):
         setattr(of_call, name, address(parameter))
