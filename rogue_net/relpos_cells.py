@@ -46,7 +46,7 @@ def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolat
         axes = zip(position.unbind(-1), sizes, strict=True)
         return combined([between(x, size) for x, size in axes], sizes)
     strides = torch.tensor(_strides(sizes), dtype=relative.dtype, device=relative.device)
-    return Cells([(position * strides).sum(dim=-1).round().long()], None)
+    return Cells([whole((position * strides).sum(dim=-1).round())], None)
 
 
 def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bool) -> Cells:
@@ -61,7 +61,7 @@ def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bo
     # Above zero before the remainder is taken, else a tiny negative angle rounds to a full turn.
     angle = angle_of(relative[..., 0], relative[..., 1]) - heading + 2 * math.pi
     position = angle / (2 * math.pi) * sectors % sectors
-    low = position.detach().long().clamp(max=sectors - 1)
+    low = whole(position).clamp(max=sectors - 1)
     if not interpolate:
         return Cells([low], None)
     beyond = position - low
@@ -84,14 +84,19 @@ def distance_cells(relative: Tensor, rings: int, scale: float, interpolate: bool
     """
     distance = torch.linalg.vector_norm(relative, dim=-1) * (1.0 / scale)
     position = distance.clamp(max=rings - 1)  # before it becomes an integer, which cannot be large
-    return between(position, rings) if interpolate else Cells([position.detach().long()], None)
+    return between(position, rings) if interpolate else Cells([whole(position)], None)
 
 
 def between(position: Tensor, size: int) -> Cells:
     """The cells below and above, for positions from 0 to size - 1."""
-    low = position.detach().long()
+    low = whole(position)
     beyond = position - low
     return Cells([low, (low + 1).clamp(max=size - 1)], [1 - beyond, beyond])
+
+
+def whole(position: Tensor) -> Tensor:
+    """Return the integer part of positions as int64; 0 of NaN, which no integer can hold."""
+    return position.detach().nan_to_num(nan=0.0).long()
 
 
 def combined(axes: Sequence[Cells], sizes: Sequence[int]) -> Cells:

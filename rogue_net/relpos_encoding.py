@@ -292,8 +292,7 @@ def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: 
     num_offsets = 0 if offsets is None else offsets.shape[1]
     rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
     for k, corner in enumerate(cells.corners):
-        # The cell of a position that is no number may be anywhere.
-        rows[:, k] = corner.masked_fill(~both, num_cells).clamp(0, num_cells)
+        rows[:, k] = corner.masked_fill(~both, num_cells)
     if cells.weights is None and offsets is None:
         return PackedRows(rows, None)
     weights = torch.ones(rows.shape)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "regions.h"
+
 #define INLINE static inline __attribute__((always_inline))
 #define MAX_HEAD 64
 #define TILE_ROWS 64 /* so many rows go through all layers together */
@@ -361,32 +363,32 @@ static int64_t spare_of_frame(const Frames *f) {
     return (f->width / f->heads + f->heads * n) * padded(n);
 }
 
-/* Attention alone, of all frames: see `attend`. Returns 0, or 1 without memory. */
+/* Attention alone, of all frames: see `attend`. Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(attention_forward)(const Frames *f, const float *qkv, const float *gate, float *attention, float *y) {
     int64_t d = f->width, e = d / f->heads;
-    float *spare = malloc(sizeof(float) * (size_t)(spare_of_frame(f) + 1));
-    if (!spare) return 1;
+    int64_t size = spare_of_frame(f);
+    float *spare, *room = open_regions(1, &size, &spare);
+    if (!room) return NO_MEMORY;
     for (int64_t i = 0; i < f->num_frames; i++) {
         int64_t row = f->row_start[i];
         attend(f, i, qkv + row * 3 * d, gate ? gate + row * e : NULL, attention + f->score_start[i], y + row * d, spare);
     }
-    free(spare);
-    return 0;
+    return close_regions(room, 1, &size, 0);
 }
 
 /* See `attend_backward`; dgate must be zero where there is a gate. */
 int NAME(attention_backward)(const Frames *f, const float *qkv, const float *gate, const float *attention,
                              const float *dy, float *dqkv, float *dgate) {
     int64_t d = f->width, e = d / f->heads;
-    float *spare = malloc(sizeof(float) * (size_t)(spare_of_frame(f) + 1));
-    if (!spare) return 1;
+    int64_t size = spare_of_frame(f);
+    float *spare, *room = open_regions(1, &size, &spare);
+    if (!room) return NO_MEMORY;
     for (int64_t i = 0; i < f->num_frames; i++) {
         int64_t row = f->row_start[i];
         attend_backward(f, i, qkv + row * 3 * d, gate ? gate + row * e : NULL, attention + f->score_start[i],
                         dy + row * d, dqkv + row * 3 * d, gate ? dgate + row * e : NULL, spare);
     }
-    free(spare);
-    return 0;
+    return close_regions(room, 1, &size, 0);
 }
 
 /* The mean over the rows of each frame of x (R, d); zero for an empty frame. */
@@ -457,8 +459,9 @@ static int64_t drawn(int64_t n, const float *log_probs, float uniform) {
     return 0;
 }
 
-/* Returns 0, or OUT_OF_RANGE if there is no such row, or no such choice. */
+/* Returns 0, or OUT_OF_RANGE if there is no such row, no such choice, or nothing to choose from. */
 int NAME(head_forward)(const Head *h, int64_t d, const float *x) {
+    if (h->kind == CHOICE_HEAD && h->width < 1 && h->rows > 0) return OUT_OF_RANGE;
     for (int64_t i = 0; i < h->rows; i++) {
         int64_t from = h->from ? h->from[i] : i;
         if (from < 0 || from >= h->x_rows) return OUT_OF_RANGE;
@@ -483,10 +486,10 @@ int NAME(head_forward)(const Head *h, int64_t d, const float *x) {
     return 0;
 }
 
-/* Adds to dx, the gradient of x, and to those of the parameters. Returns 0, or 1 without memory. */
+/* Adds to dx, the gradient of x, and to those of the parameters. Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(head_backward)(const Head *h, int64_t d, const float *x, float *dx) {
-    float *g = malloc(sizeof(float) * (size_t)(h->width + 1));
-    if (!g) return 1;
+    float *g, *room = open_regions(1, &h->width, &g);
+    if (!room) return NO_MEMORY;
     for (int64_t i = 0; i < h->rows; i++) {
         int64_t at = (h->from ? h->from[i] : i) * d;
         const float *said = h->said + i * h->width;
@@ -511,8 +514,7 @@ int NAME(head_backward)(const Head *h, int64_t d, const float *x, float *dx) {
             h->bias_grad[c] += g[c];
         }
     }
-    free(g);
-    return 0;
+    return close_regions(room, 1, &h->width, 0);
 }
 
 /* ---- Embedding. ---- */
@@ -534,9 +536,11 @@ int NAME(embed_forward)(const Embedding *t, int64_t d, float clip, float *out) {
         for (int64_t i = 0; i < t->rows; i++) memcpy(out + t->to[i] * d, t->bias, sizeof(float) * (size_t)d);
         return 0;
     }
-    float *room = malloc(sizeof(float) * (size_t)(t->features * (d + TILE_ROWS) + TILE_ROWS * d));
-    if (!room) return 1;
-    float *weight = room, *x = room + t->features * d, *y = x + t->features * TILE_ROWS;
+    enum { WEIGHT, X, Y, REGIONS };
+    const int64_t region_sizes[REGIONS] = {t->features * d, t->features * TILE_ROWS, TILE_ROWS * d};
+    float *at[REGIONS], *room = open_regions(REGIONS, region_sizes, at);
+    if (!room) return NO_MEMORY;
+    float *weight = at[WEIGHT], *x = at[X], *y = at[Y];
     transpose(d, t->features, t->weight, t->features, weight, d);
     for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
         int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
@@ -547,15 +551,16 @@ int NAME(embed_forward)(const Embedding *t, int64_t d, float clip, float *out) {
         layer_norm(rows, d, hidden, t->norm_weight, t->norm_bias, y, t->stats + 2 * first);
         for (int64_t i = 0; i < rows; i++) memcpy(out + t->to[first + i] * d, y + i * d, sizeof(float) * (size_t)d);
     }
-    free(room);
-    return 0;
+    return close_regions(room, REGIONS, region_sizes, 0);
 }
 
 /* The gradients of a type's parameters, from that of all rows dout (R, d): they are added to. */
 int NAME(embed_backward)(const Embedding *t, int64_t d, float clip, const float *dout) {
-    float *room = malloc(sizeof(float) * (size_t)(t->features * (d + TILE_ROWS) + 2 * TILE_ROWS * d));
-    if (!room) return 1;
-    float *dweight = room, *x = room + t->features * d, *dy = x + t->features * TILE_ROWS, *dx = dy + TILE_ROWS * d;
+    enum { DWEIGHT, X, DY, DX, REGIONS };
+    const int64_t region_sizes[REGIONS] = {t->features * d, t->features * TILE_ROWS, TILE_ROWS * d, TILE_ROWS * d};
+    float *at[REGIONS], *room = open_regions(REGIONS, region_sizes, at);
+    if (!room) return NO_MEMORY;
+    float *dweight = at[DWEIGHT], *x = at[X], *dy = at[DY], *dx = at[DX];
     memset(dweight, 0, sizeof(float) * (size_t)(t->features * d));
     for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
         int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
@@ -576,8 +581,7 @@ int NAME(embed_backward)(const Embedding *t, int64_t d, float clip, const float 
     }
     for (int64_t i = 0; i < d; i++)
         for (int64_t k = 0; k < t->features; k++) t->weight_grad[i * t->features + k] += dweight[k * d + i];
-    free(room);
-    return 0;
+    return close_regions(room, REGIONS, region_sizes, 0);
 }
 
 /* ---- Blocks. ---- */
@@ -597,24 +601,40 @@ typedef struct {
     float *x, *stats_1, *qkv, *gate_in, *attention, *y, *middle, *stats_2, *hidden;
 } Made;
 
-static int64_t floats_of_row(const Frames *f) { return 10 * f->width + f->width / f->heads + 4; }
+enum { MADE_REGIONS = sizeof(Made) / sizeof(float *) };
 
-/* Numbers that a layer makes of some rows and scores: how much room `made_at` cuts into parts. */
-static int64_t floats_made(const Frames *f, int64_t rows, int64_t scores) { return rows * floats_of_row(f) + scores; }
-
-static Made made_at(const Frames *f, float *at, int64_t rows) {
+/* Floats of each array of `Made`, in its order, of some rows and scores. */
+static void sizes_made(const Frames *f, int64_t rows, int64_t scores, int64_t *sizes) {
     int64_t d = f->width, e = d / f->heads;
-    Made m;
-    m.x = at, at += rows * d;
-    m.qkv = at, at += rows * 3 * d;
-    m.y = at, at += rows * d;
-    m.middle = at, at += rows * d;
-    m.hidden = at, at += rows * 4 * d;
-    m.gate_in = at, at += rows * e;
-    m.stats_1 = at, at += rows * 2;
-    m.stats_2 = at, at += rows * 2;
-    m.attention = at;
-    return m;
+    const int64_t of_rows[MADE_REGIONS] = {
+        rows * d, rows * 2, rows * 3 * d, rows * e, scores, rows * d, rows * d, rows * 2, rows * 4 * d};
+    memcpy(sizes, of_rows, sizeof of_rows);
+}
+
+static int64_t floats_made(const Frames *f, int64_t rows, int64_t scores) {
+    int64_t sizes[MADE_REGIONS];
+    sizes_made(f, rows, scores, sizes);
+    return floats_of_regions(MADE_REGIONS, sizes);
+}
+
+/* The arrays of a layer in memory for all rows and scores. */
+static Made made_of_layer(const Frames *f, float *memory, int64_t layer) {
+    int64_t sizes[MADE_REGIONS], rows = f->row_start[f->num_frames], scores = f->score_start[f->num_frames];
+    Made made;
+    sizes_made(f, rows, scores, sizes);
+    cut_regions(memory + layer * floats_made(f, rows, scores), MADE_REGIONS, sizes, (float **)&made);
+    return made;
+}
+
+/* Set the guards of all layers, or check them: 1 if they hold. */
+static int guards_of_layers(const Frames *f, float *memory, int is_set) {
+    int64_t sizes[MADE_REGIONS], rows = f->row_start[f->num_frames], scores = f->score_start[f->num_frames];
+    sizes_made(f, rows, scores, sizes);
+    for (int64_t l = 0; l < f->layers; l++, memory += floats_made(f, rows, scores)) {
+        if (is_set) set_guards(memory, MADE_REGIONS, sizes);
+        else if (!guards_hold(memory, MADE_REGIONS, sizes)) return 0;
+    }
+    return 1;
 }
 
 static Made made_from(const Frames *f, Made m, int64_t row, int64_t score) {
@@ -654,10 +674,11 @@ static int64_t most_rows_of_tile(const Frames *f) {
     return n > TILE_ROWS ? n : TILE_ROWS;
 }
 
-static int64_t most_scores_of_tile(const Frames *f) {
+/* The most scores of a tile, where frames `begin` to `end` are cut into tiles. Tiles begin anew in each part. */
+static int64_t most_scores_of_tile(const Frames *f, int64_t begin, int64_t end) {
     int64_t most = 0;
-    for (int64_t first = 0, last; first < f->num_frames; first = last) {
-        last = end_of_tile(f, first, f->num_frames);
+    for (int64_t first = begin, last; first < end; first = last) {
+        last = end_of_tile(f, first, end);
         int64_t scores = f->score_start[last] - f->score_start[first];
         most = scores > most ? scores : most;
     }
@@ -739,40 +760,44 @@ typedef struct {
 static int part_forward(const void *task, int64_t part) {
     const Forward *o = task;
     const Frames *f = o->f;
-    int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
-    int64_t rows = most_rows_of_tile(f), of_tile = o->made ? 0 : floats_made(f, rows, most_scores_of_tile(f));
-    float *room = malloc(sizeof(float) * (size_t)(of_tile + 5 * d * rows + spare_of_frame(f) + 1));
-    if (!room) return 1;
-    float *normed = room + of_tile, *wide = normed + rows * d, *spare = wide + rows * 4 * d;
-    int64_t end = start_of_part(f, part + 1);
-    for (int64_t first = start_of_part(f, part), last; first < end; first = last) {
+    int64_t d = f->width, rows = most_rows_of_tile(f);
+    int64_t begin = start_of_part(f, part), end = start_of_part(f, part + 1);
+    /* Without a backward pass, layers and tiles make what they make in the same place, one after the other. */
+    enum { NORMED = MADE_REGIONS, WIDE, SPARE, REGIONS };
+    int64_t sizes[REGIONS] = {[NORMED] = rows * d, [WIDE] = rows * 4 * d, [SPARE] = spare_of_frame(f)};
+    if (!o->made) sizes_made(f, rows, most_scores_of_tile(f, begin, end), sizes);
+    float *at[REGIONS], *room = open_regions(REGIONS, sizes, at);
+    if (!room) return NO_MEMORY;
+    for (int64_t first = begin, last; first < end; first = last) {
         last = end_of_tile(f, first, end);
-        int64_t row = f->row_start[first], score = f->score_start[first];
+        int64_t row = f->row_start[first];
         float *x = o->x + row * d;
         size_t bytes = sizeof(float) * (size_t)((f->row_start[last] - row) * d);
         for (int64_t l = 0; l < f->layers; l++) {
-            float *made = o->made + l * floats_made(f, all_rows, all_scores);
-            Made m = o->made ? made_from(f, made_at(f, made, all_rows), row, score) : made_at(f, room, rows);
+            Made m;
+            if (o->made) m = made_from(f, made_of_layer(f, o->made, l), row, f->score_start[first]);
+            else memcpy(&m, at, sizeof m);
             memcpy(m.x, x, bytes);
-            block(f, first, last, o->layers + l, o->transposed + l, m, x, normed, wide, spare);
+            block(f, first, last, o->layers + l, o->transposed + l, m, x, at[NORMED], at[WIDE], at[SPARE]);
         }
     }
-    free(room);
-    return 0;
+    return close_regions(room, REGIONS, sizes, 0);
 }
 
 /* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
-   backward pass. Returns 0, or 1 without memory. */
+   backward pass. Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
     const Layer *layers = (const Layer *)parameters;
     Transposed transposed[f->layers + 1];
-    float *weights = malloc(sizeof(float) * (size_t)(floats_transposed(f) + 1));
-    if (!weights) return 1;
+    int64_t size = floats_transposed(f);
+    float *weights, *room = open_regions(1, &size, &weights);
+    if (!room) return NO_MEMORY;
     transposed_weights(f, layers, weights, transposed);
+    if (made) guards_of_layers(f, made, 1);
     Forward task = {f, layers, transposed, x, made};
     int failed = for_parts(f->parts, f->threads, part_forward, &task);
-    free(weights);
-    return failed;
+    if (!failed && made && !guards_of_layers(f, made, 0)) failed = OVERRUN;
+    return close_regions(room, 1, &size, failed);
 }
 
 /* The gradient of one layer over the rows of some frames: dx, of what comes out, becomes that of what went in.
@@ -843,32 +868,31 @@ static int part_backward(const void *task, int64_t part) {
     own.gate_weight_grad = of_part(own.gate_weight_grad, f, part);
     own.gate_bias_grad = of_part(own.gate_bias_grad, f, part);
     enum { OF_LAYER = sizeof(Layer) / sizeof(float *) };
+    enum { A, B, C, SPARE, REGIONS };
     const Layer *layers = (const Layer *)o->parameters;
-    int64_t d = f->width, all_rows = f->row_start[f->num_frames], all_scores = f->score_start[f->num_frames];
-    int64_t rows = most_rows_of_tile(f);
-    float *room = malloc(sizeof(float) * (size_t)(12 * d * rows + spare_of_frame(f) + 1));
-    if (!room) return 1;
-    float *a = room, *b = a + rows * 4 * d, *c = b + rows * 4 * d, *spare = c + rows * 4 * d;
+    int64_t d = f->width, rows = most_rows_of_tile(f);
+    const int64_t sizes[REGIONS] = {rows * 4 * d, rows * 4 * d, rows * 4 * d, spare_of_frame(f)};
+    float *at[REGIONS], *room = open_regions(REGIONS, sizes, at);
+    if (!room) return NO_MEMORY;
     int64_t end = start_of_part(f, part + 1);
     for (int64_t first = start_of_part(f, part), last; first < end; first = last) {
         last = end_of_tile(f, first, end);
         for (int64_t l = f->layers - 1; l >= 0; l--) {
             float *gradient[OF_LAYER];
             for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(o->gradients[l * OF_LAYER + i], f, part);
-            Made m = made_at(f, o->made + l * floats_made(f, all_rows, all_scores), all_rows);
-            m = made_from(f, m, f->row_start[first], f->score_start[first]);
+            Made m = made_from(f, made_of_layer(f, o->made, l), f->row_start[first], f->score_start[first]);
             block_backward(f, first, last, layers + l, (LayerGradient *)gradient, m, o->dx + f->row_start[first] * d,
-                           a, b, c, spare);
+                           at[A], at[B], at[C], at[SPARE]);
         }
     }
-    free(room);
-    return 0;
+    return close_regions(room, REGIONS, sizes, 0);
 }
 
 /* dx (R, d), the gradient of what `blocks_forward` gives, becomes that of what it was given; those of the
-   parameters are added to. Returns 0, or 1 without memory. */
+   parameters are added to. Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
                           float *dx) {
     Backward task = {f, parameters, gradients, made, dx};
-    return for_parts(f->parts, f->threads, part_backward, &task);
+    int failed = for_parts(f->parts, f->threads, part_backward, &task);
+    return failed || guards_of_layers(f, made, 0) ? failed : OVERRUN;
 }

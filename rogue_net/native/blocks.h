@@ -7,6 +7,9 @@
 #define BLOCKS_H
 #include <stdint.h>
 
+/* What functions return, if not 0: no memory, an index out of range, an array written past its end. */
+enum { NO_MEMORY = 1, OUT_OF_RANGE = 2, OVERRUN = 3 };
+
 enum { NO_GATE, LINEAR_GATE, RELU_GATE, GELU_GATE, SIGMOID_GATE };
 
 /* Which rows of a table make the vector of each pair: their sum, weighted. */
@@ -50,8 +53,6 @@ typedef struct {
 } Embedding;
 
 enum { LINEAR_HEAD, CHOICE_HEAD };
-enum { OUT_OF_RANGE = 2 }; /* what a function returns; 1 is no memory */
-
 /* What is said about n rows of (x_rows, d) x: a linear function of each, or the log-probabilities of choices. */
 typedef struct {
     int64_t kind, rows, width, x_rows; /* n, and how many numbers are said about each */
@@ -89,7 +90,7 @@ typedef struct {
     float clip;
 } Network;
 
-/* Return 0, 1 without memory, or OUT_OF_RANGE. */
+/* Return 0, NO_MEMORY, OUT_OF_RANGE or OVERRUN. */
 int network_forward(Network *);
 int network_backward(Network *);
 
@@ -110,15 +111,15 @@ typedef struct {
     float inverse_scale;
 } PairCells;
 
-/* Fills in the rows and weights of all pairs. Returns 0, or 1 with too many axes. */
+/* Fills in the rows and weights of all pairs. Returns 0, or OUT_OF_RANGE with too many axes. */
 int pair_cells(const PairCells *);
 
 /* For each actor of each frame a number in [0, 1), a multiple of 2**-23, that follows from the state, the number of the
    frame's environment, and the how-manieth of its frame the actor is. */
 void draw_uniforms(uint64_t state, int64_t num_frames, const int64_t *env, const int64_t *lengths, float *to);
 
-/* Calls a function with the task and each part, 0 to parts - 1, in as many threads. Returns 0, or 1 if a call did not
-   return 0. */
+/* Call a function with the task and each part, 0 to parts - 1, in as many threads. Return the largest that a call
+   returned. */
 int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, int64_t part), const void *task);
 
 /* What `blocks.c` does, under a name for each set of instructions. */

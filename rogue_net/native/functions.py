@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rogue_net.native import packed
 from rogue_net.native.library import PairCells, address, call
 from rogue_net.native.packed import (
     Call,
@@ -142,7 +143,7 @@ def embed_rows(types: Sequence[TypeRows], clip: float, out: Tensor) -> list[Tens
     """Embed all entities into (R, d_model), and return what the backward pass needs, by type."""
     width, kept = out.shape[1], []
     for one in types:
-        made = out.new_empty(len(one.x) * (width + 2)) if one.mean is not None else None
+        made = packed.empty(len(one.x) * (width + 2)) if one.mean is not None else None
         call("embed_forward", embedding(one, width, made), width, clip, out)
         kept.append(made)
     return kept
@@ -179,7 +180,7 @@ class _Embed(torch.autograd.Function):
         clip: float,
         *parameters: Tensor,
     ) -> Tensor:
-        out = parameters[0].new_empty(num_rows, width)
+        out = packed.empty(num_rows, width)
         kept = embed_rows(types, clip, out)
         ctx.save_for_backward(*kept, *parameters)
         ctx.rest = types, clip
@@ -212,7 +213,7 @@ class _Attention(torch.autograd.Function):
         width = qkv.shape[1] // 3
         of_call = Call(frames, width, heads)
         of_call.set_tables(keys, values)
-        weights, y = qkv.new_empty(of_call.num_scores), qkv.new_empty(len(qkv), width)
+        weights, y = packed.empty(of_call.num_scores), packed.empty(len(qkv), width)
         call("attention_forward", of_call.frames, qkv, gate, weights, y)
         y[frames.num_rows :] = 0.0
         ctx.save_for_backward(qkv, gate, keys, values, weights)
@@ -228,7 +229,7 @@ class _Attention(torch.autograd.Function):
         dkeys, dvalues, dgate = zeros_like((keys, values, gate))
         of_call.set_tables(keys, values)
         of_call.set_table_gradients(dkeys, dvalues)
-        dqkv = torch.empty_like(qkv)
+        dqkv = packed.empty(*qkv.shape)
         call("attention_backward", of_call.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
         dqkv[frames.num_rows :] = 0.0
         return dqkv, dgate, dkeys, dvalues, None, None
@@ -238,7 +239,7 @@ class _FrameMeans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, frames: PackedFrames) -> Tensor:
         ctx.rest = frames, len(x)
-        means = x.new_empty(len(frames.lengths), x.shape[1])
+        means = packed.empty(len(frames.lengths), x.shape[1])
         of_call = Call(frames, x.shape[1])
         call("frame_means", of_call.frames, x.contiguous(), means)
         return means

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-_OUT_OF_RANGE = 2
+_OUT_OF_RANGE, _OVERRUN = 2, 3
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
 """What the numbers of gates in `blocks.h` mean."""
 MAX_HEAD = 64
@@ -160,11 +160,17 @@ def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
     Raises:
         MemoryError: there is not enough memory.
         IndexError: a row or a choice is out of range.
+        SystemError: it wrote past the end of an array; the results are wrong.
     """
     assert _LIBRARY is not None
     failed = getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments))  # kept there
     if failed == _OUT_OF_RANGE:
         raise IndexError(f"{name}: an actor or a choice is out of range")
+    if failed == _OVERRUN:
+        raise SystemError(
+            f"{name}: the compiled code wrote past the end of an array and its results were "
+            f"discarded; set {SWITCH}=0 to compute with torch alone, and report this"
+        )
     if failed:
         raise MemoryError(f"{name}: not enough memory")
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "blocks.h"
+#include "regions.h"
 
 enum { OF_BLOCK = 12, OF_TYPE = 4, OF_HEAD = 2, BEFORE_BLOCKS = 4 };
 
@@ -52,12 +53,14 @@ static int heads_backward(Network *n) {
     int failed = 0, of_means = 0;
     for (int64_t i = 0; i < n->num_means; i++) of_means |= has_gradient(n->means + i);
     if (of_means) {
-        float *dpooled = calloc((size_t)(f->num_frames * d + 1), sizeof(float));
-        if (!dpooled) return 1;
+        int64_t size = f->num_frames * d;
+        float *dpooled, *room = open_regions(1, &size, &dpooled);
+        if (!room) return NO_MEMORY;
+        memset(dpooled, 0, sizeof(float) * (size_t)size);
         for (int64_t i = 0; i < n->num_means && !failed; i++)
             if (has_gradient(n->means + i)) failed = head_backward(n->means + i, d, n->pooled, dpooled);
         if (!failed) failed = frame_means_backward(f, dpooled, n->dx);
-        free(dpooled);
+        failed = close_regions(room, 1, &size, failed);
     }
     for (int64_t i = 0; i < n->num_choices && !failed; i++)
         if (has_gradient(n->choices + i)) failed = head_backward(n->choices + i, d, n->x, n->dx);
@@ -67,7 +70,7 @@ static int heads_backward(Network *n) {
 int network_backward(Network *n) {
     Frames *f = &n->frames;
     float **gradients = malloc(sizeof(float *) * (size_t)n->num_parameters);
-    if (!gradients) return 1;
+    if (!gradients) return NO_MEMORY;
     float *to = n->gradients;
     for (int64_t i = 0; i < n->num_parameters; to += n->sizes[i++]) gradients[i] = n->parameters[i] ? to : NULL;
     set_parameters(n, n->parameters, gradients);

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.native import library
+from rogue_net.native import library, packed
 from rogue_net.native.library import (
     CHOICE_HEAD,
     GATES,
@@ -199,7 +199,7 @@ class _Compiled:
         """
         network, struct = self.network, self.struct
         rows, frames = network.frames.num_rows, len(network.frames.lengths)
-        x = _empty(rows, network.width)
+        x = packed.empty(rows, network.width)
         struct.x = x.data_ptr()
         self.of_frames.set_parts(rows)
         if network.num_means:
@@ -212,7 +212,7 @@ class _Compiled:
         widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
         outputs = [x]
         for i, width in enumerate(widths[num_choices:]):
-            outputs.append(_empty(frames, width))
+            outputs.append(packed.empty(frames, width))
             self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
         for i, choice in enumerate(network.choices):
             said = _said(choice, widths[i])
@@ -248,7 +248,7 @@ class _Compiled:
         return cut(total, self.flat)
 
     def _keep(self, count: int) -> int:
-        self.kept.append(_empty(count))
+        self.kept.append(packed.empty(count))
         return self.kept[-1].data_ptr()
 
 
@@ -274,7 +274,7 @@ def _said(choice: Choice, num_choices: int) -> list[Tensor]:
     """Room for what is said: log-probabilities, those of what is chosen, entropies, choices."""
     n = len(choice.rows)
     chosen = torch.empty_like(choice.rows) if choice.given is None else choice.given
-    return [_empty(n, num_choices), _empty(n), _empty(n), chosen]
+    return [packed.empty(n, num_choices), packed.empty(n), packed.empty(n), chosen]
 
 
 def _choice_head(choice: Choice, x_rows: int, said: Sequence[Tensor]) -> Head:
@@ -293,7 +293,3 @@ def _choice_head(choice: Choice, x_rows: int, said: Sequence[Tensor]) -> Head:
         logprobs=address(logprobs),
         entropies=address(entropies),
     )
-
-
-def _empty(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32)

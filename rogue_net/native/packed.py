@@ -202,6 +202,11 @@ def starts(sizes: Lengths) -> Lengths:
     return starts
 
 
+def empty(*shape: int) -> Tensor:
+    """Return an uninitialised float32 tensor for compiled code to write into."""
+    return torch.empty(shape, dtype=torch.float32)
+
+
 def contiguous(x: Tensor | None) -> Tensor | None:
     """What there is, in one piece."""
     return None if x is None else x.contiguous()

@@ -22,8 +22,14 @@ typedef struct {
     float weight[2];
 } Along;
 
+/* The cell of `size` cells in which a position lies; 0 if it is NaN, which no integer can hold. */
+static int32_t whole(float position, int64_t size) {
+    if (!(position > 0.0f)) return 0;
+    return position < (float)size ? (int32_t)position : (int32_t)size - 1;
+}
+
 static Along between(float position, int64_t size, int64_t interpolate) {
-    int32_t low = (int32_t)position, last = (int32_t)size - 1;
+    int32_t low = whole(position, size), last = (int32_t)size - 1;
     float beyond = position - (float)low;
     return (Along){{low, interpolate && low < last ? low + 1 : low}, {1.0f - beyond, beyond}};
 }
@@ -34,8 +40,7 @@ static Along around(float x, float y, float heading, int64_t sectors, int64_t in
     angle = angle + turn;
     float position = fmodf(angle / turn * all, all);
     if (position < 0.0f) position += all;
-    int32_t low = (int32_t)position, last = (int32_t)sectors - 1;
-    if (low > last) low = last;
+    int32_t low = whole(position, sectors);
     float beyond = position - (float)low;
     return (Along){{low, interpolate ? (low + 1) % (int32_t)sectors : low}, {1.0f - beyond, beyond}};
 }
@@ -57,7 +62,7 @@ static void cells_of(const PairCells *p, const float *relative, float heading, i
             stride *= sizes[a];
         }
         if (!p->interpolate) {
-            cells[0] = (int32_t)rintf(sum);
+            cells[0] = whole(rintf(sum), p->num_cells);
             return;
         }
         count = p->axes;
@@ -88,7 +93,7 @@ static void cells_of(const PairCells *p, const float *relative, float heading, i
 int pair_cells(const PairCells *p) {
     int32_t *keys = p->key_rows, *values = p->value_rows;
     float *weights = p->weights, alone, relative[MOST_AXES];
-    if (p->axes > MOST_AXES) return 1;
+    if (p->axes > MOST_AXES) return OUT_OF_RANGE;
     for (int64_t f = 0; f < p->num_frames; f++)
         for (int64_t i = p->row_start[f]; i < p->row_start[f + 1]; i++)
             for (int64_t j = p->row_start[f]; j < p->row_start[f + 1]; j++) {
@@ -97,7 +102,6 @@ int pair_cells(const PairCells *p) {
                 cells_of(p, relative, p->heading ? p->heading[i] : 0.0f, keys, weights ? weights : &alone);
                 int both = !p->placed || (p->placed[i] && p->placed[j]);
                 for (int64_t c = 0; c < p->corners; c++) {
-                    if (keys[c] < 0 || keys[c] >= p->num_cells) keys[c] = 0; /* of a position that is no number */
                     if (values) values[c] = both ? keys[c] + p->first_value[j] : p->no_value;
                     if (!both) keys[c] = p->no_key;
                 }

@@ -17,8 +17,10 @@ typedef struct {
 
 static void *take_parts(void *argument) {
     Shared *s = argument;
-    for (int64_t part; (part = atomic_fetch_add(&s->next, 1)) < s->parts;)
-        if (s->function(s->task, part)) atomic_store(&s->failed, 1);
+    for (int64_t part; (part = atomic_fetch_add(&s->next, 1)) < s->parts;) {
+        int failed = s->function(s->task, part), before = atomic_load(&s->failed);
+        while (failed > before && !atomic_compare_exchange_weak(&s->failed, &before, failed));
+    }
     return NULL;
 }
 
