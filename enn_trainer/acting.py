@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.frame_memory import rogue_nets, within_memory
 from enn_trainer.lanes import Lanes, cost_of_entity
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput
@@ -103,6 +104,8 @@ def _of_pieces(
     pieces = [slice(0, batch.num_frames)]
     if (cost := cost_of_entity(agent)) is not None:
         pieces = consecutive(batch.num_frames, cost)
+    if rogue_nets(agent):
+        pieces = within_memory(pieces, batch.entities_of_frames())
     if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
         return [of_piece(batch, pieces[0])]
     said: list[T] = []

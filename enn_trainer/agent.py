@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from enn_trainer.frame_memory import check_frame_memory
 from entity_env.actions import Action
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
@@ -126,9 +127,10 @@ class RogueNetAgent:
         """
         obs = batch_obs([observation], self.obs_space, self.action_space)
         batch = EntityBatch.of(obs, next(self.agent.parameters()).device)
+        first = np.zeros(1, dtype=np.int64)
+        check_frame_memory(self.agent, batch, first, learning=False)
         draws = None
         if not self.deterministic:
-            first = np.zeros(1, dtype=np.int64)
             draws = draw_uniforms(batch.actions, self._seed, first, self._frames)
         self._frames += 1
         with torch.inference_mode():

@@ -17,10 +17,8 @@ from typing import Any, Self, TypeVar, final
 
 import torch
 
+from enn_trainer.frame_memory import rogue_nets
 from rogue_net.native.threads import threads_at_work
-from rogue_net.rogue_net import RogueNet
-from rogue_net.value_net import RogueNetWithValueNet
-from rogue_net.wiring import Wired
 
 T = TypeVar("T")
 _WAITING = 2  # tasks handed over for each lane: so many results wait to be taken
@@ -109,13 +107,9 @@ def cost_of_entity(agent: Any) -> int | None:
         frames are not cut: a GPU wants as many at once as there are, and a network of somebody else
         may remember something of a forward pass, or look at all frames together.
     """
-    while isinstance(agent, Wired):
-        agent = agent.network
-    if type(agent) not in (RogueNet, RogueNetWithValueNet):
+    parts = rogue_nets(agent)
+    if not parts or next(parts[0].parameters()).device.type != "cpu":
         return None
-    if next(agent.parameters()).device.type != "cpu":
-        return None
-    parts = [agent] if isinstance(agent, RogueNet) else [agent.policy, agent.value_function]
     cost = max(part.config.d_model for part in parts) ** 2
     return cost // 10 if all(part.has_compiled_blocks for part in parts) else cost
 

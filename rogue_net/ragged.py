@@ -225,6 +225,11 @@ class EntityBatch:
         """Entities in all frames together; what is global is not one."""
         return sum(len(rows.values) for name, rows in self.features.items() if name != GLOBAL)
 
+    def entities_of_frames(self) -> Lengths:
+        """Return (B,) int64, the entities of each frame; the global features are not one."""
+        lengths = [rows.lengths for name, rows in self.features.items() if name != GLOBAL]
+        return sum(lengths, start=np.zeros(self.num_frames, dtype=np.int64))
+
 
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
     """An index array as a tensor on a device."""

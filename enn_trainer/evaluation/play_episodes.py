@@ -11,6 +11,7 @@ from torch import Tensor
 from enn_trainer.acting import choose, joined
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
+from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.lanes import ONE_LANE, Lanes
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, add_metrics
@@ -90,6 +91,7 @@ def answer_of_all(
     outs, batches = [], []
     for agent, frames, deterministic in taken:
         theirs = batch.take(frames)
+        check_frame_memory(agent, theirs, frames, learning=False)
         batches.append(theirs)
         outs.append(choose(agent, theirs, frames, t, None if deterministic else seed, lanes))
     if len(outs) == 1:

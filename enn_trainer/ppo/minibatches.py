@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.frame_memory import microbatches
 from entity_env.seeding import derive_seed
 
 Frames = npt.NDArray[np.int64]
@@ -28,30 +29,6 @@ def minibatches(
             order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
         for start in range(0, num_frames, size):
             yield order[start : start + size]
-
-
-def microbatches(entities: Frames, size: int | None, max_entities: int | None) -> Iterator[slice]:
-    """Cut a minibatch, in its order, into pieces of as many frames as the limits allow.
-
-    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
-    of advantages are over it: a budget of entities there would let a frame with many entities,
-    among fewer others, weigh more. Pieces only add up.
-
-    Args:
-        entities: (F,) int64, how many each frame has.
-        size: frames of a piece at most, None for no limit.
-        max_entities: entities of a piece at most, None for no limit; a frame with more of them is a
-            piece of its own.
-    """
-    ends = np.cumsum(entities)
-    start, before = 0, 0
-    while start < len(entities):
-        stop = len(entities) if size is None else min(start + size, len(entities))
-        if max_entities is not None:
-            fitting = int(np.searchsorted(ends, before + max_entities, side="right"))
-            stop = min(stop, max(fitting, start + 1))
-        yield slice(start, stop)
-        start, before = stop, int(ends[stop - 1])
 
 
 def pieces(

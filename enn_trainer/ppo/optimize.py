@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +23,6 @@ from enn_trainer.ppo.sums import Sums
 from enn_trainer.ppo.work import PLAIN, Work
 from enn_trainer.ppo_config import PPOConfig
 from entity_env.seeding import derive_seed, mix
-from entity_env.spaces import GLOBAL
 
 
 def optimize(
@@ -80,7 +78,7 @@ def optimize(
     agent.train()
     device, num_actions = estimate.returns.device, len(rollout.actions)
     total = Sums.zero(device, num_actions, len(ent_tunings))
-    entities = _entities_of_each_frame(rollout)
+    entities = rollout.batch.entities_of_frames()
     cost = cost_of_entity(agent)
     parameters = [*agent.parameters()]
     is_checked = _answers_at_once(device)
@@ -140,12 +138,6 @@ def optimize(
 def _answers_at_once(device: torch.device) -> bool:
     """Whether numbers can be asked for without waiting until a queue of work is done."""
     return device.type == "cpu"
-
-
-def _entities_of_each_frame(rollout: Rollout) -> npt.NDArray[np.int64]:
-    """(T * B,) int64; what is global is no entity."""
-    lengths = [rows.lengths for name, rows in rollout.batch.features.items() if name != GLOBAL]
-    return sum(lengths, start=np.zeros(rollout.num_frames, dtype=np.int64))
 
 
 def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:

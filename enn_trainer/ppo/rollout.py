@@ -10,6 +10,7 @@ from torch import Tensor
 from enn_trainer.acting import choose, values_of
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
+from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.ppo.storage import RolloutStorage
 from enn_trainer.ppo.work import PLAIN, Work
 from entity_env.spaces import ObsSpace
@@ -93,6 +94,7 @@ def collect(
         work.check()
         with work.spans.span("batch"):
             batch = EntityBatch.of(obs, device)
+            check_frame_memory(agent, batch, env, learning=True)
         frame = first_frame + t * num_envs
         with work.spans.span("act"):
             out = choose(agent, batch, env, frame, seed, work.lanes)
@@ -103,6 +105,7 @@ def collect(
         add_metrics(metrics, obs.metrics)
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
+            check_frame_memory(agent, finals[-1], np.flatnonzero(obs.truncated), learning=False)
             if sum(final.num_frames for final in finals) >= num_envs:  # more would take memory
                 final_values.append(values_of(agent, EntityBatch.cat(finals), work.lanes))
                 finals = []
@@ -111,6 +114,7 @@ def collect(
         going_on = np.flatnonzero(~obs.done)  # after the end of an episode nothing is expected
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
+            check_frame_memory(agent, of_last, env, learning=True)
             if len(going_on) < num_envs:
                 of_last = of_last.take(going_on)
             last_values[to_device(going_on, device)] = values_of(agent, of_last, work.lanes)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.ppo import minibatches as module
-from enn_trainer.ppo.minibatches import microbatches, minibatches, pieces
+from enn_trainer.ppo.minibatches import minibatches, pieces
 
 
 def test_epochs_differ_in_their_order() -> None:
@@ -32,30 +32,6 @@ def test_every_frame_is_used_once_per_epoch(
     assert max(map(len, batches)) == min(size, frames)
     if not shuffle:
         assert np.array_equal(used, np.tile(np.arange(frames), epochs))
-
-
-@given(
-    entities=st.lists(st.integers(0, 12), min_size=1, max_size=60),
-    size=st.none() | st.integers(1, 20),
-    max_entities=st.none() | st.integers(1, 30),
-)
-def test_microbatches_are_as_large_as_the_limits_allow(
-    entities: list[int], size: int | None, max_entities: int | None
-) -> None:
-    """Every frame is in one of them, in order; only a frame alone may be over the budget."""
-    counts = np.array(entities, dtype=np.int64)
-    pieces = list(microbatches(counts, size, max_entities))
-    assert [i for piece in pieces for i in range(*piece.indices(len(counts)))] == list(
-        range(len(counts))
-    )
-
-    def fits(first: int, end: int) -> bool:
-        few = size is None or end - first <= size
-        return few and (max_entities is None or counts[first:end].sum() <= max_entities)
-
-    for piece in pieces:
-        assert fits(piece.start, piece.stop) or piece.stop - piece.start == 1
-        assert piece.stop == len(counts) or not fits(piece.start, piece.stop + 1)
 
 
 @given(

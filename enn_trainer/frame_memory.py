@@ -1,0 +1,152 @@
+"""Memory of frames with many entities: attention needs it for every pair of them."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from entity_env.errors import invalid_in
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet
+from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.wiring import Wired
+
+Counts = npt.NDArray[np.int64]
+
+MOST_PAIRS = 2**25
+"""Pairs of entities in one forward pass, unless a single frame has more: about 1 GiB with gradients
+and relative positions."""
+BYTES_OF_CHOICE = 24
+"""Of each entity that each actor may select: scores, log-probabilities, mask, gradients."""
+SHARE_OF_MEMORY = 1 / 4
+"""Of the memory of the machine or GPU, for one frame. Two may be computed at once, each beside what
+the allocator keeps."""
+
+
+def rogue_nets(agent: Any) -> list[RogueNet]:
+    """Return the networks of this project in an agent; none for a network of the user's own."""
+    while isinstance(agent, Wired):
+        agent = agent.network
+    if type(agent) is RogueNetWithValueNet:
+        return [agent.policy, agent.value_function]
+    return [agent] if type(agent) is RogueNet else []
+
+
+def microbatches(entities: Counts, size: int | None, max_entities: int | None) -> Iterator[slice]:
+    """Cut frames, in their order, into pieces of as many frames as the limits allow.
+
+    A piece has at most `MOST_PAIRS` pairs of entities. A frame that is over a limit by itself is a
+    piece of its own.
+
+    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
+    of advantages are over it: a budget of entities there would let a frame with many entities,
+    among fewer others, weigh more. Pieces only add up.
+
+    Args:
+        entities: (F,) int64, entities of each frame.
+        size: frames of a piece at most, None for no limit.
+        max_entities: entities of a piece at most, None for no limit.
+    """
+    limits = [(np.cumsum(entities**2), MOST_PAIRS)]
+    if max_entities is not None:
+        limits.append((np.cumsum(entities), max_entities))
+    start = 0
+    while start < len(entities):
+        stop = len(entities) if size is None else min(start + size, len(entities))
+        for sums, most in limits:
+            before = int(sums[start - 1]) if start else 0
+            stop = min(stop, int(np.searchsorted(sums, before + most, side="right")))
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def within_memory(pieces: list[slice], entities: Counts) -> list[slice]:
+    """Return the pieces, cut further where they have more than `MOST_PAIRS` pairs of entities.
+
+    Args:
+        pieces: consecutive frames.
+        entities: (F,) int64, entities of each frame.
+    """
+    if len(entities) * int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:
+        return pieces
+    return [
+        slice(piece.start + part.start, piece.start + part.stop)
+        for piece in pieces
+        for part in microbatches(entities[piece], None, None)
+    ]
+
+
+def check_frame_memory(
+    agent: Any, batch: EntityBatch, env: npt.NDArray[np.integer[Any]], *, learning: bool
+) -> None:
+    """Raise if the pairs of entities of a frame need more memory than one frame may take.
+
+    Args:
+        agent: the network.
+        batch: B frames.
+        env: (B,) the environment of each.
+        learning: with what the backward pass keeps.
+
+    Raises:
+        InvalidObservation: names the environment and the number of entities.
+    """
+    nets = rogue_nets(agent)
+    entities = batch.entities_of_frames()
+    if not nets or int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:  # fits everywhere
+        return
+    allowed = memory_of(next(nets[0].parameters()).device) * SHARE_OF_MEMORY
+    of_pair = max(bytes_of_pair(net, learning) for net in nets)
+    needed = of_pair * entities**2
+    for action in batch.actions.values():
+        if action.actees is not None:
+            needed = needed + BYTES_OF_CHOICE * action.actors.lengths * action.actees.lengths
+    most = int(needed.argmax())
+    if needed[most] > allowed:
+        raise invalid_in(
+            int(env[most]),
+            f"{entities[most]:,} entities in one frame: their pairs take about "
+            f"{needed[most] / 2**30:,.1f} GiB, expected at most {allowed / 2**30:,.1f} GiB on this "
+            "machine; show fewer entities (those near the actors, say), use fewer layers or heads, "
+            "or net.pooling, which needs no attention",
+        )
+
+
+def bytes_of_pair(net: RogueNet, learning: bool) -> int:
+    """Return about how many bytes attention takes for each pair of entities of a frame.
+
+    The backward pass keeps the weights of every head and layer, and needs one more for gradients.
+    """
+    config = net.config
+    if config.pooling is not None:
+        return 0
+    of_pair = 4 * config.n_head * (config.n_layer + 1 if learning else 1)
+    if config.relpos_encoding is not None:
+        relpos = config.relpos_encoding
+        axes = len(relpos.position_features)
+        corners = 2**axes if relpos.interpolate else 1
+        projected = relpos.key_relpos_projection or relpos.value_relpos_projection
+        # Row and weight of each corner; of a projection also the positions it is made from.
+        of_pair += 8 * corners + (24 * (axes + 2) if projected else 0)
+    return of_pair
+
+
+@cache
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU, or those that this process may use."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        sizes.append(soft)
+    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(sizes)
