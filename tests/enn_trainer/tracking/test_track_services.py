@@ -170,7 +170,10 @@ def test_a_run_outlives_wandb(
 
 
 def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
-    """The id and what was written of each W&B run, one after the other."""
+    """Yield the id and the file of each W&B run, once W&B's own process has written all of it."""
+    import wandb
+
+    wandb.teardown()
     for path in sorted(folder.glob("runs/*/wandb/offline-run-*")):
         (file,) = path.glob("run-*.wandb")  # a second folder of one second has a number behind it
         yield file.stem.removeprefix("run-"), file.read_bytes().decode("latin1")
