@@ -20,7 +20,7 @@ from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.garbage import garbage_sought_rarely
-from enn_trainer.interrupt import Interrupts, UpdateAbandoned
+from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.malloc import keep_freed_memory
 from enn_trainer.open_run import open_envs, open_state
@@ -42,6 +42,7 @@ from enn_trainer.tracking.spans import Spans
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
+from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -293,7 +294,7 @@ class Trainer:
                     raise
             except BaseException as error:
                 try:
-                    if not (is_over or isinstance(error, KeyboardInterrupt)):
+                    if not (is_over or isinstance(error, StoppedAtOnce)):
                         self._save_after_failure()
                 finally:
                     self._callbacks.on_train_end(self, error)
@@ -511,6 +512,7 @@ class Trainer:
 def _settings(config: TrainConfig, lanes: Lanes) -> Iterator[None]:
     """What holds while a run is at work."""
     with (
+        reader_may_leave(),
         lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),
         global_randomness_kept(),

@@ -22,13 +22,14 @@ from typing import Any
 
 import cloudpickle
 
-from entity_env.channel import Arrays, Channel, FlatArrays
+from entity_env.channel import Arrays, Channel, ChannelClosedError, FlatArrays
 from entity_env.env_list import EnvList
 from entity_env.errors import InvalidObservation
 from entity_env.flat_obs import take_apart
 from entity_env.ragged import Ragged
 from entity_env.shared_memory import SharedMemory
 from entity_env.spaces import ActionName, ObsSpace
+from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecObs
 
 
@@ -46,7 +47,7 @@ def main() -> None:
         SharedMemory(theirs),
         hears=bell[0] if bell else None,
     )
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+    with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
         serve(channel)
 
 
@@ -143,18 +144,19 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
 
 
 def _answer(channel: Channel, call: Callable[[], Any]) -> None:
+    """Send the result of a call, or any exception that it raises."""
     try:
         result = call()
         if isinstance(result, VecObs):
             names, arrays = take_apart(result)
             return channel.send(["obs", names, FlatArrays(arrays)])
         return channel.send(["ok", result])
-    except (BrokenPipeError, ConnectionResetError):
+    except ChannelClosedError:
         raise
     except InvalidObservation as error:
         text = Exception.__str__(error)
         place = [error.env_index, error.episode, error.step]
         problem = ["InvalidObservation", *place, text]
-    except Exception:
+    except BaseException:  # SIGINT is ignored here, so a KeyboardInterrupt is the environment's too
         problem = ["Exception", None, None, None, traceback.format_exc()]
     channel.send(["error", *problem])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_env.channel import Channel, new_bell
+from entity_env.channel import Channel, ChannelClosedError, new_bell
 from entity_env.errors import InvalidObservation, WorkerError
 from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
@@ -123,7 +123,7 @@ class WorkerProcess:
         self._asked_at = time.monotonic()
         if self.process.returncode is not None:  # known to be lost, and its channel may be closed
             return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(ChannelClosedError):
             self.channel.send(message, is_last)
 
     def started(self) -> Any:
@@ -153,7 +153,7 @@ class WorkerProcess:
                     f"{self.setup} did not answer for {self.setup.timeout_s} seconds"
                 )
             answer = self.channel.receive()
-        except (EOFError, OSError):
+        except ChannelClosedError:
             return self._lost()
         if answer[0] == "ok":
             return answer[1]
