@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.forked_children import close_in_children
 from entity_env.shared_memory import SharedMemory
 
 Arrays = list[npt.NDArray[Any]]
@@ -69,6 +70,7 @@ class Channel:
             self._listening.register(connection, select.POLLIN)
         self._waiting = select.poll()
         self._waiting.register(connection, select.POLLIN)
+        close_in_children(self)
 
     def send(self, message: Any, is_last: bool = True) -> None:
         """Send a message.
@@ -115,13 +117,16 @@ class Channel:
         return pickle.loads(words, buffers=[self.theirs.read(*place) for place in places])
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end. Safe to call twice."""
         self.connection.close()
-        if self._rings is not None:
-            os.close(self._rings)
-            self._rings = None
+        for bell in (self._rings, self._hears):
+            if bell is not None:
+                os.close(bell)
+        self._rings = self._hears = None
         self.ours.close()
         self.theirs.close()
+
+    close_in_child = close
 
 
 @dataclass(frozen=True)
