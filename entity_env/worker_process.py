@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -91,8 +92,12 @@ class WorkerProcess:
         bell = new_bell()
         files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+        main = _MAIN.format(package=package)
+        # Linux ends the worker with the thread that started it, so that must be the main one.
+        is_lasting = threading.current_thread() is threading.main_thread()
+        parent = os.getpid() if is_lasting else 0
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(package=package), "files", *map(str, files)],
+            [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
             pass_fds=files,
             stdin=subprocess.DEVNULL,
         )
