@@ -35,6 +35,7 @@ from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes
 from enn_trainer.schedules import follow_schedules
+from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
@@ -134,7 +135,8 @@ class Trainer:
         self._is_save_wished = False
         self._is_given_up = False
         self._has_failed = False
-        with ExitStack() as stack, _settings(self.config, ONE_LANE):
+        folder = self.manager.start_folder
+        with ExitStack() as stack, _settings(self.config, ONE_LANE, folder):
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
@@ -503,15 +505,16 @@ class Trainer:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Time counts."""
-        with _settings(self.config, self._lanes):
+        with _settings(self.config, self._lanes, self.manager.start_folder):
             self._run.start_clock()
             yield
 
 
 @contextmanager
-def _settings(config: TrainConfig, lanes: Lanes) -> Iterator[None]:
-    """What holds while a run is at work."""
+def _settings(config: TrainConfig, lanes: Lanes, folder: Path) -> Iterator[None]:
+    """Apply what holds while a run is at work; its relative paths begin in the folder."""
     with (
+        paths_from(folder),
         reader_may_leave(),
         lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),

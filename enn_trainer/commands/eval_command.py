@@ -31,6 +31,7 @@ from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, ev
 from enn_trainer.evaluation.opponents import create_opponent
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.lanes import Lanes
+from enn_trainer.start_folder import paths_from
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -59,7 +60,8 @@ def eval_command(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        with stopped_by(signal.SIGINT, signal.SIGTERM):  # files that are not complete are removed
+        # Raised as an exception, so that files that are not complete are removed.
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _measure(options)
     except (ConfigError, CheckpointError) as error:
         return failed(error, _as_typed(error))
@@ -73,10 +75,11 @@ def eval_command(arguments: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> int:
     """Measure, write and show."""
     saved = read_saved_run(Path(options.checkpoint))
+    saved_path = saved.path.resolve()  # before an environment can change the folder
     config = _config(saved.config, options)
     assert config.eval is not None
     # Not into a save, as where the path is `.`.
-    beside = saved.path.resolve().parent / f"eval-step-{saved.step:012d}.json"
+    beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
     path = writable(options.json or beside, "--json")
     film = None
     if options.video is not None:
@@ -111,7 +114,7 @@ def _measure(options: argparse.Namespace) -> int:
         return 1
     problems = [
         _as_typed(problem)
-        for problem in tell(path, report(saved.path, saved.step, config, results), results)
+        for problem in tell(path, report(saved_path, saved.step, config, results), results)
     ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
