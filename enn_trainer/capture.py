@@ -12,6 +12,7 @@ from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_envs import make_envs
+from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
 from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
@@ -64,7 +65,7 @@ def _capture(
     path = [] if section is config else ["eval"]
     return Capture(
         field=".".join([*path, "capture_samples"]),
-        path=Path(config.data_dir, section.capture_samples),
+        path=located(Path(config.data_dir, section.capture_samples)),
         logits=section.capture_logits,
         subsample=section.capture_samples_subsample,
         seed=derive_seed(config.seed, *path, "capture"),
@@ -109,7 +110,12 @@ def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) 
     if capture is None:
         return envs
     recording = RecordingVecEnv(
-        envs, capture.path, capture.subsample, capture.seed, run=run, keep_logits=capture.logits
+        envs,
+        absolute(capture.path),
+        capture.subsample,
+        capture.seed,
+        run=run,
+        keep_logits=capture.logits,
     )
     stack.callback(recording.stop)
     return recording

@@ -1,13 +1,12 @@
 """The command `enn`."""
 
 import difflib
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from enn_trainer.command import run_command
+from enn_trainer.command import ArgumentsExit, run_command
 from enn_trainer.commands.check_command import check_command
 from enn_trainer.commands.checkpoints_command import checkpoints_command
 from enn_trainer.commands.clone_command import clone_command
@@ -21,6 +20,8 @@ from enn_trainer.loop import train
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
+from entity_env.standard_streams import reader_may_leave
+from entity_env.world_errors import as_error
 
 USAGE = """usage: enn COMMAND ...
 
@@ -41,21 +42,23 @@ enn COMMAND --help tells more."""
 
 def main() -> None:
     """Entry point of `enn`."""
-    try:
+    with reader_may_leave():
         sys.exit(run(sys.argv[1:]))
-    except BrokenPipeError:  # nobody reads any more, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; the exit status."""
+    """Run a command and return its exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2
     name, rest = arguments[0], arguments[1:]
     if name in _COMMANDS:
-        return _COMMANDS[name](rest)
+        try:
+            return _COMMANDS[name](rest)
+        except ArgumentsExit:
+            raise
+        except SystemExit as error:  # by an environment: nothing of ours ends a command like this
+            raise as_error(error) from error
     nearest = difflib.get_close_matches(name, _COMMANDS, n=1)
     hint = f", did you mean {nearest[0]}?" if nearest else ""
     names = " or ".join(", ".join(_COMMANDS).rsplit(", ", 1))

@@ -4,6 +4,7 @@ import argparse
 import functools
 import inspect
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,11 +17,13 @@ from enn_trainer.checkpoints.existing_run import Existing
 from enn_trainer.config import TrainConfig
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.settings.config_help import hps_info
 from enn_trainer.settings.config_sources import show_config
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError
+from entity_env.standard_streams import reader_may_leave
 
 T = TypeVar("T")
 FAILURE = 1
@@ -71,6 +74,7 @@ def command(
     return decorate
 
 
+@reader_may_leave()
 def run_command(
     arguments: Sequence[str],
     program: str,
@@ -124,12 +128,13 @@ def run_command(
             return 0
         if options.verbose:
             print(manager.config)
-        dry_run(manager, run) if options.dry_run else run(manager)
+        with stopped_by(signal.SIGINT):
+            dry_run(manager, run) if options.dry_run else run(manager)
     except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
         if options.verbose:
             traceback.print_exception(error)
         return failed(error)
-    except KeyboardInterrupt:
+    except StoppedAtOnce:
         print("stopped at once; the newest save stands", file=sys.stderr)
         return STOPPED_AT_ONCE
     return 0
@@ -146,12 +151,22 @@ def failed(error: Exception, message: str | None = None) -> int:
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
+class ArgumentsExit(SystemExit):
+    """The end of a program by its arguments: a mistake in them, or `--help`."""
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser whose errors are one line each."""
 
     def error(self, message: str) -> NoReturn:
         """End with the message and the status of a mistake."""
         self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program by ArgumentsExit, to be told from a SystemExit of an environment."""
+        if message:
+            print(message, end="", file=sys.stderr)
+        raise ArgumentsExit(status)
 
 
 def add_rename_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,12 +5,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Self, final
 
 GRACE_S = 5.0
 """An update under way has this long to end. Then it is given up, and done again when resumed."""
 _UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
+
+
+class StoppedAtOnce(KeyboardInterrupt):
+    """A signal stops the program at once; a plain KeyboardInterrupt may be an environment's own."""
 
 
 class UpdateAbandoned(Exception):  # noqa: N818 (no error: the run was asked to stop)
@@ -21,7 +26,7 @@ class UpdateAbandoned(Exception):  # noqa: N818 (no error: the run was asked to 
 class Interrupts:
     """While the context is open, the first SIGINT or SIGTERM only asks the run to stop.
 
-    A second one raises KeyboardInterrupt. Outside the main thread signals are left alone.
+    A second one raises StoppedAtOnce. Outside the main thread signals are left alone.
     """
 
     def __init__(self) -> None:
@@ -54,7 +59,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise KeyboardInterrupt
+            raise StoppedAtOnce
         self._requested_s = time.monotonic()
         self.requested = True
         # Not by print: a signal may come in the middle of one, which must not be entered again.
@@ -62,3 +67,21 @@ class Interrupts:
         with contextlib.suppress(OSError):
             if not os.isatty(2):
                 os.write(2, _UNDERSTOOD)
+
+
+@contextlib.contextmanager
+def stopped_by(*numbers: int) -> Iterator[None]:
+    """Raise StoppedAtOnce where one of these signals comes. Other threads leave them alone."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedAtOnce
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

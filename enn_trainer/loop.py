@@ -20,7 +20,7 @@ from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.garbage import garbage_sought_rarely
-from enn_trainer.interrupt import Interrupts, UpdateAbandoned
+from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.malloc import keep_freed_memory
 from enn_trainer.open_run import open_envs, open_state
@@ -35,6 +35,7 @@ from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes
 from enn_trainer.schedules import follow_schedules
+from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
@@ -42,6 +43,7 @@ from enn_trainer.tracking.spans import Spans
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
+from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -133,7 +135,8 @@ class Trainer:
         self._is_save_wished = False
         self._is_given_up = False
         self._has_failed = False
-        with ExitStack() as stack, _settings(self.config, ONE_LANE):
+        folder = self.manager.start_folder
+        with ExitStack() as stack, _settings(self.config, ONE_LANE, folder):
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
@@ -293,7 +296,7 @@ class Trainer:
                     raise
             except BaseException as error:
                 try:
-                    if not (is_over or isinstance(error, KeyboardInterrupt)):
+                    if not (is_over or isinstance(error, StoppedAtOnce)):
                         self._save_after_failure()
                 finally:
                     self._callbacks.on_train_end(self, error)
@@ -502,15 +505,17 @@ class Trainer:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Time counts."""
-        with _settings(self.config, self._lanes):
+        with _settings(self.config, self._lanes, self.manager.start_folder):
             self._run.start_clock()
             yield
 
 
 @contextmanager
-def _settings(config: TrainConfig, lanes: Lanes) -> Iterator[None]:
-    """What holds while a run is at work."""
+def _settings(config: TrainConfig, lanes: Lanes, folder: Path) -> Iterator[None]:
+    """Apply what holds while a run is at work; its relative paths begin in the folder."""
     with (
+        paths_from(folder),
+        reader_may_leave(),
         lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),
         global_randomness_kept(),

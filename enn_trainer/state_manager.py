@@ -24,6 +24,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.settings.config_sources import Sources
 from enn_trainer.settings.hyperstate_schedules import schedule_as_ours, schedules_as_theirs
+from enn_trainer.start_folder import absolute, located
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 
@@ -87,7 +88,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
-        self._saver = RunSaver(lambda line: self.say(line))
+        self.start_folder = Path.cwd()  # relative paths begin there
+        self._saver = RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
         self.environment = environment
         self.existing = existing
@@ -132,8 +134,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @property
     def checkpoint_dir(self) -> Path | None:
-        """The folder of the run."""
-        return self._checkpoint_dir
+        """The folder of the run; absolute once the current folder is another than at first."""
+        run_dir: Path | None = self._checkpoint_dir
+        return None if run_dir is None else located(run_dir, self.start_folder)
 
     @checkpoint_dir.setter
     def checkpoint_dir(self, value: Path | None) -> None:
@@ -166,7 +169,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
                 self._state = restore(saved, self.config, agent)
             elif self.init_from is not None:
                 ctx, make = self._deserialize_ctx, self._initial_state
-                self._state = state_from(self.init_from, self.config, ctx, make, self.say)
+                path = located(self.init_from.path, self.start_folder)
+                source = replace(self.init_from, path=path)
+                self._state = state_from(source, self.config, ctx, make, self.say)
             else:
                 self._state = self._initial_state(self.config, self._deserialize_ctx)
         return self._state
@@ -186,7 +191,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if not self._searched:
             self._resumed = self._find_save()
             self._searched = True
-        return self._resumed
+        if self._resumed is None:
+            return None
+        return replace(self._resumed, path=located(self._resumed.path, self.start_folder))
 
     def begin(self) -> None:
         """Save a run that begins, so that there is always a save to go on from.
@@ -271,7 +278,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         if self.checkpoint_dir is None:
             return None
-        return self._saver.step(self._saveable(self.checkpoint_dir, metrics or {}))
+        return self._shown(self._saver.step(self._saveable(self.checkpoint_dir, metrics or {})))
 
     def save(self, why: str, metrics: Mapping[str, float] | None = None) -> Path | None:
         """Save now; None when there is no `checkpoint_dir`.
@@ -285,11 +292,15 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         if self.checkpoint_dir is None:
             return None
-        return self._saver.save(self._saveable(self.checkpoint_dir, metrics or {}), why)
+        run = self._saveable(self.checkpoint_dir, metrics or {})
+        try:
+            return self._shown(self._saver.save(run, why))
+        except CheckpointError as error:
+            raise CheckpointError(self._as_shown(str(error))) from None
 
     def wait(self) -> Path | None:
         """Wait until nothing is being written; the save that has become complete meanwhile."""
-        return self._saver.wait()
+        return self._shown(self._saver.wait())
 
     def take_save_numbers(self) -> dict[str, float]:
         """What was measured of saves since the last call, by tag."""
@@ -317,8 +328,24 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
         return next((path for path in paths if saves.is_valid(path)), None)
 
+    def _shown(self, saved: Path | None) -> Path | None:
+        """Return the path of a save in the folder of the run in the form of `checkpoint_dir`."""
+        run_dir = self.checkpoint_dir
+        return saved if saved is None or run_dir is None else run_dir / saved.name
+
+    def _as_shown(self, text: str) -> str:
+        """Return a message that has the absolute path of the run with `checkpoint_dir` instead."""
+        run_dir = self.checkpoint_dir
+        if run_dir is None:
+            return text
+        return text.replace(str(absolute(run_dir, self.start_folder)), str(run_dir))
+
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
-        """The run as it is now, with what was measured at this step."""
+        """Return the run as it is now, with the metrics of this step.
+
+        Its folder is absolute: saves are written by a thread, while environments run.
+        """
+        run_dir = absolute(run_dir, self.start_folder)
         policy = self.config.checkpoint
         every_s = policy.every_seconds if self.save_interval_s is None else self.save_interval_s
         facts = {

@@ -25,6 +25,7 @@ from entity_env.vec_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
+from entity_env.world_errors import exits_as_errors
 
 
 class AnyVecEnv(VecEnv):
@@ -36,6 +37,7 @@ class AnyVecEnv(VecEnv):
         validate: refuse numbers that are not finite, with the environment and field.
     """
 
+    @exits_as_errors()
     def __init__(self, env: Any, validate: bool = False) -> None:
         self.env = env
         self.validate = validate
@@ -56,15 +58,18 @@ class AnyVecEnv(VecEnv):
     def __len__(self) -> int:
         return len(self.env)
 
+    @exits_as_errors()
     def seed(self, seed: int) -> None:
         """Seed the environments, if they can be."""
         if hasattr(self.env, "seed"):
             self.env.seed(seed)
 
+    @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         return self._accept(self.env.reset(obs_config))
 
+    @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
         handed = (
@@ -74,10 +79,12 @@ class AnyVecEnv(VecEnv):
         )
         return self._accept(self.env.act(handed, obs_filter))
 
+    @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
         """What the environments say, if they can."""
         return self.env.get_state() if hasattr(self.env, "get_state") else None
 
+    @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Go on from a state, if they can."""
         if not hasattr(self.env, "set_state"):
@@ -90,11 +97,13 @@ class AnyVecEnv(VecEnv):
         code: dict[str, str] = self.env.world_code() if hasattr(self.env, "world_code") else {}
         return code
 
+    @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of the environments."""
         pictures: npt.NDArray[np.uint8] = self.env.render(**kwargs)
         return pictures
 
+    @exits_as_errors()
     def close(self) -> None:
         """Close the environments."""
         if hasattr(self.env, "close"):

@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.forked_children import close_in_children
 from entity_env.shared_memory import SharedMemory
 
 Arrays = list[npt.NDArray[Any]]
+
+
+class ChannelClosedError(Exception):
+    """The other end of a channel is gone."""
+
 
 _ALIGNMENT = 8  # bytes: the largest number
 _PADDING = [bytes(n) for n in range(_ALIGNMENT)]
@@ -64,6 +70,7 @@ class Channel:
             self._listening.register(connection, select.POLLIN)
         self._waiting = select.poll()
         self._waiting.register(connection, select.POLLIN)
+        close_in_children(self)
 
     def send(self, message: Any, is_last: bool = True) -> None:
         """Send a message.
@@ -74,7 +81,8 @@ class Channel:
                 by its bell.
 
         Raises:
-            OSError: the other end is gone, or there is not enough memory.
+            ChannelClosedError: the other end is gone.
+            OSError: there is not enough memory.
         """
         arrays: list[pickle.PickleBuffer] = []
         words = pickle.dumps(message, protocol=5, buffer_callback=arrays.append)
@@ -82,7 +90,10 @@ class Channel:
         places = [self.ours.write(array.raw()) for array in arrays]
         if self._rings is not None and not is_last:
             os.eventfd_write(self._rings, 1)
-        self.connection.send_bytes(pickle.dumps((words, places)))
+        try:
+            self.connection.send_bytes(pickle.dumps((words, places)))
+        except ConnectionError:
+            raise ChannelClosedError from None
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether a message, or the end of the other end, came in time."""
@@ -92,23 +103,30 @@ class Channel:
         """The next message. Its arrays are views, valid until the other end sends again.
 
         Raises:
-            EOFError, OSError: the other end is gone.
+            ChannelClosedError: the other end is gone.
         """
         if self._hears is not None and any(
             number == self._hears for number, _ in self._listening.poll()
         ):
             os.eventfd_read(self._hears)
-        words, places = pickle.loads(self.connection.recv_bytes())
+        try:
+            received = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise ChannelClosedError from None
+        words, places = pickle.loads(received)
         return pickle.loads(words, buffers=[self.theirs.read(*place) for place in places])
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end. Safe to call twice."""
         self.connection.close()
-        if self._rings is not None:
-            os.close(self._rings)
-            self._rings = None
+        for bell in (self._rings, self._hears):
+            if bell is not None:
+                os.close(bell)
+        self._rings = self._hears = None
         self.ours.close()
         self.theirs.close()
+
+    close_in_child = close
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
+from entity_env.world_errors import as_error, exits_as_errors
 from entity_env.world_times import ProcessTimes, times_of_this_process
 
 _ATTEMPTS = 100
@@ -53,6 +54,7 @@ class EnvList(VecEnv):
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
     """
 
+    @exits_as_errors()
     def __init__(
         self,
         create_env: Callable[[], Environment | Match],
@@ -137,6 +139,7 @@ class EnvList(VecEnv):
         self._steps[batch.done] = 0
         return batch
 
+    @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
         """What the environments are in the middle of, as `env_states.py` says.
 
@@ -168,6 +171,7 @@ class EnvList(VecEnv):
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
+    @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Go on from a state, whatever the number of processes it is from.
 
@@ -211,10 +215,12 @@ class EnvList(VecEnv):
         """What this process has used so far."""
         return [times_of_this_process(map(world_of, self.matches))]
 
+    @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Pictures of all matches, (matches, height, width, 3) uint8."""
         return np.stack([match.render(**kwargs) for match in self.matches])
 
+    @exits_as_errors()
     def close(self) -> None:
         """Close every environment. Safe to call twice."""
         while self.matches:
@@ -241,9 +247,8 @@ class EnvList(VecEnv):
             else:
                 for world, actions in zip(worlds, acting, strict=True):
                     answers.append(world.act(actions))
-        except Exception as error:
-            self._locate(error, len(answers) * sides)
-            raise
+        except BaseException as error:
+            raise self._located(error, len(answers) * sides)  # noqa: B904 (has its cause)
         return self._all_sides([[o] for o in answers] if alone else answers)
 
     def _reset_matches(
@@ -283,9 +288,8 @@ class EnvList(VecEnv):
                         f"done: expected {self.sides} sides that begin an episode, got {over}"
                         + (f", {_ATTEMPTS} times in a row" if all(over) else "")
                     )
-            except Exception as error:
-                self._locate(error, i * self.sides, begins=True)
-                raise
+            except BaseException as error:
+                raise self._located(error, i * self.sides, begins=True)  # noqa: B904 (as above)
         raise AssertionError
 
     def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
@@ -299,8 +303,7 @@ class EnvList(VecEnv):
                 what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
                 got = answer[0] if self.sides == 1 else answer
                 error = InvalidObservation(f"act: expected {what}, got {got!r}")
-                self._locate(error, i * self.sides)
-                raise error
+                raise self._located(error, i * self.sides)
         raise AssertionError
 
     def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
@@ -313,8 +316,7 @@ class EnvList(VecEnv):
             error = InvalidObservation(
                 f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
             )
-            self._locate(error, i * self.sides)
-            raise error
+            raise self._located(error, i * self.sides)
         ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         return ended
 
@@ -330,16 +332,17 @@ class EnvList(VecEnv):
             i = error.env_index or 0
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(("reward", "metrics", LAST))
-            self._locate(error, i, before=begins and of_last_step, begins=begins)
-            raise
+            raise self._located(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch
 
-    def _locate(self, error: Exception, i: int, before: bool = False, begins: bool = False) -> None:
-        """Say in the error which environment it was, counted over the whole run, and when.
+    def _located(
+        self, error: BaseException, i: int, before: bool = False, begins: bool = False
+    ) -> BaseException:
+        """Return the exception to raise, which names the environment, its episode and step.
 
         Args:
-            error: what is to be raised.
+            error: raised by the environment, or by a check of what it returned.
             i: the environment.
             before: it was in the episode before the running one.
             begins: the running episode begins in this step.
@@ -349,7 +352,9 @@ class EnvList(VecEnv):
         if isinstance(error, InvalidObservation):
             error.env_index, error.episode, error.step = index, episode, step
         else:
+            error = as_error(error)
             error.add_note(f"in environment {index}, episode {episode}, step {step}")
+        return error
 
     def _failed(self, method: str, error: Exception, i: int) -> EntityEnvError:
         """What to raise as a match cannot say or take its state."""

@@ -87,7 +87,7 @@ def play_by_hand(
     played: list[PlayedEpisode] = []
     with (
         contextlib.closing(envs),
-        contextlib.suppress(Quit, EOFError, KeyboardInterrupt),
+        contextlib.suppress(Quit, KeyboardInterrupt),
     ):
         envs.reset(envs.obs_space())
         while len(played) != episodes:

@@ -254,7 +254,9 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
         return method(*args)
     except InvalidObservation as error:
         report.refusal(_message(error), where)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, which would end the check
         text, fix = f"expected an answer, got {type(error).__name__}: {error}", "see the message"
         for last in traceback.extract_tb(error.__traceback__)[1:][-1:]:
             text += f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"

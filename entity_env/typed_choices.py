@@ -158,16 +158,21 @@ def ask_actors(questions: Sequence[Question], ask: Ask, show: Show) -> list[int]
 
 
 def ask_line(prompt: str, ask: Ask, show: Show) -> str:
-    """What was typed; `?` and `q` are answered here.
+    """Return the line that was typed, after answering `?`.
 
     Raises:
-        Quit: `q` was typed.
+        Quit: `q` or Ctrl-C was typed, or there are no more lines.
     """
-    while (text := ask(prompt).strip()) == "?":
+    while True:
+        try:
+            text = ask(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            raise Quit from None
+        if text == "q":
+            raise Quit
+        if text != "?":
+            return text
         show(HELP)
-    if text == "q":
-        raise Quit
-    return text
 
 
 def _understand(text: str, rest: Sequence[Question]) -> list[Choice]:

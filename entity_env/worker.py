@@ -7,6 +7,7 @@ environment does.
 
 import contextlib
 import copy
+import ctypes
 import gc
 import os
 import runpy
@@ -22,21 +23,31 @@ from typing import Any
 
 import cloudpickle
 
-from entity_env.channel import Arrays, Channel, FlatArrays
+from entity_env.channel import Arrays, Channel, ChannelClosedError, FlatArrays
 from entity_env.env_list import EnvList
 from entity_env.errors import InvalidObservation
 from entity_env.flat_obs import take_apart
 from entity_env.ragged import Ragged
 from entity_env.shared_memory import SharedMemory
 from entity_env.spaces import ActionName, ObsSpace
+from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecObs
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve the parent; after "files" come those of the connection, of the memory, of the bell."""
+    """Serve the parent until it closes the connection.
+
+    The arguments are "parent" and its number, or 0 if the worker may outlive whoever started it;
+    and "files" with those of the connection, of the memory of both sides, and of the bell.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles what its group is sent
         signal.signal(number, signal.SIG_IGN)
     files = sys.argv[sys.argv.index("files") + 1 :]
+    _end_with(int(sys.argv[sys.argv.index("parent") + 1]))
+    for file in map(int, files):  # they were inherited, and that is enough
+        os.set_inheritable(file, False)
     connection, ours, theirs, *bell = map(int, files)
     _let_the_parent_finish()
     threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
@@ -46,7 +57,7 @@ def main() -> None:
         SharedMemory(theirs),
         hears=bell[0] if bell else None,
     )
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+    with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
         serve(channel)
 
 
@@ -57,8 +68,25 @@ def _let_the_parent_finish() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
+def _end_with(parent: int) -> None:
+    """Let the system kill this process when its parent dies, even in code that never returns.
+
+    Args:
+        parent: its number; 0 to leave this alone.
+    """
+    if parent == 0 or not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(AttributeError, OSError):  # a C library without it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it died before, so that no signal will come
+        os._exit(1)
+
+
 def _end_with_parent(connection: int) -> None:
-    """End this process when the other end of the connection closes, whatever it is doing."""
+    """End this process when the other end of the connection closes, while other code runs.
+
+    Needs the interpreter's lock, unlike `_end_with`, which not every system has.
+    """
     hung_up = select.poll()
     hung_up.register(connection, 0)  # no event but that one
     hung_up.poll()
@@ -143,18 +171,19 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
 
 
 def _answer(channel: Channel, call: Callable[[], Any]) -> None:
+    """Send the result of a call, or any exception that it raises."""
     try:
         result = call()
         if isinstance(result, VecObs):
             names, arrays = take_apart(result)
             return channel.send(["obs", names, FlatArrays(arrays)])
         return channel.send(["ok", result])
-    except (BrokenPipeError, ConnectionResetError):
+    except ChannelClosedError:
         raise
     except InvalidObservation as error:
         text = Exception.__str__(error)
         place = [error.env_index, error.episode, error.step]
         problem = ["InvalidObservation", *place, text]
-    except Exception:
+    except BaseException:  # SIGINT is ignored here, so a KeyboardInterrupt is the environment's too
         problem = ["Exception", None, None, None, traceback.format_exc()]
     channel.send(["error", *problem])

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_env.channel import Channel, new_bell
+from entity_env.channel import Channel, ChannelClosedError, new_bell
 from entity_env.errors import InvalidObservation, WorkerError
 from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
@@ -91,8 +92,12 @@ class WorkerProcess:
         bell = new_bell()
         files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+        main = _MAIN.format(package=package)
+        # Linux ends the worker with the thread that started it, so that must be the main one.
+        is_lasting = threading.current_thread() is threading.main_thread()
+        parent = os.getpid() if is_lasting else 0
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN.format(package=package), "files", *map(str, files)],
+            [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
             pass_fds=files,
             stdin=subprocess.DEVNULL,
         )
@@ -123,7 +128,7 @@ class WorkerProcess:
         self._asked_at = time.monotonic()
         if self.process.returncode is not None:  # known to be lost, and its channel may be closed
             return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(ChannelClosedError):
             self.channel.send(message, is_last)
 
     def started(self) -> Any:
@@ -153,7 +158,7 @@ class WorkerProcess:
                     f"{self.setup} did not answer for {self.setup.timeout_s} seconds"
                 )
             answer = self.channel.receive()
-        except (EOFError, OSError):
+        except ChannelClosedError:
             return self._lost()
         if answer[0] == "ok":
             return answer[1]

@@ -9,6 +9,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from enn_trainer.start_folder import start_folder
+
 _PACKAGES = ("enn-trainer", "torch", "numpy", "safetensors", "msgpack")
 
 
@@ -40,6 +42,7 @@ def git_revision() -> str | None:
             text=True,
             timeout=5,
             check=False,
+            cwd=start_folder(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

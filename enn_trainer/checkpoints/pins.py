@@ -5,7 +5,6 @@ not at all, and only under a lock, so that nothing is lost while a run goes on.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.checkpoints.file_lock import FileLock
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
 
@@ -85,14 +85,14 @@ def _write(run_dir: Path, pins: dict[str, str]) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """While the context is open, nobody else changes the pins of a run, or deletes its saves."""
     try:
-        folder = os.open(run_dir, os.O_RDONLY)
+        folder = FileLock(run_dir, os.O_RDONLY)
     except OSError as error:
         raise CheckpointError(
             f"{run_dir}: expected the folder of a run: {error.strerror}"
         ) from None
     try:
         with contextlib.suppress(OSError):  # where the file system knows no locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            folder.acquire()
         yield
     finally:
-        os.close(folder)
+        folder.close()

@@ -1,7 +1,6 @@
 """One process at a time trains in the folder of a run: a lock that the system releases at death."""
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import WRITING
+from enn_trainer.checkpoints.file_lock import FileLock
 from enn_trainer.checkpoints.keep import DELETING, INDEX
 from enn_trainer.checkpoints.pins import PINS, locked
 from enn_trainer.errors import CheckpointError
@@ -38,25 +38,25 @@ def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None
     """
     path = run_dir / LOCK
     with disk.naming(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = FileLock(path, os.O_RDWR | os.O_CREAT)
     try:
-        if _is_locked(descriptor, run_dir, say):
-            _sign(descriptor)
+        if _is_locked(lock, run_dir, say):
+            _sign(lock.descriptor)
             with locked(run_dir):  # a save may be pinned meanwhile, also without this lock
                 _remove_leftovers(run_dir)
         yield
     finally:
-        os.close(descriptor)
+        lock.close()
 
 
-def _is_locked(descriptor: int, run_dir: Path, say: Callable[[str], None]) -> bool:
+def _is_locked(lock: FileLock, run_dir: Path, say: Callable[[str], None]) -> bool:
     """Take the lock; False where there are none."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.acquire(wait=False)
     except BlockingIOError:
         raise CheckpointError(
-            f"{run_dir}: expected a run that nobody trains, {_owner(descriptor)} does; wait for "
-            "its end, or give another --checkpoint-dir"
+            f"{run_dir}: expected a run that nobody trains, {_owner(lock.descriptor)} does; wait "
+            "for its end, or give another --checkpoint-dir"
         ) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:

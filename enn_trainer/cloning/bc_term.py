@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +28,7 @@ from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
 from enn_trainer.ppo.work import PLAIN, Work
+from enn_trainer.start_folder import located
 from enn_trainer.state import State
 from entity_env.seeding import derive_seed, mix
 
@@ -52,12 +52,12 @@ def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstr
     bc = config.bc
     if bc is None:
         return None
-    recording = open_recording(Path(bc.path), "bc.path")
+    recording = open_recording(located(bc.path), "bc.path")
     refuse_other_world(
         f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
     )
     teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-    shown = Reading(state.obs_space, 1.0, device, teacher_for).read({Path(bc.path): recording})
+    shown = Reading(state.obs_space, 1.0, device, teacher_for).read({located(bc.path): recording})
     if shown is None or not shown.num_actors().any():
         raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
     shown = with_actors(shown)
@@ -67,7 +67,7 @@ def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstr
 
 def _refuse_changed(path: str, num_frames: int, state: State) -> None:
     """Refuse a file that changed under its name; another name is a choice, which is remembered."""
-    with Path(path).open("rb") as file:
+    with located(path).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     now = {"path": path, "frames": num_frames, "sha256": digest}
     began = state.memory.get(MEMORY, now)

@@ -1,7 +1,5 @@
 """Behavioural cloning: training a network to do what was done in recordings."""
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,19 +25,14 @@ from enn_trainer.settings.config_io import load_config
 from enn_trainer.state import State, init_train_state
 from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed
+from entity_env.standard_streams import reader_may_leave
 
 _AT_ONCE = 4096  # frames whose statistics are taken together
 
 
-def print_if_read(line: str) -> None:
-    """Print a line now, or nothing any more where nobody reads it: `enn clone ... | head -1`."""
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        # What waits to be written goes there as well, else it is an error when Python ends.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def print_now(line: str) -> None:
+    """Print a line without delay, so that a person who waits sees it."""
+    print(line, flush=True)
 
 
 class CloneResult(NamedTuple):
@@ -67,7 +60,7 @@ def clone(
     config: CloneRunConfig | None = None,
     checkpoint_dir: str | Path | None = None,
     agent: PPOAgent | None = None,
-    say: Callable[[str], None] = print_if_read,
+    say: Callable[[str], None] = print_now,
 ) -> CloneResult:
     """Train a network on recordings; PPO can continue from the result.
 
@@ -95,6 +88,7 @@ def clone(
     if run_dir is not None:
         refuse_used(run_dir)
     with ExitStack() as stack:
+        stack.enter_context(reader_may_leave())
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
         files = open_recordings(paths)
         state = _fresh_state(config, next(iter(files.values())), agent)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.clone_config import CloneRunConfig
-from enn_trainer.cloning.clone import CloneResult, clone, print_if_read
+from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.config import EnvConfig
@@ -53,10 +53,10 @@ def clone_command(arguments: Sequence[str]) -> int:
         result = clone(files, config, options.checkpoint_dir)
     except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
         return failed(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)
         return STOPPED_AT_ONCE
-    print_if_read(_summary(result, options.checkpoint_dir, config.env))
+    print(_summary(result, options.checkpoint_dir, config.env))
     return 0
 
 

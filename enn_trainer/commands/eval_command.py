@@ -6,11 +6,8 @@ import json
 import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import torch
 
@@ -32,7 +29,9 @@ from enn_trainer.evaluation.eval_envs import differences
 from enn_trainer.evaluation.eval_film import require_writer
 from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, evaluate
 from enn_trainer.evaluation.opponents import create_opponent
+from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.lanes import Lanes
+from enn_trainer.start_folder import paths_from
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -61,13 +60,14 @@ def eval_command(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        with _terminated_as_interrupted():
+        # Raised as an exception, so that files that are not complete are removed.
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _measure(options)
     except (ConfigError, CheckpointError) as error:
         return failed(error, _as_typed(error))
     except EntityEnvError as error:
         return failed(error)
-    except KeyboardInterrupt:
+    except StoppedAtOnce:
         print("error: interrupted, nothing was measured", file=sys.stderr)
         return 1
 
@@ -75,10 +75,11 @@ def eval_command(arguments: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> int:
     """Measure, write and show."""
     saved = read_saved_run(Path(options.checkpoint))
+    saved_path = saved.path.resolve()  # before an environment can change the folder
     config = _config(saved.config, options)
     assert config.eval is not None
     # Not into a save, as where the path is `.`.
-    beside = saved.path.resolve().parent / f"eval-step-{saved.step:012d}.json"
+    beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
     path = writable(options.json or beside, "--json")
     film = None
     if options.video is not None:
@@ -113,28 +114,11 @@ def _measure(options: argparse.Namespace) -> int:
         return 1
     problems = [
         _as_typed(problem)
-        for problem in tell(path, report(saved.path, saved.step, config, results), results)
+        for problem in tell(path, report(saved_path, saved.step, config, results), results)
     ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, so that files that are not complete are removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:

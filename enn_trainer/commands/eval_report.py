@@ -72,8 +72,7 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
-        if not isinstance(error, BrokenPipeError):  # nobody reads any more, as with `| head`
-            problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+        problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
     problems += [
         f"{r.film_problem} (suite: {name or UNNAMED})"
         for name, r in results.items()

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from enn_trainer.commands.load_world import make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
 from enn_trainer.config import TrainConfig
 from enn_trainer.settings.config_io import dump_config, load_with_sources
+from enn_trainer.start_folder import located
 from entity_env.spaces import ActionSpace, ObsSpace
 
 DIFFERENT = 1
@@ -86,10 +88,11 @@ def evolve_command(options: argparse.Namespace) -> int:
     Raises:
         CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
     """
-    saved = find(options.one)
+    saved, folder = find(options.one), Path.cwd()
     before, state = read_config(saved), read_state(saved)
     rules = _rules(options, state["obs_space"], state["action_space"])
     spaces = _spaces(options)
+    saved = replace(saved, path=located(saved.path, folder))  # the world may change the folder
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
@@ -101,7 +104,7 @@ def evolve_command(options: argparse.Namespace) -> int:
         text_source=f"checkpoint {saved.path}",
     )
     evolved = evolve(saved, *spaces, config, rules)
-    written = evolved.save(options.to)
+    written = evolved.save(located(options.to, folder))
     print(evolved.report)
     for change in changes(before, config):
         print(f"setting: {change}")

@@ -4,12 +4,12 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.errors import ConfigError
+from enn_trainer.start_folder import start_folder
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY
@@ -120,7 +120,7 @@ def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFact
             f"which is or makes {kind.__name__}"
         )
     sides = kind.num_sides if issubclass(kind, Match) else 1
-    sent = NamedWorld(config.id, str(Path.cwd()), sides)
+    sent = NamedWorld(config.id, str(start_folder()), sides)
     if is_timed:
         timed: Any = TimedWorld(env, sides)
         return env_factory(timed, kind, TimedWorld(sent, sides))
@@ -129,7 +129,7 @@ def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFact
 
 def _find(name: str, field: str) -> Any:
     try:
-        env = find_world(name)
+        env = find_world(name, start_folder())
     except UnknownWorld as error:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):

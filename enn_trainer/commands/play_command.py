@@ -14,6 +14,7 @@ from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
+from enn_trainer.start_folder import located, paths_from
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
@@ -45,8 +46,10 @@ def play_command(arguments: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     try:
         _refuse_unwritable(options.record)
-        world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
-        agent = None if options.agent is None else _agent(options.agent, world, seed)
+        record = None if options.record is None else options.record.absolute()
+        with paths_from(Path.cwd()):
+            world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
+            agent = None if options.agent is None else _agent(options.agent, world, seed)
         print("? tells what can be typed, q quits")
         played = play_by_hand(
             lambda: world,
@@ -56,7 +59,7 @@ def play_command(arguments: Sequence[str]) -> int:
             episodes=options.episodes,
             agent=agent,
             side=options.side,
-            record=options.record,
+            record=record,
         )
     except (ConfigError, CheckpointError, EntityEnvError) as error:
         return failed(error)
@@ -91,7 +94,7 @@ def _value(text: str) -> Any:
 
 def _agent(path: str, world: Environment | Match, seed: int) -> Agent:
     try:
-        agent = load_agent(path, seed=seed, env=world)
+        agent = load_agent(located(path), seed=seed, env=world)
     except CheckpointError as error:
         raise CheckpointError(f"--agent: {error}") from None
     return agent.act

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from enn_trainer.commands.load_world import factory_of
 from enn_trainer.commands.profile_advice import what_limits
 from enn_trainer.commands.profile_run import WARM_UP_UPDATES, Part, Profile, profile
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
 from entity_env.errors import EntityEnvError
@@ -45,14 +47,15 @@ def profile_command(arguments: Sequence[str]) -> int:
             init_path=options.config, overrides=options.overrides, environment=os.environ
         )
         create_envs = factory_of(manager.config.env, "env", is_timed=True)
-        measured = profile(manager, create_envs, SECONDS, options.updates)
+        with stopped_by(signal.SIGINT):
+            measured = profile(manager, create_envs, SECONDS, options.updates)
         show(measured, Console())
         if path is not None:
             more = {"frames_per_s": measured.frames_per_s, "limit": what_limits(measured)}
             write_report(path, {**asdict(measured), **more})
     except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
         return failed(error)
-    except KeyboardInterrupt:
+    except StoppedAtOnce:
         print("interrupted; nothing was measured", file=sys.stderr)
         return STOPPED_AT_ONCE
     return 0

@@ -31,6 +31,7 @@ from enn_trainer.evaluation.opponents import CreateOpponent, RandomAgent
 from enn_trainer.evaluation.play_episodes import Seats, play
 from enn_trainer.evaluation.video import FilmedEnvs
 from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.start_folder import absolute
 from entity_env.seeding import derive_seed
 from entity_env.vec_env import VecEnv
 from rogue_net.wiring import Wired
@@ -118,7 +119,7 @@ def evaluate(
     """
     assert config.eval is not None
     if film is None and config.eval.capture_videos:
-        folder = Path(config.data_dir, "runs", state.run_name, "videos")
+        folder = absolute(config.data_dir) / "runs" / state.run_name / "videos"
         film = folder / f"step-{state.step:012d}.mp4"
     results: dict[str, SuiteResult] = {}
     for name, suite in all_suites(config.eval, config.env):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.space_diff import unfit
 from enn_trainer.errors import CheckpointError
+from enn_trainer.start_folder import located
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, to_device
 from rogue_net.rogue_net import NetOutput, answer
@@ -41,7 +41,7 @@ def create_opponent(
     if path == RANDOM:
         return RandomAgent(action_space)
     try:
-        saved = read_saved_run(Path(path))
+        saved = read_saved_run(located(path))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
     different = unfit(saved.obs_space, saved.action_space, obs_space, action_space)

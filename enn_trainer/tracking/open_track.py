@@ -15,6 +15,7 @@ from enn_trainer.checkpoints.made_by import git_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_checks import unwritable
 from enn_trainer.errors import ConfigError
+from enn_trainer.start_folder import absolute
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.track import Guarded, Sink, Track, flatten_config
@@ -46,7 +47,7 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     config, state = manager.config, manager.state
     if config.mlflow_tracking_uri is not None:
         check_mlflow()
-    runs = Path(config.data_dir) / "runs"
+    runs = absolute(config.data_dir) / "runs"
     if not continues(manager):
         state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
     folder = runs / state.run_name
@@ -138,7 +139,7 @@ def _new_run_name(runs: Path, config: TrainConfig) -> str:
             continue
         except OSError as error:
             raise ConfigError(
-                f"data_dir: expected a folder to write to, got {runs.parent} "
+                f"data_dir: expected a folder to write to, got {config.data_dir} "
                 f"({os.strerror(error.errno or 0)})"
             ) from None
         return name

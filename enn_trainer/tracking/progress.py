@@ -1,7 +1,5 @@
 """What a person sees of a run: a live panel on a terminal, plain lines anywhere else."""
 
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,17 +26,6 @@ SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
 
 
-class _ReaderMayLeave(Console):
-    """A console that is silent once nobody reads it, as with `| head`; the run goes on."""
-
-    def on_broken_pipe(self) -> None:
-        """Not the end of the program, as it is by default."""
-        self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # else the interpreter complains when it ends
-        os.close(nowhere)
-
-
 @final
 class Progress:
     """Shows how a run goes; the last panel or line stays when the context is left.
@@ -62,7 +49,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps = total_steps
-        self._console = _ReaderMayLeave() if console is None else console
+        self._console = Console() if console is None else console
         self._clock = clock
         self._start_s = clock()
         self._samples = deque([(self._start_s, start_step)], maxlen=SPEED_SAMPLES)

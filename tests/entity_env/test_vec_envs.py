@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -364,7 +365,7 @@ def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
     assert quota.take() == "no restarts are left"
 
 
-@pytest.mark.parametrize("doing", ["waiting", "hanging"])
+@pytest.mark.parametrize("doing", ["waiting", "hanging", "hanging in C"])
 def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
     """Neither processes, also in the middle of a step without end, nor named shared memory."""
     program = (
@@ -372,10 +373,11 @@ def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
         "import numpy as np\n"
         "from entity_env import ParallelEnvList\n"
         "from tests.entity_env.test_vec_envs import random_choices\n"
-        "from tests.entity_env.worlds import SPACE, Sleeps\n"
-        "envs = ParallelEnvList(Sleeps, 2, 2)\n"
+        "from tests.entity_env.worlds import SPACE, HoldsTheInterpreter, Sleeps\n"
+        "world = HoldsTheInterpreter if sys.argv[1] == 'hanging in C' else Sleeps\n"
+        "envs = ParallelEnvList(world, 2, 2)\n"
         "obs = envs.reset(SPACE)\n"
-        "if sys.argv[1] == 'hanging':\n"
+        "if sys.argv[1] != 'waiting':\n"
         "    envs.act_async(random_choices(envs, obs, np.random.default_rng(0)), SPACE)\n"
         "    time.sleep(0.5)\n"
         "print(*[worker.process.pid for worker in envs._workers], flush=True)\n"
@@ -570,3 +572,33 @@ def test_worker_runs_the_main_program_when_it_needs_a_module_that_it_made(tmp_pa
 def test_published_arguments_of_parallel_env_list_are_accepted() -> None:
     with contextlib.closing(ParallelEnvList(Walk, 2, 1, "forkserver")) as workers:
         assert len(workers) == 2
+
+
+def test_workers_outlive_the_thread_that_started_them() -> None:
+    """They end with the process, and not before."""
+    made: list[ParallelEnvList] = []
+    thread = threading.Thread(target=lambda: made.append(ParallelEnvList(Walk, 2, 1)))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    with contextlib.closing(made[0]) as workers:
+        assert workers._workers[0].process.poll() is None
+        play(workers, 3)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="known to Linux alone")
+def test_worker_whose_parent_died_before_it_began_ends() -> None:
+    """The parent cannot be watched any more then, and the worker would wait for ever."""
+    ours, theirs = socket.socketpair()  # kept open, as if by somebody else
+    number = str(theirs.fileno())
+    with ours, theirs:
+        done = subprocess.run(
+            [sys.executable, "-c", WORKER, "parent", "1", "files", number, number, number],
+            pass_fds=[theirs.fileno()],
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+
+
+WORKER = "from entity_env.worker import main; main()"

@@ -1,5 +1,6 @@
 """Small environments that several tests use."""
 
+import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -141,6 +142,14 @@ class Dies(FailsLater):
 
 class Nan(FailsLater):
     how = "nan"
+
+
+class HoldsTheInterpreter(Walk):
+    """Never leaves a call in C that keeps Python's lock, as some regular expressions do."""
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        ctypes.PyDLL(None).sleep(600)
+        raise AssertionError
 
 
 class Sleeps(Walk):

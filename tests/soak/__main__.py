@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from tests.soak.damage import Summary, episodes, flips, mutations, truncations
+from tests.soak.forks import fork_and_kill
 from tests.soak.kills import kill_runs
 
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=1_000)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
     seed: int = secrets.randbelow(10**6) if asked.seed is None else asked.seed
@@ -36,6 +38,8 @@ def main() -> None:
         folder = Path(path)
         if asked.kills:
             print(f"kills: {kill_runs(_new(folder, 'kills'), seed, asked.kills)}", flush=True)
+        if asked.forks:
+            print(f"forks: {fork_and_kill(_new(folder, 'forks'), seed, asked.forks)}", flush=True)
         if asked.flip_every:
             _say("flips", flips(_new(folder, "flips"), seed, asked.flip_every))
         if asked.truncations:

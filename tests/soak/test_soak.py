@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0}
+NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0, "forks": 0}
 
 
 def soak(**asked: int) -> str:
@@ -51,3 +51,11 @@ def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
     assert f"{kills} kills" in said
     in_saves = sum(map(int, re.findall(r"(\d+) (?:before or after )?(?:writing|deleting)", said)))
     assert in_saves >= kills / 4, said
+
+
+def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> None:
+    said = soak(forks=5)
+    assert "5 kills of runs" in said
+    started = re.search(r"started (\d+) processes, (\d+) workers ended", said)
+    assert started is not None
+    assert min(map(int, started.groups())) > 0, said

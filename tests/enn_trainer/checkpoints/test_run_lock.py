@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.enn_trainer.worlds import Meadow
 
 HOLD = """
 import sys
+import time
 from pathlib import Path
 from enn_trainer.checkpoints.run_lock import run_lock
 with run_lock(Path(sys.argv[1])):
@@ -146,3 +148,97 @@ def test_run_that_was_saved_by_another_process_meanwhile_is_not_gone_on_with(
     (tmp_path / "run" / "step-000000000099").mkdir()  # not valid: nothing to go on from
     with Trainer(chosen, Meadow) as trainer:
         assert trainer.state.step == 24
+
+
+FORK = """
+import os, subprocess, sys, time
+from pathlib import Path
+from enn_trainer.checkpoints.pins import locked
+from enn_trainer.checkpoints.run_lock import run_lock
+which, how, end = {"run": run_lock, "pins": locked}[sys.argv[2]], sys.argv[3], sys.argv[4]
+with which(Path(sys.argv[1])):
+    if how == "exec":
+        child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
+    else:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    print(child, flush=True)
+    if end == "killed":
+        time.sleep(60)
+print("over", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "how", "end"),
+    [
+        ("run", "fork", "normal"),
+        ("run", "fork", "killed"),
+        ("run", "exec", "killed"),
+        ("pins", "fork", "normal"),
+        ("pins", "fork", "killed"),
+    ],
+)
+def test_child_that_lives_on_holds_no_lock(tmp_path: Path, which: str, how: str, end: str) -> None:
+    """Neither after the end of the process that had it, nor after its death."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORK, str(tmp_path), which, how, end],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        if end == "normal":
+            assert process.stdout.readline() == "over\n"
+        process.kill()
+        process.wait()
+        descriptor = os.open(tmp_path / LOCK if which == "run" else tmp_path, os.O_RDONLY)
+        deadline = time.monotonic() + 10
+        while not _can_be_locked(descriptor) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert _can_be_locked(descriptor)
+        os.close(descriptor)
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+LEAVES = """
+import os, sys
+from pathlib import Path
+from enn_trainer.checkpoints.run_lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print("left", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_child_that_leaves_the_context_does_not_unlock_the_run(tmp_path: Path) -> None:
+    """As where an environment forks, and an exception in the child goes through the trainer."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEAVES, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "left\n"
+    with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
+        run_lock(tmp_path).__enter__()
+    process.communicate()
+    assert process.returncode == 0
+
+
+def _can_be_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

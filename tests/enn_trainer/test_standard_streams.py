@@ -1,0 +1,91 @@
+"""Runs whose output nobody reads, and environments that raise what such runs would."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.state_manager import load_checkpoint
+from tests.enn_trainer.test_train import SMALL
+
+ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
+WORLD = """
+import builtins, sys
+from tests.enn_trainer.worlds import Meadow
+
+class Mine(Meadow):
+    def __init__(self, kind: str = "") -> None:
+        self.kind = kind
+
+    def act(self, actions):
+        print("a frame", 500 * "-")
+        print("a frame", 500 * "-", file=sys.stderr)
+        if self.kind:
+            raise getattr(builtins, self.kind)(0)
+        return super().act(actions)
+"""
+
+
+def train_arguments(folder: Path, *more: str) -> list[str]:
+    world = folder / "mine.py"
+    world.write_text(WORLD)
+    run_dir = str(folder / "run")
+    where = [f"env.id={world}:Mine", f"data_dir={folder}", "--checkpoint-dir", run_dir]
+    return [*ENN, "train", *SMALL, *where, *more]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
+    tmp_path: Path, closed: str, processes: int
+) -> None:
+    """Training, and saving at the end, as after `| head`."""
+    process = subprocess.Popen(
+        train_arguments(tmp_path, f"rollout.processes={processes}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    left, read = process.stdout, process.stderr
+    if closed == "stderr":
+        left, read = read, left
+    left.close()
+    with read:
+        printed = read.read().decode()
+    assert process.wait(100) == 0, printed
+    assert "Error" not in printed
+    assert load_checkpoint(tmp_path / "run").state.step == 72
+
+
+@pytest.mark.parametrize("kind", ["BrokenPipeError", "KeyboardInterrupt", "SystemExit"])
+def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
+    tmp_path: Path, kind: str
+) -> None:
+    arguments = train_arguments(tmp_path, f'env.kwargs={{"kind": "{kind}"}}')
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode != 0
+    assert "in environment 0, episode 0, step 1" in done.stderr
+    assert kind in done.stderr
+    assert "Traceback" in done.stderr
+    assert "stopped at once" not in done.stderr
+
+
+def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> None:
+    world = tmp_path / "leaves.py"
+    world.write_text("import sys\nclass Mine:\n    def __init__(self): sys.exit(0)\n")
+    arguments = [*ENN, "play", f"{world}:Mine"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode != 0
+    assert "the environment raised SystemExit: 0" in done.stderr
+
+
+def test_command_whose_reader_leaves_ends_quietly() -> None:
+    process = subprocess.Popen([*ENN, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait(60) == 0

@@ -1,0 +1,144 @@
+"""Children that environments start keep nothing of workers alive, nor hide their end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from entity_env import Action, Observation, ParallelEnvList
+from tests.entity_env.test_vec_envs import stepped
+from tests.entity_env.worlds import SPACE, Walk
+
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")
+
+LIFE_S = 60
+"""A child that nobody ends would live for so long."""
+SOON_S = 15
+"""Far less than that, and far more than a busy machine needs."""
+
+
+class Forks(Walk):
+    """Start a child that lives on, then lose the worker in the next step."""
+
+    def __init__(self, how: str, pids: str) -> None:
+        self.how, self.pids = how, Path(pids)
+
+    def reset(self) -> Observation:
+        pid = self._start()
+        with self.pids.open("a") as file:
+            file.write(f"{pid}\n")
+        obs = super().reset()
+        self.last = 100
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        os._exit(7)
+
+    def _start(self) -> int | None:
+        if self.how == "fork":
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(LIFE_S)
+                os._exit(0)
+            return pid
+        if self.how == "exec":
+            return subprocess.Popen(["sleep", str(LIFE_S)], close_fds=False).pid
+        import multiprocessing
+
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[LIFE_S])
+        process.start()
+        return process.pid
+
+
+@pytest.fixture
+def pids(tmp_path: Path) -> Iterator[Path]:
+    """A file for the numbers of children, which are ended afterwards."""
+    file = tmp_path / "pids"
+    yield file
+    for line in file.read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["fork", "exec", "multiprocessing"])
+def test_death_of_a_worker_is_seen_at_once_although_its_child_lives(how: str, pids: Path) -> None:
+    def create_env() -> Forks:
+        return Forks(how, str(pids))
+
+    with contextlib.closing(ParallelEnvList(create_env, 2, 1, timeout_s=LIFE_S)) as workers:
+        obs = workers.reset(SPACE)
+        start = time.monotonic()
+        assert stepped(workers, obs).truncated.all()
+        assert time.monotonic() - start < SOON_S
+    children = [int(line) for line in pids.read_text().split()]
+    assert len(children) == 4, "the worker that took its place started some as well"
+    assert all(_is_running(pid) for pid in children[:2]), "the test tests nothing else"
+
+
+def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
+    program = (
+        "import os, sys, time\n"
+        "from entity_env import ParallelEnvList\n"
+        "from tests.entity_env.worlds import Walk\n"
+        "envs = ParallelEnvList(Walk, 2, 2)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        f"    time.sleep({LIFE_S})\n"
+        "    os._exit(0)\n"
+        "print(child, *[worker.process.pid for worker in envs._workers], flush=True)\n"
+        f"time.sleep({LIFE_S})\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    with trainer.stdout:
+        child, *workers = map(int, trainer.stdout.readline().split())
+    pids.write_text(f"{child}\n")
+    trainer.kill()
+    trainer.wait()
+    deadline = time.monotonic() + SOON_S
+    while any(map(_is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_running, workers))
+    assert _is_running(child)
+
+
+def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> None:
+    """Files that only a worker and its parent should have."""
+    with contextlib.closing(ParallelEnvList(Walk, 2, 1)) as workers:
+        workers.reset(SPACE)
+        child = os.fork()
+        if child == 0:
+            time.sleep(LIFE_S)
+            os._exit(0)
+        pids.write_text(f"{child}\n")
+        ours = _shared_files(os.getpid())
+        assert len(ours) > 2
+        deadline = time.monotonic() + SOON_S
+        while ours & _shared_files(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not ours & _shared_files(child)
+        stepped(workers, workers.reset(SPACE))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _shared_files(pid: int) -> set[str]:
+    """Return the shared memory and socket pairs that a process has open."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(f"{entry.readlink()} of {entry.stat().st_ino}")
+    return {name for name in found if "memfd:entity_env" in name or "socket" in name}
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

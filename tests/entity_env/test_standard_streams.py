@@ -1,0 +1,108 @@
+"""A program goes on when nobody reads what it prints, and other broken pipes stay errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+BEFORE = """
+import os, sys
+from entity_env.standard_streams import reader_may_leave
+print("before")
+with reader_may_leave():
+    print("begun", flush=True)
+    sys.stdin.readline()  # until the reader has left
+"""
+
+
+def run_without_reader(code: str, which: str, *flags: str) -> tuple[int, str]:
+    """Run a program whose standard output or error is closed once it has begun.
+
+    Returns:
+        Its exit status, and what it printed to the other stream.
+    """
+    command = [sys.executable, *flags, "-c", BEFORE + code]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["before\n", "begun\n"]
+    closed, other = process.stdout, process.stderr
+    if which == "stderr":
+        closed, other = other, closed
+    closed.close()
+    process.stdin.write("go on\n")
+    process.stdin.close()
+    with other:
+        printed = other.read()
+    return process.wait(60), printed
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"]])
+@pytest.mark.parametrize("write", ["print(text, file=out)", "out.buffer.write(text.encode())"])
+@pytest.mark.parametrize("which", ["stdout", "stderr"])
+def test_what_nobody_reads_is_discarded(which: str, write: str, flags: list[str]) -> None:
+    code = f"""
+    text, out, other = "x" * 99, sys.{which}, {{sys.stdout, sys.stderr}} - {{sys.{which}}}
+    for _ in range(2000):
+        {write}
+    print("went on", file=other.pop())
+print("after", file=sys.{which})
+"""
+    assert run_without_reader(code, which, *flags) == (0, "went on\n")
+
+
+def test_broken_pipe_of_anything_else_is_raised() -> None:
+    code = """
+    print("nobody reads this", flush=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b"x")
+"""
+    status, printed = run_without_reader(code, "stdout")
+    assert status == 1
+    assert "BrokenPipeError" in printed
+
+
+def test_streams_are_those_of_before_afterwards_and_order_is_kept() -> None:
+    code = """
+import os, sys
+from entity_env.standard_streams import reader_may_leave
+before = sys.stdout, sys.stderr
+print("1")
+with reader_may_leave():
+    print("2 ä")
+    with reader_may_leave():
+        print("3")
+    assert sys.stdout is not before[0]
+    assert sys.stdout.fileno() == 1
+print("4")
+assert before == (sys.stdout, sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.decode() == "1\n2 ä\n3\n4\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_left_alone(closed: str) -> None:
+    code = f"{BEFORE.replace('sys.stdin.readline()', 'pass')}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], check=False
+    )
+    assert done.returncode == 0
+
+
+def test_streams_of_notebooks_and_tests_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    from entity_env.standard_streams import reader_may_leave
+
+    before = sys.stdout
+    with reader_may_leave():
+        assert sys.stdout is before
+        print("captured")
+    assert capsys.readouterr().out == "captured\n"

@@ -1,0 +1,116 @@
+"""Exceptions of environments, of whatever class, are reported with traceback and environment."""
+
+import builtins
+import contextlib
+import functools
+import traceback
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from entity_env import Action, EnvList, Observation, ParallelEnvList, VecEnv
+from entity_env.any_vec_env import AnyVecEnv
+from entity_env.errors import WorkerError
+from entity_env.random_play import random_choices
+from entity_env.worker_process import WorkerLostError
+from tests.entity_env.worlds import Walk
+
+NO_EXCEPTIONS = ["SystemExit", "GeneratorExit"]
+"""Would pass every `except Exception` on their way out of the program."""
+KINDS = [
+    *["BrokenPipeError", "ConnectionResetError", "EOFError", "OSError", "MemoryError"],
+    *["StopIteration", "KeyboardInterrupt", "Unpicklable", *NO_EXCEPTIONS],
+]
+
+
+class Unpicklable(Exception):  # noqa: N818
+    """An exception that no other process can be sent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, lambda: None)
+
+    def __reduce__(self) -> str:
+        raise TypeError("cannot be pickled")
+
+
+class Raises(Walk):
+    """Raise in the second step, or elsewhere."""
+
+    def __init__(self, kind: str, where: str = "act") -> None:
+        super().__init__()
+        self.kind, self.where = kind, where
+        self._fail("init")
+
+    def reset(self) -> Observation:
+        self._fail("reset")
+        obs = super().reset()
+        self.last = 100
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        if self.clock == 1:
+            self._fail("act")
+        return super().act(actions)
+
+    def close(self) -> None:
+        self._fail("close")
+
+    def _fail(self, where: str) -> None:
+        if where == self.where:
+            raise getattr(builtins, self.kind, Unpicklable)("a bug of the environment")
+
+
+def play(envs: VecEnv) -> None:
+    """Take three steps."""
+    with contextlib.closing(envs):
+        obs = envs.reset(envs.obs_space())
+        for step in range(3):
+            chosen = random_choices(obs, envs.action_space(), np.random.default_rng(step))
+            obs = envs.act(chosen, envs.obs_space())
+
+
+@pytest.mark.parametrize("where", ["reset", "act"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exception_of_any_class_names_its_environment(kind: str, where: str) -> None:
+    with pytest.raises((Exception, KeyboardInterrupt)) as raised:
+        play(EnvList(functools.partial(Raises, kind, where), 2))
+    text = "".join(traceback.format_exception(raised.value))
+    assert f"{kind}: a bug of the environment" in text or kind == "Unpicklable"
+    assert "in _fail" in text, "the traceback leads to the line"
+    assert "in environment 0, episode 0, step" in text
+    if kind not in ("KeyboardInterrupt", "StopIteration", *NO_EXCEPTIONS):
+        assert type(raised.value).__name__ == kind, "callers may catch it by its class"
+
+
+@pytest.mark.parametrize("where", ["init", "close"])
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_exit_in_a_constructor_or_at_the_end_is_an_error(kind: str, where: str) -> None:
+    with pytest.raises(RuntimeError, match=f"raised {kind}: a bug of the environment"):
+        play(EnvList(functools.partial(Raises, kind, where), 2))
+
+
+class VecRaises(EnvList):
+    """A vectorised environment that ends the program."""
+
+    def act(self, *_: object) -> None:  # type: ignore[override]
+        raise SystemExit(0)
+
+
+def test_exit_in_a_vectorised_environment_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="raised SystemExit: 0"):
+        play(AnyVecEnv(VecRaises(Walk, 2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exception_of_any_class_in_a_worker_arrives_with_traceback_and_environment(
+    kind: str,
+) -> None:
+    with pytest.raises(WorkerError) as raised:
+        play(ParallelEnvList(functools.partial(Raises, kind), 2, 1))
+    assert not isinstance(raised.value, WorkerLostError)
+    text = str(raised.value)
+    assert "died" not in text
+    assert "a bug of the environment" in text
+    assert "in _fail" in text
+    assert "in environment 0, episode 0, step 2" in text
