@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -25,6 +26,7 @@ from enn_trainer.commands.eval_report import (
 )
 from enn_trainer.commands.load_world import envs_by_id, make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.commands.trust import NamedEnv, check_trusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
@@ -60,6 +62,7 @@ def eval_command(arguments: Sequence[str]) -> int:
         was asked for could not be written, 2 for a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
+    options.line = line_with_trust("enn eval", arguments)
     try:
         with _terminated_as_interrupted():
             return _measure(options)
@@ -77,6 +80,8 @@ def _measure(options: argparse.Namespace) -> int:
     saved = read_saved_run(Path(options.checkpoint))
     config = _config(saved.config, options)
     assert config.eval is not None
+    if not options.trust:
+        _check_trusted(saved, config, options)
     # Not into a save, as where the path is `.`.
     beside = saved.path.resolve().parent / f"eval-step-{saved.step:012d}.json"
     path = writable(options.json or beside, "--json")
@@ -120,6 +125,17 @@ def _measure(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
+def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+    """Raise if the checkpoint names code that the command line does not."""
+    trained = saved.config.env
+    is_other = config.env.id != trained.id  # then it has none of the saved arguments
+    saved_kwargs = {} if is_other else json.loads(trained.kwargs)
+    typed = _typed_kwargs(options)
+    kwargs = {name: value for name, value in saved_kwargs.items() if name not in typed}
+    remedy = f"{options.line}; if it was trained in an environment of yours, name that with --env"
+    check_trusted([NamedEnv("env", config.env.id, kwargs)], {options.env}, [], saved.path, remedy)
+
+
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, so that files that are not complete are removed."""
@@ -139,7 +155,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """The configuration of the run, with an evaluation as the arguments say."""
-    kwargs = parse_kwargs(_pairs(options.env_kwargs), "--env-kwargs") if options.env_kwargs else {}
+    kwargs = _typed_kwargs(options)
     env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
     suites: dict[str, EvalSuiteConfig] = {}
     for text in options.suite:
@@ -167,6 +183,12 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
         capture_logits=False,
         capture_samples_subsample=1,
     )
+
+
+def _typed_kwargs(options: argparse.Namespace) -> dict[str, Any]:
+    if not options.env_kwargs:
+        return {}
+    return parse_kwargs(_pairs(options.env_kwargs), "--env-kwargs")
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
@@ -276,6 +298,9 @@ def _parser() -> argparse.ArgumentParser:
         "--env-kwargs",
         metavar="KEY=VALUE[,...]",
         help="its arguments: over the trained ones, or instead of them if --env is another world",
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="import the environment that the checkpoint names"
     )
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action"
