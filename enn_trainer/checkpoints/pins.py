@@ -27,7 +27,7 @@ def read_pins(run_dir: Path) -> dict[str, str]:
         CheckpointError: the file is damaged, so that it is not known what is pinned.
     """
     path = run_dir / PINS
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     data = read_plain_file(path, MAX_BYTES)
     try:
