@@ -139,7 +139,7 @@ def save(
     """
     target = run_dir / save_name(step)
     damaged: CheckpointError | None = None
-    if target.exists():
+    if os.path.lexists(target):
         if must_be_new:
             raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
         try:

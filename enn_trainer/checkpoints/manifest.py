@@ -147,7 +147,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "sha256": (lambda v: isinstance(v, str), "a sha256"),
     "time_used": (lambda v: _is_finite(v) and v >= 0, "a number of seconds"),
     "metrics": (lambda v: _has(v, _is_finite), "finite numbers by tag"),
-    "seed": (_is_finite, "a number"),
+    "seed": (lambda v: type(v) is int, "a whole number"),
     "config_version": (is_count, "a number of at least 0"),
     "run_name": (_is_text, f"a text of at most {MAX_TEXT} characters"),
     "packages": (lambda v: _has(v, lambda one: one is None or _is_text(one)), "versions by name"),

@@ -85,7 +85,7 @@ def _write(run_dir: Path, pins: dict[str, str]) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """While the context is open, nobody else changes the pins of a run, or deletes its saves."""
     try:
-        folder = os.open(run_dir, os.O_RDONLY)
+        folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise CheckpointError(
             f"{run_dir}: expected the folder of a run: {error.strerror}"

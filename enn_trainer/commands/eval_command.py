@@ -84,7 +84,9 @@ def _measure(options: argparse.Namespace) -> int:
         _check_trusted(saved, config, options)
     # Not into a save, as where the path is `.`.
     beside = saved.path.resolve().parent / f"eval-step-{saved.step:012d}.json"
-    path = writable(options.json or beside, "--json")
+    path = writable(beside if options.json is None else options.json, "--json")
+    if options.json is None:
+        path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
     film = None
     if options.video is not None:
         require_writer(options.video, "--video")
