@@ -23,7 +23,8 @@ from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.made_by import made_by
-from enn_trainer.checkpoints.manifest import MANIFEST, manifest_bytes, read_manifest
+from enn_trainer.checkpoints.manifest import MANIFEST as MANIFEST
+from enn_trainer.checkpoints.manifest import manifest_bytes, read_manifest
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
     plain_file,

@@ -48,7 +48,7 @@ def open_film(path: Path) -> Any:
             return _Gif(unfinished(path))
         import imageio.v2  # an extra
 
-        codec = {"codec": "libx264", "macro_block_size": 2}
+        codec: dict[str, Any] = {"codec": "libx264", "macro_block_size": 2}
         return imageio.v2.get_writer(unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, **codec)
     except BaseException:
         unfinished(path).unlink(missing_ok=True)
