@@ -1,11 +1,15 @@
-"""Load a trained agent and let it play: `python docs/act.py RUN [EPISODES]`."""
+"""Load a trained agent and let it play: `python docs/act.py RUN [EPISODES] [ENV]`.
+
+ENV is the environment, as `enn eval --env` has it; not needed for those of `enn envs`.
+"""
 
 import json
 import sys
 
 from enn_trainer import RogueNetAgent, load_agent, load_checkpoint
+from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.trust import names_code
 from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
-from entity_env.named_world import find_world
 
 
 def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
@@ -53,5 +57,9 @@ def play_match(env: object, agent: RogueNetAgent, episodes: int) -> None:
 run = sys.argv[1]
 num_episodes = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 config = load_checkpoint(run).config.env
-world = find_world(config.id)(**json.loads(config.kwargs))
+env_id = sys.argv[3] if len(sys.argv) > 3 else config.id
+if len(sys.argv) <= 3 and names_code(env_id):  # of a checkpoint, perhaps somebody else's
+    sys.exit(f"error: type which code to run: python docs/act.py {run} {num_episodes} {env_id}")
+kwargs = json.loads(config.kwargs) if env_id == config.id else {}
+world = make_world(env_id, kwargs, "ENV")
 (play if isinstance(world, Environment) else play_match)(world, load_agent(run), num_episodes)

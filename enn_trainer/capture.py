@@ -14,6 +14,7 @@ from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
+from entity_env.plain_open import append_plain
 from entity_env.ragged import Ragged
 from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
 from entity_env.recording_format import RecordingError
@@ -171,7 +172,12 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
     """Up to where the file of a run is kept."""
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.open("ab").close()
+    try:
+        append_plain(path).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{capture.field}: expected a file to write to, got {path} ({error.strerror})"
+        ) from None
     if not continues(manager):
         if holds_no_step(path):  # a process that was killed before the run was first saved
             return 0

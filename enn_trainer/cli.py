@@ -1,6 +1,7 @@
 """The command `enn`."""
 
 import difflib
+import functools
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from enn_trainer.commands.load_world import envs_by_id, factory_of
 from enn_trainer.commands.play_command import play_command
 from enn_trainer.commands.plot_command import plot_command
 from enn_trainer.commands.profile_command import profile_command
+from enn_trainer.commands.trust import check_run, line_with_trust, naming_env
 from enn_trainer.loop import train
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
@@ -68,7 +70,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def train_command(arguments: Sequence[str], program: str) -> int:
     """`enn train`: train in the world that `env.id` names."""
-    return run_command(arguments, program, _train)
+    line = line_with_trust(program, arguments)
+    return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
 
 
 def envs_command() -> int:
@@ -106,8 +109,9 @@ def _next_steps(result: TrainResult, manager: StateManager) -> str:
     """What to type next, in the form that works in this shell."""
     run_dir, config = manager.checkpoint_dir, manager.config
     enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
+    named = naming_env(config)
     if result.interrupted:
-        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume"
+        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume{named}"
     more = 2 * config.total_timesteps
     if more <= result.step:  # the run continued one that was longer
         more = 2 * result.step
@@ -115,7 +119,7 @@ def _next_steps(result: TrainResult, manager: StateManager) -> str:
 next:
   {tensorboard} --logdir {config.data_dir}/runs
   {python} docs/act.py {run_dir}
-  {enn} train --checkpoint-dir {run_dir} --resume total_timesteps={more}"""
+  {enn} train --checkpoint-dir {run_dir} --resume{named} total_timesteps={more}"""
 
 
 def _as_typed(program: str) -> str:

@@ -82,6 +82,7 @@ def run_command(
     config_cls: type[TrainConfig] = TrainConfig,
     state_cls: type[State] = State,
     initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
+    check: Callable[[StateManager], None] | None = None,
 ) -> int:
     """Parse the arguments of a run and run it; the exit status.
 
@@ -92,6 +93,7 @@ def run_command(
         config_cls: the configuration that overrides refer to.
         state_cls: as of `StateManager`.
         initial_state: makes the state of a run that begins.
+        check: raises before `run` if the run must not begin; not called with `--trust`.
     """
     options = _parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
@@ -129,6 +131,8 @@ def run_command(
         if options.verbose:
             print(manager.config)
         with stopped_by(signal.SIGINT):
+            if check is not None and not options.trust:
+                check(manager)
             dry_run(manager, run) if options.dry_run else run(manager)
     except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
         if options.verbose:
@@ -225,6 +229,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--init-parts", metavar="PARTS", help=f"which of them, some of {','.join(PARTS)}"
     )
     add_rename_arguments(parser)
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the code that the save names, such as its environment, and run it",
+    )
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
     )

@@ -1,17 +1,23 @@
 """Worlds by the names that a command line or a configuration gives them."""
 
 import difflib
+import functools
 import importlib
 import importlib.util
+import inspect
 import sys
+import types
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from entity_env.environment import Environment
 from entity_env.errors import UnknownWorld
 from entity_env.examples import ENV_REGISTRY
+from entity_env.match import Match
+from entity_env.vec_env import VecEnv
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,36 @@ def find_world(name: str, folder: Path | None = None) -> Any:
         hint = _nearest(attribute, vars(module))
         raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
     return getattr(module, attribute)
+
+
+def is_environment_factory(make: object) -> bool:
+    """Return whether calling an object is known to make an environment, without calling it.
+
+    Args:
+        make: a subclass of `Environment`, `Match` or `VecEnv`; a function whose return annotation
+            is one, or a union of them; or a `functools.partial` of either.
+    """
+    if isinstance(make, functools.partial):
+        return is_environment_factory(make.func)
+    if inspect.isclass(make):
+        return issubclass(make, Environment | Match | VecEnv)
+    if not callable(make):
+        return False
+    made = _return_annotation(make if inspect.isroutine(make) else type(make).__call__)
+    kinds = get_args(made) if get_origin(made) in (Union, types.UnionType) else (made,)
+    return all(inspect.isclass(k) and issubclass(k, Environment | Match | VecEnv) for k in kinds)
+
+
+def _return_annotation(function: Any) -> Any:
+    """Return the return annotation of a function, None if there is none that can be resolved."""
+    made = getattr(function, "__annotations__", {}).get("return")
+    if not isinstance(made, str):
+        return made
+    alone = types.SimpleNamespace(__annotations__={"return": made})  # not the arguments' as well
+    try:
+        return get_type_hints(alone, inspect.unwrap(function).__globals__)["return"]
+    except (NameError, AttributeError, SyntaxError, TypeError):
+        return None
 
 
 def _nearest(name: str, names: Any) -> str:

@@ -1,5 +1,7 @@
 """Writes recordings, in the format that `recording_format.py` describes."""
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.messages import pack
+from entity_env.plain_open import append_plain, read_plain
 from entity_env.ragged import Ragged
 from entity_env.recording_format import (
     PREFIX,
@@ -245,7 +248,7 @@ class RecordingVecEnv(VecEnvWrapper):
         end, first_episode = _where_to_continue(self.path, header)
         self._clock = EpisodeClock(len(self), first_episode)
         self._shown = pack(shown)
-        self._file = self.path.open("ab")
+        self._file = _opened(self.path, to_append=True)
         self._file.truncate(end)
         if end == 0:
             self._file.write(PREFIX)
@@ -286,7 +289,7 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
     """
-    with path.open("rb") as file:
+    with _opened(path) as file:
         found = _matching_records(file, path, header)
         while len(found) > 1:  # from the end: the steps to leave out are few
             taken_at = read_step(file, path, found[-1]).run_step
@@ -298,7 +301,7 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
 
 def holds_no_step(path: Path) -> bool:
     """Whether a file is a recording that was begun and is lost without loss, or is empty."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         if not PREFIX.startswith(file.read(len(PREFIX))):
             return False
         if file.tell() < len(PREFIX):
@@ -309,11 +312,22 @@ def holds_no_step(path: Path) -> bool:
             return False
 
 
+def _opened(path: Path, to_append: bool = False) -> BinaryIO:
+    """Open the file of a recording; a link, a pipe or a device in its place is refused."""
+    try:
+        return append_plain(path) if to_append else read_plain(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR):
+            message = f"{path}: cannot be opened as a recording: {error.strerror}"
+            raise RecordingError(message) from None
+        raise
+
+
 def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
     """Where the complete records of a file end, and the number of the next episode."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return 0, 0
-    with path.open("rb") as file:
+    with _opened(path) as file:
         found = _matching_records(file, path, header)
         if len(found) < 2:
             return (found[0].end if found else 0), 0

@@ -1,5 +1,6 @@
 """Normalisation of input features by their running mean and variance."""
 
+import math
 from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
@@ -97,6 +98,19 @@ class InputNorm(nn.Module):
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
         for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
             kept.copy_(value)
+
+    def problem(self) -> str | None:
+        """Return in words which statistic no data can have, None if all are possible."""
+        for name, kept, least in (
+            ("count", self.count, 0.0),
+            ("mean", self.mean, -math.inf),
+            ("squares_sum", self.squares_sum, 0.0),
+        ):
+            is_wrong = ~kept.isfinite() | (kept < least)
+            if is_wrong.any():
+                expected = "finite numbers" + (" of at least 0" if least == 0 else "")
+                return f"{name}: expected {expected}, got {kept[is_wrong][0].item():g}"
+        return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         """Also read statistics that have one count for all features."""

@@ -12,7 +12,6 @@ directory, flushed to the disk, and renamed; nothing is deleted before its succe
 
 import errno
 import hashlib
-import json
 import os
 import re
 import time
@@ -24,26 +23,22 @@ from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.made_by import made_by
+from enn_trainer.checkpoints.manifest import MANIFEST as MANIFEST
+from enn_trainer.checkpoints.manifest import manifest_bytes, read_manifest
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
     plain_file,
-    read_plain_file,
     refuse_pickles,
     size_of,
 )
-from enn_trainer.config_checks import once
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.errors import CheckpointError
 
 C = TypeVar("C")
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 1 << 20
 WRITING = ".writing-"
 DAMAGED = ".damaged-"
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
-_FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ def save(
     """
     target = run_dir / save_name(step)
     damaged: CheckpointError | None = None
-    if target.exists():
+    if os.path.lexists(target):
         if must_be_new:
             raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
         try:
@@ -216,11 +211,43 @@ def verify(path: Path) -> Checkpoint:
         CheckpointError: something is missing, damaged, or from a newer version; or there is a
             pickle beside it.
     """
-    checkpoint = Checkpoint(path, read_manifest(path / MANIFEST))
+    checkpoint = opened(path)
     for name in checkpoint.manifest["files"]:
         checkpoint.check(name)
     refuse_pickles(path)
     return checkpoint
+
+
+def opened(path: Path) -> Checkpoint:
+    """Return the save in a directory by its manifest alone, whatever its files are.
+
+    Raises:
+        CheckpointError: the manifest is missing or damaged, or of another step than the name of
+            the directory: then it is not known which of the two is wrong.
+    """
+    saved = Checkpoint(path, read_manifest(path / MANIFEST))
+    if step_of(path) is not None and path.name != save_name(saved.step):
+        raise CheckpointError(
+            f"{path}: damaged: its manifest is of step {saved.step}: expected the name "
+            f"{save_name(saved.step)}; rename the folder if it is that save"
+        )
+    return saved
+
+
+def is_save(path: Path) -> bool:
+    """Return whether a directory is a save of ours, which may be damaged, and not a run.
+
+    A save has a manifest. One that lost it is known by its name; it holds files alone, whereas the
+    folder of a run, whatever it is called, holds its saves.
+    """
+    if os.path.lexists(path / MANIFEST):
+        return True
+    if step_of(path) is None or not path.is_dir():
+        return False
+    try:
+        return not any(entry.is_dir() for entry in path.iterdir())
+    except OSError:  # cannot be looked into
+        return True
 
 
 def saved_paths(run_dir: Path) -> list[Path]:
@@ -228,7 +255,7 @@ def saved_paths(run_dir: Path) -> list[Path]:
     if not run_dir.is_dir():
         return []
     steps = {path: step_of(path) for path in run_dir.iterdir() if path.is_dir()}
-    found = [(step, path) for path, step in steps.items() if step is not None]
+    found = [(step, path) for path, step in steps.items() if step is not None and is_save(path)]
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -280,83 +307,16 @@ def first_valid(
 
 
 def _manifest(step: int, files: Mapping[str, bytes], why: str, facts: Mapping[str, Any]) -> bytes:
-    content = {
-        "format": FORMAT_VERSION,
-        "step": step,
-        "why": why,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "files": {
-            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in files.items()
-        },
-        **facts,
-        **made_by(),
-    }
-    content["sha256"] = _own_hash(content)
-    return _written(content)
-
-
-def _written(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, indent=1).encode()
-
-
-def _own_hash(content: Mapping[str, Any]) -> str:
-    others = {key: value for key, value in content.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
-
-
-def read_manifest(path: Path) -> Mapping[str, Any]:
-    """What a manifest says, if it is what was written.
-
-    Raises:
-        CheckpointError: it is missing, damaged, or from a newer version.
-    """
-    data = read_plain_file(path, MAX_MANIFEST_BYTES)
-    try:
-        content = json.loads(data, object_pairs_hook=once)
-        if not isinstance(content, dict) or content.get("sha256") != _own_hash(content):
-            raise CheckpointError(f"{path}: damaged, its sha256 does not fit")
-        if data != _written(content):  # 1E-05 means what 1e-05 does, but nobody wrote it
-            raise CheckpointError(f"{path}: damaged, it is not written as it was")
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: damaged: {error}") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path}: damaged, not JSON") from None
-    if not is_count(content.get("format")):
-        raise CheckpointError(f"{path}: format: expected a number, got {content.get('format')!r}")
-    if content["format"] > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path}: written by a newer version (format {content['format']}, this one reads up "
-            f"to {FORMAT_VERSION}); upgrade enn-trainer"
-        )
-    _refuse_other_manifest(path, content)
-    return content
-
-
-def _refuse_other_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    """Refuse what a writer of this format does not write, whatever its sha256 says."""
-    wrong = [name for name in ("why", "created") if not isinstance(content.get(name), str)]
-    if not is_count(content.get("step")):
-        wrong.append("step")
-    files = content.get("files")
-    if not isinstance(files, dict):
-        files, wrong = {}, [*wrong, "files"]
-    for name, entry in files.items():
-        if not _FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"{path}: names a file outside the checkpoint: {name!r}")
-        if not isinstance(entry, dict) or not (
-            is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
-        ):
-            wrong.append(f"files[{name!r}]")
-    if wrong:
-        raise CheckpointError(
-            f"{path}: expected a step, a reason, a time, and files with size and sha256, got "
-            f"others in {', '.join(wrong[:5])}"
-        )
-
-
-def is_count(value: object) -> bool:
-    """Whether a value that was read is a number of something."""
-    return type(value) is int and 0 <= value < 2**63
+    return manifest_bytes(
+        {
+            "step": step,
+            "why": why,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "files": {
+                name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                for name, data in files.items()
+            },
+            **facts,
+            **made_by(),
+        }
+    )

@@ -33,9 +33,9 @@ def make_dir(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file; it is on the disk when this returns."""
-    with naming(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    """Write a file that is not there yet; it is on the disk when this returns."""
+    with naming(path):  # O_EXCL: nothing in its place is written to, nor what a link leads to
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             rest = memoryview(data)
             while rest:
@@ -48,6 +48,7 @@ def write_file(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, in place of the one that is there."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")  # see `is_leftover_of`
+    remove(temporary)
     try:
         write_file(temporary, data)
         rename(temporary, path)
@@ -65,7 +66,7 @@ def is_leftover_of(name: str, files: Collection[str]) -> bool:
 def sync_dir(path: Path) -> None:
     """Put the names in a folder on the disk."""
     with naming(path):
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:

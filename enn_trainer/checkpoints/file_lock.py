@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-from pathlib import Path
 
 from entity_env.forked_children import close_in_children
 
@@ -12,18 +11,14 @@ class FileLock:
     """An exclusive lock on a file or folder. Children of this process do not hold it.
 
     Args:
-        path: the file.
-        flags: as of `os.open`.
+        descriptor: of the open file, which is closed with the lock.
 
     Attributes:
-        descriptor: of the open file.
-
-    Raises:
-        OSError: the file cannot be opened.
+        descriptor: of the open file; -1 once it is closed.
     """
 
-    def __init__(self, path: Path, flags: int) -> None:
-        self.descriptor = os.open(path, flags, 0o666)
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         close_in_children(self)
 
     def acquire(self, wait: bool = True) -> None:

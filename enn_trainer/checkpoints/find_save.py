@@ -28,7 +28,7 @@ def find(
     path = resolve(path, say)
     if not path.is_dir():
         raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
-    if (path / checkpoint.MANIFEST).exists() or checkpoint.step_of(path) is not None:
+    if checkpoint.is_save(path):
         return checkpoint.verify(path)
     saved = newest(path, say, to_continue)
     if saved is None:

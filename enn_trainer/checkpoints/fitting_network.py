@@ -11,6 +11,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import make_network
 from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
 """Beyond, sums of products of weights leave what float32 can say; nothing learns such weights."""
@@ -119,3 +120,7 @@ def _refuse_unusable(where: str, network: nn.Module) -> None:
             f"{where}: expected weights that are {expected}, got others in "
             f"{', '.join(bad[:3])}{more}; take an earlier checkpoint"
         )
+    for name, module in network.named_modules():
+        problem = module.problem() if isinstance(module, InputNorm) else None
+        if problem is not None:
+            raise CheckpointError(f"{where}: {name}.{problem}; take an earlier checkpoint")

@@ -27,7 +27,7 @@ def read_pins(run_dir: Path) -> dict[str, str]:
         CheckpointError: the file is damaged, so that it is not known what is pinned.
     """
     path = run_dir / PINS
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     data = read_plain_file(path, MAX_BYTES)
     try:
@@ -85,7 +85,7 @@ def _write(run_dir: Path, pins: dict[str, str]) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """While the context is open, nobody else changes the pins of a run, or deletes its saves."""
     try:
-        folder = FileLock(run_dir, os.O_RDONLY)
+        folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
     except OSError as error:
         raise CheckpointError(
             f"{run_dir}: expected the folder of a run: {error.strerror}"

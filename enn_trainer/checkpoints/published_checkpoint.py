@@ -17,8 +17,9 @@ from typing import Any
 
 from safetensors.torch import save as save_tensors
 
-from enn_trainer.checkpoints.checkpoint import FORMAT_VERSION, Checkpoint, first_valid
+from enn_trainer.checkpoints.checkpoint import Checkpoint, first_valid
 from enn_trainer.checkpoints.fitting_network import refuse_larger
+from enn_trainer.checkpoints.manifest import FORMAT_VERSION
 from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, read_plain_file, refuse_pickles
 from enn_trainer.checkpoints.published_tensors import AGENT, published_moments, published_weights
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of

@@ -69,7 +69,7 @@ def examined(path: Path) -> Entry:
     if step is None and published_checkpoint.is_published(path):
         return _published(path)
     try:
-        saved = checkpoint.Checkpoint(path, checkpoint.read_manifest(path / checkpoint.MANIFEST))
+        saved = checkpoint.opened(path)
     except CheckpointError as error:
         return Entry(path, "damaged", [str(error)], [], step, _size(path), {})
     problems = []

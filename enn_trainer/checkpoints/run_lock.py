@@ -16,6 +16,7 @@ from enn_trainer.checkpoints.file_lock import FileLock
 from enn_trainer.checkpoints.keep import DELETING, INDEX
 from enn_trainer.checkpoints.pins import PINS, locked
 from enn_trainer.errors import CheckpointError
+from entity_env.plain_open import open_plain
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
@@ -38,7 +39,7 @@ def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None
     """
     path = run_dir / LOCK
     with disk.naming(path):
-        lock = FileLock(path, os.O_RDWR | os.O_CREAT)
+        lock = FileLock(open_plain(path, os.O_RDWR | os.O_CREAT))
     try:
         if _is_locked(lock, run_dir, say):
             _sign(lock.descriptor)

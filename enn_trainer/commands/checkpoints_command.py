@@ -198,9 +198,8 @@ def _run_dir(path: Path) -> Path:
 
 
 def _is_save(path: Path) -> bool:
-    """Whether a folder is a save, which may be damaged."""
-    is_ours = (path / checkpoint.MANIFEST).exists() or path in checkpoint.saved_paths(path.parent)
-    return is_ours or published_checkpoint.is_published(path)
+    """Return whether a folder is a save, which may be damaged."""
+    return checkpoint.is_save(path) or published_checkpoint.is_published(path)
 
 
 def _text(entry: Entry, key: str) -> str:

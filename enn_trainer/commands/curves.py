@@ -1,5 +1,6 @@
 """Curves of runs: which runs belong together, their means, and how they are drawn."""
 
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from entity_env.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]
 
@@ -181,7 +183,12 @@ def draw(
     title = "mean and 95% confidence band of the mean" if banded else None
     where: Literal["outside lower center"] = "outside lower center"
     figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
+    try:
+        replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))
+    except OSError as error:
+        raise ConfigError(f"--out: {path} cannot be written: {error.strerror}") from None
 
 
 def _label(group: Sequence[Run]) -> str:

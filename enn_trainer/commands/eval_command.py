@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from enn_trainer.commands.eval_report import (
 )
 from enn_trainer.commands.load_world import envs_by_id, make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.commands.trust import NamedEnv, check_trusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
@@ -59,6 +61,7 @@ def eval_command(arguments: Sequence[str]) -> int:
         was asked for could not be written, 2 for a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
+    options.line = line_with_trust("enn eval", arguments)
     try:
         # Raised as an exception, so that files that are not complete are removed.
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
@@ -78,9 +81,13 @@ def _measure(options: argparse.Namespace) -> int:
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = _config(saved.config, options)
     assert config.eval is not None
+    if not options.trust:
+        _check_trusted(saved, config, options)
     # Not into a save, as where the path is `.`.
     beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
-    path = writable(options.json or beside, "--json")
+    path = writable(beside if options.json is None else options.json, "--json")
+    if options.json is None:
+        path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
     film = None
     if options.video is not None:
         require_writer(options.video, "--video")
@@ -121,9 +128,20 @@ def _measure(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
+def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+    """Raise if the checkpoint names code that the command line does not."""
+    trained = saved.config.env
+    is_other = config.env.id != trained.id  # then it has none of the saved arguments
+    saved_kwargs = {} if is_other else json.loads(trained.kwargs)
+    typed = _typed_kwargs(options)
+    kwargs = {name: value for name, value in saved_kwargs.items() if name not in typed}
+    remedy = f"{options.line}; if it was trained in an environment of yours, name that with --env"
+    check_trusted([NamedEnv("env", config.env.id, kwargs)], {options.env}, [], saved.path, remedy)
+
+
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """The configuration of the run, with an evaluation as the arguments say."""
-    kwargs = parse_kwargs(_pairs(options.env_kwargs), "--env-kwargs") if options.env_kwargs else {}
+    kwargs = _typed_kwargs(options)
     env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
     suites: dict[str, EvalSuiteConfig] = {}
     for text in options.suite:
@@ -151,6 +169,12 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
         capture_logits=False,
         capture_samples_subsample=1,
     )
+
+
+def _typed_kwargs(options: argparse.Namespace) -> dict[str, Any]:
+    if not options.env_kwargs:
+        return {}
+    return parse_kwargs(_pairs(options.env_kwargs), "--env-kwargs")
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
@@ -260,6 +284,9 @@ def _parser() -> argparse.ArgumentParser:
         "--env-kwargs",
         metavar="KEY=VALUE[,...]",
         help="its arguments: over the trained ones, or instead of them if --env is another world",
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="import the environment that the checkpoint names"
     )
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action"

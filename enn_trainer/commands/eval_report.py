@@ -20,6 +20,7 @@ from enn_trainer.evaluation.evaluate import SuiteResult
 from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
+from entity_env.plain_open import replace_file
 
 LINE_EVERY_S = 5.0
 UNNAMED = "as trained"
@@ -135,12 +136,8 @@ def writable(path: Path, field: str) -> Path:
 
 def write_report(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file that is complete or absent; one that is there is replaced."""
-    temporary = path.with_name(f".writing-{path.name}")
-    try:
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+    replace_file(path, data, path.with_name(f".writing-{path.name}"))
 
 
 @final

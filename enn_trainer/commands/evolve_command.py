@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
 from enn_trainer.commands.load_world import make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.commands.trust import names_code
 from enn_trainer.config import TrainConfig
 from enn_trainer.settings.config_io import dump_config, load_with_sources
 from enn_trainer.start_folder import located
@@ -108,7 +110,9 @@ def evolve_command(options: argparse.Namespace) -> int:
     print(evolved.report)
     for change in changes(before, config):
         print(f"setting: {change}")
-    print(f"saved {written.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
+    named = f" env.id={shlex.quote(options.env)}" if names_code(options.env) else ""
+    line = f"enn train --checkpoint-dir {options.to} --resume{named}"
+    print(f"saved {written.path}; to go on: {line}")
     return 0
 
 

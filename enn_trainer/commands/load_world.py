@@ -14,7 +14,7 @@ from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
-from entity_env.named_world import NamedWorld, find_world
+from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.vec_env import VecEnv
 from entity_env.world_times import TimedWorld
 
@@ -134,6 +134,13 @@ def _find(name: str, field: str) -> Any:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
         raise ConfigError(f"{field}: expected a class or a function, got {name}: {env!r}")
+    if not is_environment_factory(env):  # then nobody knows what calling it does
+        shown = getattr(env, "__name__", type(env).__name__)
+        hint = "" if inspect.isclass(env) else f"; annotate it, as in def {shown}() -> Environment"
+        raise ConfigError(
+            f"{field}: expected an Environment or a Match, or a function with one of them as its "
+            f"return annotation, got {name}{hint}"
+        )
     return env
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from entity_env.plain_open import new_file
 
 Picture = npt.NDArray[np.uint8]
 PICTURES_PER_S = 10
@@ -41,13 +42,17 @@ def require_writer(path: Path, field: str) -> None:
 def open_film(path: Path) -> Any:
     """A writer of a file beside the one that is asked for, which appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".gif":
-        return _Gif(unfinished(path))
-    import imageio.v2  # an extra
+    new_file(unfinished(path)).close()  # so that no link in its place is written through
+    try:
+        if path.suffix.lower() == ".gif":
+            return _Gif(unfinished(path))
+        import imageio.v2  # an extra
 
-    return imageio.v2.get_writer(
-        unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, codec="libx264", macro_block_size=2
-    )
+        codec: dict[str, Any] = {"codec": "libx264", "macro_block_size": 2}
+        return imageio.v2.get_writer(unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, **codec)
+    except BaseException:
+        unfinished(path).unlink(missing_ok=True)
+        raise
 
 
 class _Gif:

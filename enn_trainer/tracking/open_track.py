@@ -1,5 +1,6 @@
 """Which sinks a run has, under which name, and what they are told about it."""
 
+import errno
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from enn_trainer.tracking.track_jsonl import JsonlSink
 from enn_trainer.tracking.track_mlflow import MlflowSink, check_mlflow
 from enn_trainer.tracking.track_tensorboard import TensorBoardSink
 from enn_trainer.tracking.track_wandb import WandbSink
+from entity_env.plain_open import replace_file
 
 METRICS_FILE = "metrics.jsonl"
 RUN_FILE = "run.json"
@@ -99,8 +101,12 @@ def _open_mlflow(
 def _describe(path: Path, about: Mapping[str, object]) -> None:
     """Write what a run is into its folder, which is made."""
     try:
+        if path.parent.is_symlink():  # which may lead to files of the same names
+            message = "expected a folder, got a link; put what it leads to in its place"
+            raise OSError(errno.ELOOP, message)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(about, indent=2) + "\n")
+        data = (json.dumps(about, indent=2) + "\n").encode()
+        replace_file(path, data, path.with_name(f"{path.name}.tmp"))
     except OSError as error:
         raise unwritable(path, error) from None
 

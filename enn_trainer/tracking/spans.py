@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from enn_trainer.config_checks import unwritable
+from entity_env.plain_open import replace_file
 
 
 @final
@@ -187,8 +188,8 @@ class Spans:
         """
         temporary = path.with_name(f"{path.name}.tmp")
         try:
-            temporary.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
-            temporary.replace(path)
+            data = (json.dumps(self.as_dict(), indent=1) + "\n").encode()
+            replace_file(path, data, temporary)
         except OSError as error:
             raise unwritable(path, error) from None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from enn_trainer.config_checks import unwritable
+from entity_env.plain_open import append_plain, new_file, open_plain
 
 EVAL_PREFIX = "eval/"
 EVAL, UPDATE = "eval", "update"
@@ -70,10 +71,11 @@ class JsonlSink:
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Go on behind the lines that are kept."""
         try:
+            append_plain(self._path).close()  # refuses what is no file of its own
             _drop(self._path, keep, self._say)
             if self._file >= 0:
                 os.close(self._file)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             raise unwritable(self._path, error) from None
 
@@ -111,11 +113,9 @@ def _as_json(value: float) -> float | str:
 
 def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:
     """Leave only the lines that are to be kept."""
-    if not path.is_file():
-        return
     kept = path.with_name(f"{path.name}.tmp")
     dropped = False
-    with kept.open("wb") as file:
+    with new_file(kept) as file:
         torn = None
         for line in read_lines(path):
             if torn is not None:  # the last line is torn if the run was killed; others never are

@@ -34,10 +34,10 @@ SOURCE = """
         def __init__(self):
             raise RuntimeError("out of order")
 
-    def make_match():
+    def make_match() -> Duel:
         return Duel()
 
-    def make_faulty():
+    def make_faulty() -> "Xor | Duel":
         raise RuntimeError("out of order")
 
     sized = functools.partial(Mine, size=3)
@@ -46,7 +46,8 @@ SOURCE = """
         pass
 
     def nothing():
-        return 3
+        Path(__file__).with_name("called").touch()
+        return Xor()
 
     number = 3
 """
@@ -118,7 +119,10 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(f'version = 5\n[env]\nid = "{FILE}:Mine"\nkwargs = {{size = 4}}\n')
     where = ["--checkpoint-dir", "run"]
     assert run(["train", "--config", str(config), *RUN, *where]) == 0
-    assert run(["train", *where, "--resume", "total_timesteps=96"]) == 0
+    resume = ["train", *where, "--resume", "total_timesteps=96"]
+    assert run(resume) == 2  # a save is a stranger's until the command line names its code
+    assert "--trust" in capsys.readouterr().err
+    assert run([*resume, f"env.id={FILE}:Mine"]) == 0
     assert "step 96/96 (100%)" in capsys.readouterr().out
     saved = load_checkpoint("run").config.env
     assert (saved.id, saved.kwargs) == (f"{FILE}:Mine", '{"size": 4}')
@@ -130,7 +134,7 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
         ("worlds/none.py:Mine", ["worlds/none.py", "does not exist"]),
         (f"{FILE}:Mime", ["'Mime'", "did you mean Mine?"]),
         (f"{FILE}:number", ["a class or a function"]),
-        (f"{FILE}:nothing", ["which is or makes int"]),
+        (f"{FILE}:nothing", ["return annotation", "def nothing() -> Environment"]),
         (f"{FILE}:Path", ["an Environment or a Match"]),
         (f"{FILE}:make_faulty", ["calling", "RuntimeError: out of order"]),
         ("no.such:World", ["importing no.such", "ModuleNotFoundError"]),
@@ -150,6 +154,7 @@ def test_a_name_that_stands_for_no_world_is_refused_by_its_field(
     for word in words:
         assert word in err
     assert not Path("runs").exists()
+    assert not Path("worlds/called").exists()
 
 
 def test_arguments_that_the_world_does_not_take_are_refused(

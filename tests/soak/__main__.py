@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from tests.soak.damage import Summary, episodes, flips, mutations, truncations
+from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
 from tests.soak.kills import kill_runs
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--truncations", type=int, default=2_000)
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=1_000)
+    parser.add_argument("--manifests", type=int, default=5_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
@@ -48,6 +50,8 @@ def main() -> None:
             done = mutations(_new(folder, "mutations"), seed, asked.mutations)
             _say("mutations", done)
             _say_reasons(done.reasons if asked.reasons else Counter())
+        if asked.manifests:
+            _say("manifests", false_manifests(_new(folder, "manifests"), seed, asked.manifests))
         if asked.episodes:
             done = episodes(_new(folder, "episodes"), seed, asked.episodes)
             _say("episodes", done)

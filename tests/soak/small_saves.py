@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from enn_trainer import StateManager, train
-from enn_trainer.checkpoints.checkpoint import MANIFEST, _manifest, _own_hash
+from enn_trainer.checkpoints.checkpoint import MANIFEST, _manifest
+from enn_trainer.checkpoints.manifest import own_hash
 from tests.enn_trainer.worlds import Pasture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
@@ -62,7 +63,7 @@ def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: byte
     if name == MANIFEST:
         with contextlib.suppress(ValueError, RecursionError, TypeError):
             content = json.loads(damaged)
-            content["sha256"] = _own_hash(content)
+            content["sha256"] = own_hash(content)
             damaged = json.dumps(content, indent=1).encode()
     elif MANIFEST in files:
         before = json.loads(files[MANIFEST])

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0, "forks": 0}
+NOTHING = dict.fromkeys(
+    ["flip-every", "truncations", "mutations", "episodes", "manifests", "kills", "forks"], 0
+)
 
 
 def soak(**asked: int) -> str:
@@ -43,6 +45,13 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 30
     assert good > 5
+
+
+def test_false_manifests_are_refused_in_one_line_or_read() -> None:
+    said = soak(manifests=300)
+    refused, good = map(int, re.findall(r"300 tried, (\d+) refused .* (\d+) still good", said)[0])
+    assert refused > 50
+    assert good > 50, "a list is given whatever lies in a run, and a run has an earlier save"
 
 
 @pytest.mark.parametrize("kills", [20])

@@ -8,6 +8,7 @@ import torch
 
 from enn_trainer import CheckpointError, load_checkpoint
 from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import manifest
 from enn_trainer.checkpoints.find_save import find
 from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST
 
@@ -86,7 +87,7 @@ def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saves, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(manifest, "FORMAT_VERSION", 2)
     path = saves.save(tmp_path, 1, FILES, "test").path
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="newer version"):
@@ -95,11 +96,10 @@ def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
     path = saves.save(tmp_path, 1, FILES, "test").path
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["files"]["../secret"] = {"size": 0, "sha256": ""}
-    del manifest["sha256"]
-    manifest["sha256"] = saves._own_hash(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    content = json.loads((path / "manifest.json").read_text())
+    content["files"]["../secret"] = {"size": 0, "sha256": ""}
+    content["sha256"] = manifest.own_hash(content)
+    (path / "manifest.json").write_text(json.dumps(content, indent=1))
     with pytest.raises(CheckpointError, match="outside"):
         saves.verify(path)
 

@@ -111,10 +111,10 @@ def test_a_save_without_manifest_is_named(copy: Path) -> None:
     [
         ('"format": 1', '"format": "1"', "format: expected a number, got '1'"),
         ('"format": 1', '"format": 2', r"newer version \(format 2"),
-        ('"step": 16', '"step": -16', "others in step"),
-        ('"step": 16', '"step": 16.0', "others in step"),
-        ('"size": ', '"size": -', r"others in files\['"),
-        ('"files": {', '"files": [], "more": {', "others in files"),
+        ('"step": 16', '"step": -16', "step: expected a number of at least 0, got -16"),
+        ('"step": 16', '"step": 16.0', r"step: expected a number of at least 0, got 16\.0"),
+        ('"size": ', '"size": -', r"files\['.*: expected a size and a sha256"),
+        ('"files": {', '"files": [], "more": {', "files: expected files by name"),
         ('"config.ron"', '"../config.ron"', "outside the checkpoint"),
         ('"config.ron"', '"/etc/hosts"', "outside the checkpoint"),
         ('"config.ron"', '"a\\u0000b"', "outside the checkpoint"),
@@ -298,6 +298,7 @@ def test_projections_that_do_not_fit_together_are_refused(tmp_path: Path) -> Non
 def test_a_damaged_save_does_not_end_a_run_that_has_an_earlier_one(copy: Path) -> None:
     later = copy.parent / "step-000000000024"
     shutil.copytree(copy, later)
+    replace(later, "manifest.json", '"step": 16', '"step": 24')
     (later / "state.agent.pt").write_bytes(b"")
     said: list[str] = []
     found = checkpoint.newest(copy.parent, said.append)

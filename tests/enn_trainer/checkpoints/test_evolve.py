@@ -1,6 +1,7 @@
 """Runs whose world changes: resumed, upgraded, and taken as a beginning."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -335,10 +336,11 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
     assert "setting: net.n_layer 1 -> 2" in out
-    assert out.endswith(f"; to go on: enn train --checkpoint-dir {tmp_path / 'new'} --resume\n")
+    to_go_on = f"enn train --checkpoint-dir {tmp_path / 'new'} --resume env.id={world}"
+    assert out.endswith(f"; to go on: {to_go_on}\n")
     assert saved.config.env.id == world
     assert json.loads(saved.config.env.kwargs) == {"age": 4}
-    on = ["train", "--checkpoint-dir", str(tmp_path / "new"), "--resume", "total_timesteps=96"]
+    on = [*shlex.split(to_go_on)[1:], "total_timesteps=96"]
     assert enn([*on, f"data_dir={tmp_path}"]) == 0
     assert enn([*evolving, "--to", str(tmp_path / "other"), "--set", "env.id=elsewhere"]) == 0
     assert StateManager(init_path=tmp_path / "other").config.env.id == "elsewhere"

@@ -17,6 +17,7 @@ from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import plain_file, run_entries
 from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.pins import pin, read_pins
 from enn_trainer.cli import run
 from enn_trainer.tables import show_table
@@ -64,7 +65,7 @@ def with_manifest(run_dir: Path, step: int, **facts: object) -> None:
     """Let the manifest of a save say something else."""
     path = at(run_dir, step) / "manifest.json"
     content = json.loads(path.read_text()) | facts
-    content["sha256"] = saves._own_hash(content)
+    content["sha256"] = own_hash(content)
     path.write_text(json.dumps(content, indent=1))
 
 

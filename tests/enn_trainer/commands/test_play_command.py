@@ -110,7 +110,7 @@ def test_arguments_of_the_world_are_json_python_or_text() -> None:
         (["FILE:Sized", "size"], ["KEY=VALUE", "'size'", "size=3"]),
         (["FILE:Sized", "size=4"], ["ENV", "expected at most 3, got 4"]),
         (["FILE:Sized", "size=four"], ["ENV", "Sized"]),
-        (["FILE:number"], ["ENV", "makes int"]),
+        (["FILE:number"], ["ENV", "return annotation"]),
         (["Xor", "--agent", "nowhere"], ["nowhere"]),
         (["Xor", "--agent", "DUEL"], ["--agent", "another world", "Ally"]),
         (["Xor", "--record", "/no/such/folder/file"], ["--record", "/no/such/folder/file"]),

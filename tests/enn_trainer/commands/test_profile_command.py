@@ -30,7 +30,7 @@ SOURCE = """
             time.sleep(self.seconds)
             return super().act(actions)
 
-    def make(seconds=0.0):
+    def make(seconds=0.0) -> "Slow":
         return Slow(seconds)
 """
 

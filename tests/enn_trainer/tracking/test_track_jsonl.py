@@ -104,9 +104,14 @@ def test_a_run_that_is_over_and_started_again_evaluates_its_end_once(tmp_path: P
     assert [(row["step"], row["kind"]) for row in rows(metrics_file(tmp_path))] == before
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"^data_dir: .*/dev/full, got No space left"):
-        JsonlSink(Path("/dev/full"), 0).write(1, {"x": 1.0})
+def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl", 0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, sink._file)  # the disk is full from now on
+    os.close(full)
+    with pytest.raises(ConfigError, match=r"^data_dir: .*metrics\.jsonl, got No space left"):
+        sink.write(1, {"x": 1.0})
+    sink.close()
 
 
 def metrics_file(folder: Path) -> Path:

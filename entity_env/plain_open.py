@@ -1,0 +1,72 @@
+"""Opening files in folders that may be a stranger's: no link is followed, no pipe waited for."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """Open a regular file and return its descriptor.
+
+    Args:
+        path: of the file; folders on the way to it may be links.
+        flags: of `os.open`. A file that is made may be read and written by all whom umask lets.
+
+    Raises:
+        OSError: there is a link in its place, which may lead anywhere, or a pipe or a device; or
+            the system refuses.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            message = "expected a file, got a link; put what it leads to in its place"
+            raise OSError(errno.ELOOP, message, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "expected a file, got a pipe, a device or a folder", str(path))
+    return descriptor
+
+
+def read_plain(path: Path) -> BinaryIO:
+    """Open a regular file to read it; raises as `open_plain`."""
+    return os.fdopen(open_plain(path, os.O_RDONLY), "rb")
+
+
+def append_plain(path: Path) -> BinaryIO:
+    """Open a regular file to append to it, which is made if it is not there; as `open_plain`."""
+    return os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Make a file and open it to write; what had its name is removed, a link not followed.
+
+    Raises:
+        OSError: the system refuses, or there is a folder in its place.
+    """
+    path.unlink(missing_ok=True)
+    return os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+
+
+def replace_file(path: Path, data: bytes, temporary: Path) -> None:
+    """Write a file whole or not at all; a link in its place is replaced, not followed.
+
+    Args:
+        path: of the file.
+        data: all that is in it afterwards.
+        temporary: what it is called until it is complete, in the same folder.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    try:
+        with new_file(temporary) as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        if not temporary.is_dir():
+            temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,250 @@
+"""Code that a save names is neither imported nor called unless the command line names it."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from enn_trainer import StateManager, command, load_agent, load_checkpoint, train
+from enn_trainer.checkpoints.find_save import find
+from enn_trainer.cli import run
+from entity_env.examples import Xor
+from entity_env.named_world import is_environment_factory
+from tests.enn_trainer import test_train
+from tests.enn_trainer.one_line import refused
+from tests.enn_trainer.test_train import SMALL
+from tests.soak.small_saves import write_whole
+
+MARK = Path("marked")
+"""Made by the foreign code: if it is there, that code ran."""
+SOURCE = f"""
+from pathlib import Path
+from entity_env.examples import Xor
+
+Path("{MARK}").touch()
+
+class World(Xor):
+    def __init__(self, text=""):
+        super().__init__()
+"""
+CALLS_SYSTEM = 'env.id="os:system"', "env.kwargs=" + '{"command": "touch ' + str(MARK) + '"}'
+FOREIGN = "foreign_world:World"
+
+
+@pytest.fixture
+def xor_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a run in Xor, from the folder where the foreign module lies."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "foreign_world", raising=False)
+    Path("foreign_world.py").write_text(SOURCE)
+    with monkeypatch.context() as quiet:
+        quiet.setattr("builtins.print", lambda *_, **__: None)
+        test_train.run(tmp_path, "env.id=Xor", env=Xor, checkpoint_dir=Path("run"))
+    return Path("run")
+
+
+def name_in_config(run_dir: Path, *overrides: str) -> Path:
+    """Change the configuration of the newest save as its writer would have; return the save."""
+    save = find(run_dir).path
+    files = {file.name: file.read_bytes() for file in save.iterdir()}
+    config = StateManager(init_path=save, overrides=[*overrides]).config
+    manager = StateManager(init_path=save)
+    manager._config = config
+    written = manager._copied()["config.ron"]
+    assert isinstance(written, str)
+    write_whole(save, files, "config.ron", written.encode())
+    return save
+
+
+EVAL = ["eval.steps=2", "eval.interval=24"]
+NAMED = {
+    "env.id": ["env.id=foreign_world:World"],
+    "eval.env.id": [*EVAL, "eval.env.id=foreign_world:World"],
+    "eval.suites.hard.env.id": [*EVAL, "eval.suites.hard.env.id=foreign_world:World"],
+}
+DOORS = {
+    "resume-from": ["train", "--resume-from", "{save}", "--checkpoint-dir", "new"],
+    "resume-from-run": ["train", "--resume-from", "{run}"],
+    "resume": ["train", "--checkpoint-dir", "{run}", "--resume", "total_timesteps=96"],
+    "resume-or-start": ["train", "--checkpoint-dir", "{run}", "--resume-or-start"],
+    "dry-run": ["train", "--resume-from", "{save}", "--dry-run"],
+}
+
+
+def line(door: Sequence[str], run_dir: Path) -> list[str]:
+    save = find(run_dir).path
+    return [word.format(save=save, run=run_dir) for word in door]
+
+
+@pytest.mark.parametrize("field", NAMED)
+@pytest.mark.parametrize("door", DOORS)
+def test_training_from_a_save_imports_nothing_that_it_names(
+    door: str, field: str, xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name_in_config(xor_run, *NAMED[field])
+    typed = line(DOORS[door], xor_run)
+    error = refused(typed, capsys)
+    assert error.startswith(f"error: {field}: ")
+    assert f"'{FOREIGN}'" in error
+    assert shlex.join(["enn", "train", "--trust", *typed[1:]]) in error
+    assert not MARK.exists()
+    assert not Path("new").exists()
+
+
+def test_evaluating_a_save_neither_imports_nor_calls_what_it_names(
+    xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for overrides in (CALLS_SYSTEM, NAMED["env.id"]):
+        save = name_in_config(xor_run, *overrides)
+        error = refused(["eval", str(save), "--episodes", "2"], capsys)
+        assert error.startswith("error: env.id: ")
+        assert f"enn eval --trust {save} --episodes 2" in error
+        assert "--env" in error
+        assert not MARK.exists()
+
+
+@pytest.mark.parametrize("trusting", [["eval", "--trust"], ["eval", "--env", "os:system"]])
+def test_what_is_not_known_to_make_environments_is_never_called(
+    trusting: list[str], xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = name_in_config(xor_run, *CALLS_SYSTEM)
+    error = refused([*trusting, str(save)], capsys)
+    assert "os:system" in error
+    assert "return annotation" in error
+    assert not MARK.exists()
+
+
+def test_environment_that_the_command_line_names_is_trusted(
+    xor_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typed name, an environment variable, or a configuration file that is given."""
+    name_in_config(xor_run, *NAMED["eval.env.id"], "env.id=foreign_world:World")
+    resume = ["train", "--checkpoint-dir", str(xor_run), "--resume"]
+    Path("mine.toml").write_text(f'version = 5\nenv.id = "{FOREIGN}"\n')
+    ways = (["--trust"], [f"env.id={FOREIGN}"], ["--config", "mine.toml"], [])
+    for i, typed in enumerate(ways):
+        if not typed:
+            monkeypatch.setenv("ENN_ENV__ID", FOREIGN)
+        assert run([*resume, *typed, f"total_timesteps={96 + 24 * i}"]) == 0, capsys.readouterr()
+    assert MARK.exists()
+    measure = ["eval", str(xor_run), "--episodes", "2"]
+    assert run([*measure, "--trust"]) == 0
+    assert run([*measure, "--env", FOREIGN]) == 0
+
+
+def test_arguments_in_a_save_that_name_a_module_are_refused(
+    xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An id of Gymnasium such as `module:Env-v0` imports that module."""
+    kwargs = 'env.kwargs={"text": "evil:Env-v0"}'
+    save = name_in_config(xor_run, f"env.id={FOREIGN}", kwargs)
+    resume = ["train", "--resume-from", str(save), f"env.id={FOREIGN}", "total_timesteps=96"]
+    assert "env.kwargs: " in refused(resume, capsys)
+    assert "'evil:Env-v0'" in refused(["eval", str(save), "--env", FOREIGN], capsys)
+    assert not MARK.exists()
+    assert run([*resume, kwargs]) == 0
+    measure = ["eval", str(save), "--env", FOREIGN, "--episodes", "2"]
+    assert run([*measure, "--env-kwargs", 'text="a:b"']) == 0
+
+
+def test_doors_that_need_no_environment_of_the_save_import_nothing(
+    xor_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = str(name_in_config(xor_run, *NAMED["eval.env.id"], f"env.id={FOREIGN}", *CALLS_SYSTEM))
+    load_agent(save)
+    assert load_checkpoint(save).state.step > 0
+    of_xor = ["env.id=Xor", *SMALL, "data_dir=."]
+    monkeypatch.setattr("builtins.input", lambda *_: "q")
+    for typed in (
+        ["checkpoints", "list", str(xor_run)],
+        ["checkpoints", "verify", str(xor_run)],
+        ["checkpoints", "show", save, "--config"],
+        ["checkpoints", "diff", save, save],
+        ["checkpoints", "diff", save, "--env", "Xor"],
+        ["checkpoints", "evolve", save, "--env", "Xor", "--to", "evolved"],
+        ["checkpoints", "upgrade", save, "--to", "upgraded"],
+        ["checkpoints", "pin", save],
+        ["checkpoints", "prune", str(xor_run), "--keep", "1"],
+        ["play", "Xor", "--agent", save],
+        ["train", "--init-from", save, *of_xor],
+        ["train", *of_xor, *EVAL, f"eval.opponent={save}", "eval.num_envs=2"],
+        ["train", "--resume-from", save, "--print-config"],
+    ):
+        assert run(typed) == 0, (typed, capsys.readouterr().err)
+    assert not MARK.exists()
+
+
+def test_upgraded_and_evolved_saves_of_others_stay_untrusted(
+    xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of one's own proves nothing: its save may be made of a stranger's."""
+    save = str(name_in_config(xor_run, *NAMED["eval.env.id"]))
+    assert run(["checkpoints", "upgrade", save, "--to", "upgraded"]) == 0
+    assert run(["checkpoints", "evolve", save, "--env", "Xor", "--to", "evolved"]) == 0
+    for folder in ("upgraded", "evolved"):
+        assert "eval.env.id" in refused(["train", "--checkpoint-dir", folder, "--resume"], capsys)
+    assert not MARK.exists()
+
+
+def test_program_with_its_own_environment_imports_nothing_of_the_save(
+    xor_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = name_in_config(xor_run, *NAMED["eval.env.id"], f"env.id={FOREIGN}")
+
+    @command()
+    def main(state_manager: StateManager) -> None:
+        train(state_manager, Xor)
+
+    monkeypatch.setattr(
+        "sys.argv", ["mine.py", "--resume-from", str(save), "total_timesteps=96", "data_dir=."]
+    )
+    main()
+    assert not MARK.exists()
+
+
+def test_a_run_says_how_to_resume_it_with_its_environment(
+    xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", "--checkpoint-dir", "mine"]
+    assert run(["train", *typed]) == 0
+    out = capsys.readouterr().out
+    assert f"--checkpoint-dir mine --resume env.id={FOREIGN} total_timesteps=" in out
+
+
+class Wrong:
+    """Makes nothing."""
+
+
+def annotated() -> "Xor":
+    return Xor()
+
+
+def either() -> Xor | None:
+    return Xor()
+
+
+def unresolved() -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+    return Xor()
+
+
+@pytest.mark.parametrize(
+    ("make", "is_known"),
+    [
+        (Xor, True),
+        (annotated, True),
+        (either, False),
+        (unresolved, False),
+        (Wrong, False),
+        (Wrong(), False),
+        (lambda: Xor(), False),
+        (print, False),
+        (3, False),
+    ],
+)
+def test_environment_factories_are_told_by_class_and_annotation(
+    make: object, is_known: bool
+) -> None:
+    assert is_environment_factory(make) == is_known
