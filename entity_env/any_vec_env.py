@@ -1,19 +1,19 @@
 """Vectorised environments written for entity-gym: ragged buffers at the border, `Ragged` inside."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import InvalidSpace
+from entity_env.check_spaces import check_spaces
+from entity_env.masks import MASK_OF_SPACE
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.spaces import (
     ActionName,
     ActionSpace,
-    CategoricalActionSpace,
     Entity,
-    GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
 )
@@ -34,16 +34,18 @@ class AnyVecEnv(VecEnv):
         env: with the methods of `VecEnv`; those that have defaults may be missing. Its spaces may
             be those of entity-gym.
         validate: refuse numbers that are not finite, with the environment and field.
+
+    Raises:
+        InvalidSpace: a space is one that `check_env` refuses.
     """
 
     def __init__(self, env: Any, validate: bool = False) -> None:
         self.env = env
         self.validate = validate
         self._takes_buffers = False
-        self._obs_space = _own_obs_space(env.obs_space())
-        self._action_space = {
-            name: _own_action_space(space) for name, space in env.action_space().items()
-        }
+        spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
+        check_spaces(*spaces)
+        self._obs_space, self._action_space = copy.deepcopy(spaces)  # the environment may keep its
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
@@ -125,18 +127,29 @@ class AnyVecEnv(VecEnv):
         )
 
 
-def _own_obs_space(space: Any) -> ObsSpace:
-    entities = {name: Entity(list(entity.features)) for name, entity in space.entities.items()}
-    return ObsSpace(list(space.global_features), entities)
+def _own_obs_space(space: Any) -> Any:
+    """Convert an observation space of entity-gym; anything else is returned unchanged."""
+    if isinstance(space, ObsSpace) or not hasattr(space, "entities"):
+        return space
+    entities = {name: Entity(entity.features) for name, entity in space.entities.items()}
+    return ObsSpace(space.global_features, entities)
 
 
-def _own_action_space(space: Any) -> ActionSpace:
-    if type(space).__name__ == SelectEntityActionSpace.__name__:
-        return SelectEntityActionSpace()
-    for kind in (CategoricalActionSpace, GlobalCategoricalActionSpace):
-        if type(space).__name__ == kind.__name__:
-            return kind(list(space.index_to_label))
-    raise InvalidSpace(f"action_space: expected an action space, got {type(space).__name__}")
+def _own_action_spaces(spaces: Any) -> Any:
+    """Convert the action spaces of entity-gym; anything else is returned unchanged."""
+    if not isinstance(spaces, Mapping):
+        return spaces
+    return {name: _own_action_space(space) for name, space in spaces.items()}
+
+
+def _own_action_space(space: Any) -> Any:
+    kind = _OWN_CLASSES.get(type(space).__name__)
+    if kind is None or isinstance(space, kind):
+        return space
+    return kind() if kind is SelectEntityActionSpace else kind(space.index_to_label)
+
+
+_OWN_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in MASK_OF_SPACE}
 
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:

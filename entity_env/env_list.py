@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.batch import LAST, batch_obs
+from entity_env.check_spaces import check_same_spaces, check_spaces
 from entity_env.check_states import (
     first_choices,
     refuse_invalid_counts,
@@ -51,6 +52,7 @@ class EnvList(VecEnv):
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
+        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
     """
 
     def __init__(
@@ -73,8 +75,7 @@ class EnvList(VecEnv):
         self.first_env_index = first_env_index
         self.validate = validate
         self._code = code_of(*(type(world_of(match)) for match in self.matches))
-        self._obs_space = first.obs_space()
-        self._action_space = first.action_space()
+        self._obs_space, self._action_space = self._checked_spaces()
         self._filters_itself = any(match.filters_itself for match in self.matches)
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
@@ -219,6 +220,19 @@ class EnvList(VecEnv):
         """Close every environment. Safe to call twice."""
         while self.matches:
             self.matches.pop().close()
+
+    def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
+        """Return the spaces of all matches; close these if their spaces are wrong."""
+        try:
+            spaces = self.matches[0].obs_space(), self.matches[0].action_space()
+            check_spaces(*spaces)
+            for match in self.matches[1:]:
+                now = match.obs_space(), match.action_space()
+                check_same_spaces(spaces, now, "in a new instance")
+        except BaseException:
+            self.close()
+            raise
+        return spaces
 
     def _step_matches(
         self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.channel import Arrays, FlatArrays
+from entity_env.check_spaces import check_same_spaces
 from entity_env.env_states import cat_states, split_state
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
@@ -50,6 +51,7 @@ class ParallelEnvList(VecEnv):
         WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
             may not be replaced.
         InvalidObservation: an environment returned something that its spaces do not allow.
+        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class ParallelEnvList(VecEnv):
                 self._replace(i, answer) if isinstance(answer, WorkerLostError) else answer
                 for i, answer in enumerate([worker.started() for worker in self._workers])
             ]
+            for answer in spaces[1:]:
+                check_same_spaces(spaces[0][:2], answer[:2], "in another worker")
         except BaseException:
             self.close()
             raise
