@@ -42,8 +42,7 @@ class ParallelEnvList(VecEnv):
             environments.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite and ids that do not fit, with the environment,
-            step and field.
+        validate: refuse numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: how many lost workers are replaced.
 
