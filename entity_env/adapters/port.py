@@ -72,7 +72,14 @@ class Port:
         actions = dict(self.mapping.actions)
         actions |= self._infer(actions)
         self.choosers: dict[ActionName, Chooser] = {
-            name: chooser(name, action, self._find(name, action), self.obs_space, declared.labels)
+            name: chooser(
+                name,
+                action,
+                self._find(name, action),
+                self.obs_space,
+                declared.labels,
+                self._reader.num_rows,
+            )
             for name, action in actions.items()
         }
         self._refuse_overlap()
