@@ -50,7 +50,8 @@ class AnyVecEnv(VecEnv):
         self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
         spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
         check_spaces(*spaces)
-        self._obs_space, self._action_space = copy.deepcopy(spaces)  # the environment may keep its
+        self._obs_space: ObsSpace = copy.deepcopy(spaces[0])  # the environment may change its own
+        self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(spaces[1])
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""

@@ -45,6 +45,8 @@ class ParallelEnvList(VecEnv):
         validate: refuse numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: how many lost workers are replaced.
+        like: one of the environments, for its sides and its class where these depend on arguments
+            or `create_env` is a function; the caller closes it.
 
     Raises:
         WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
@@ -64,12 +66,14 @@ class ParallelEnvList(VecEnv):
         validate: bool = False,
         timeout_s: float | None = 600.0,
         restarts: RestartQuota | None = None,
+        like: Environment | Match | None = None,
     ) -> None:
-        cls = create_env.func if isinstance(create_env, functools.partial) else create_env
+        cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
+        cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
         code, first = cloudpickle.dumps(create_env), first_env_index
         setups = []
-        counts = split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1))
+        counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
             setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count
