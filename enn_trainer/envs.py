@@ -64,7 +64,9 @@ def env_factory(
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
         )
     if not callable(env):
-        raise TypeError(f"env: expected a class or a function, got {env!r}")
+        raise TypeError(
+            f"env: expected a class or a factory, or a function that makes one world, got {env!r}"
+        )
     if _makes_one_environment(env):
         return functools.partial(_make_list, None, env, sent or env)
     return functools.partial(_call_factory, env)

@@ -186,7 +186,7 @@ def test_documented_factory_is_still_one(env: Any) -> None:
         (lambda c, n, p, f: Meadow(), r"expected a VecEnv from .*, got Meadow"),
         (lambda c, n, p, f: None, r"expected a VecEnv from .*, got NoneType"),
         (lambda: EnvList(Meadow, 2), r"expected what makes an Environment or a Match"),
-        (3, "expected a class or a function, got 3"),
+        (3, "expected a class or a factory, or a function that makes one world, got 3"),
         (int, "expected a subclass of Environment, Match or VecEnv"),
     ],
 )
