@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import random
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -21,20 +22,32 @@ from entity_env.vec_env import VecEnv
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""
+EnvSource: TypeAlias = (
+    type[Environment]
+    | type[Match]
+    | type[VecEnv]
+    | Callable[..., Environment]
+    | Callable[..., Match]
+    | EnvFactory
+)
+"""All that `train` takes as its environment; `env_factory` tells one from the other."""
+_FACTORY = "a factory of vectorised environments takes " + (
+    "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
+)
 
 
 def env_factory(
-    env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
-    kind: type[Any] | None = None,
-    sent: Callable[..., Any] | None = None,
+    env: EnvSource, kind: type[Any] | None = None, sent: Callable[..., Any] | None = None
 ) -> EnvFactory:
-    """How to make the environments that a user named.
+    """Return a factory of the environments that a user named.
 
     Args:
-        env: the class of an environment or match, or a partial of it; that of a vectorised
-            environment, which takes (num_envs, first_env_index) before other arguments; or a
-            factory, also one written for entity-gym.
-        kind: the class of what it makes, where it is a function that makes an environment or match.
+        env: the class of an environment or match, or a partial of it; a function that makes one
+            from `env.kwargs`; the class of a vectorised environment, which takes (num_envs,
+            first_env_index) before other arguments; or a factory, also one written for entity-gym.
+            A function is a factory if it takes four positional arguments of which one is required,
+            unless its return annotation is an environment or match.
+        kind: the class of what it makes, where that is known.
         sent: what workers are sent in its place.
 
     Raises:
@@ -51,15 +64,67 @@ def env_factory(
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
         )
     if not callable(env):
-        raise TypeError(f"env: expected a class or a factory, got {env!r}")
-    factory: EnvFactory = env
-    return lambda config, num_envs, processes, first: AnyVecEnv(
-        factory(config, num_envs, processes, first), config.validate
-    )
+        raise TypeError(
+            f"env: expected a class or a factory, or a function that makes one world, got {env!r}"
+        )
+    if _makes_one_environment(env):
+        return functools.partial(_make_list, None, env, sent or env)
+    return functools.partial(_call_factory, env)
+
+
+def _makes_one_environment(function: Callable[..., Any]) -> bool:
+    """Return whether a function makes one environment or match, and is no factory of many."""
+    returned = _returned_class(function)
+    if returned is not None and issubclass(returned, Environment | Match | VecEnv):
+        return not issubclass(returned, VecEnv)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # as of some callables written in C
+        return False
+    try:
+        signature.bind(None, 1, 1, 0)
+    except TypeError:
+        return True
+    positional = [p for p in signature.parameters.values() if p.kind in _POSITIONAL]
+    return all(p.default is not p.empty for p in positional)
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def _returned_class(function: Callable[..., Any]) -> type | None:
+    """Return the class of a function's return annotation, None if there is none."""
+    inner: Any = function.func if isinstance(function, functools.partial) else function
+    try:
+        returned = typing.get_type_hints(inner).get("return")
+    except Exception:  # a name that only type checkers know, or no function
+        return None
+    return returned if inspect.isclass(returned) else None
+
+
+def _call_factory(
+    factory: Callable[..., Any],
+    config: EnvConfig,
+    num_envs: int,
+    processes: int,
+    first_env_index: int,
+) -> VecEnv:
+    envs = factory(config, num_envs, processes, first_env_index)
+    if isinstance(envs, Environment | Match) or not hasattr(envs, "obs_space"):
+        raise TypeError(
+            f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; what "
+            "makes one environment takes no positional arguments, or says so by its return "
+            "annotation"
+        )
+    return AnyVecEnv(envs, config.validate)
 
 
 def _make_list(
-    env_cls: type[Environment] | type[Match],
+    env_cls: type[Environment] | type[Match] | None,
     make: Callable[..., Any],
     sent: Callable[..., Any],
     config: EnvConfig,
@@ -67,12 +132,16 @@ def _make_list(
     processes: int,
     first_env_index: int,
 ) -> VecEnv:
-    kwargs = _kwargs(config, env_cls.__name__, make)
-    sides = env_cls.num_sides if issubclass(env_cls, Match) else 1
+    """Make environments that step one by one; `env_cls` is None for those of a function."""
+    name = _name_of(make) if env_cls is None else env_cls.__name__
+    kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
+    create_env, like = functools.partial(make, **kwargs), None
+    if env_cls is None or issubclass(env_cls, Match):
+        like = _one_of(create_env, name)
+    sides = like.num_sides if isinstance(like, Match) else 1
     if num_envs % sides:
         raise ConfigError(
-            f"rollout.num_envs, eval.num_envs: expected multiples of {sides}, the sides of "
-            f"{env_cls.__name__}, got {num_envs}"
+            f"num_envs: expected multiples of {sides}, the sides of {name}, got {num_envs}"
         )
     if processes > 1:
         return ParallelEnvList(
@@ -81,8 +150,41 @@ def _make_list(
             processes,
             first_env_index=first_env_index,
             validate=config.validate,
+            like=like,
         )
-    return EnvList(functools.partial(make, **kwargs), num_envs, first_env_index, config.validate)
+    return EnvList(create_env, num_envs, first_env_index, config.validate)
+
+
+def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:
+    """Make one environment, which knows its sides and its class, and close it again."""
+    with global_randomness_kept():
+        world: object = create_env()
+    if hasattr(world, "close"):
+        world.close()
+    if not isinstance(world, Environment | Match):
+        raise TypeError(
+            f"env: expected what makes an Environment or a Match, got {name}, which makes "
+            f"{type(world).__name__}; {_FACTORY}"
+        )
+    return world
+
+
+def in_section(problem: str, num_envs_field: str, section: str = "") -> str:
+    """Return a problem of an environment factory with the whole path of the setting it is about.
+
+    Args:
+        problem: begins with `num_envs`, or with a setting of the section `env`.
+        num_envs_field: the setting that the number of environments is from.
+        section: what the path of `env` begins with.
+    """
+    if problem.startswith("num_envs: "):
+        return problem.replace("num_envs", num_envs_field, 1)
+    return f"{section}{problem}"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    inner: Any = function.func if isinstance(function, functools.partial) else function
+    return getattr(inner, "__name__", type(inner).__name__)
 
 
 def _make_vectorised(
@@ -98,13 +200,16 @@ def _make_vectorised(
     return AnyVecEnv(make(num_envs, first_env_index, **kwargs), config.validate)
 
 
-def _kwargs(config: EnvConfig, name: str, make: Callable[..., Any], *others: int) -> dict[str, Any]:
-    """The arguments of the configuration, if they can be handed over behind the others."""
+def _kwargs(
+    config: EnvConfig, name: str, make: Callable[..., Any], *others: int, hint: str = ""
+) -> dict[str, Any]:
+    """Return the arguments of the configuration, if they can be handed over behind the others."""
     kwargs: dict[str, Any] = json.loads(config.kwargs)
     try:
         inspect.signature(make).bind(*others, **kwargs)
     except TypeError as error:
-        raise ConfigError(f"env.kwargs: {error}; {name} takes {inspect.signature(make)}") from None
+        takes = f"{name} takes {inspect.signature(make)}"
+        raise ConfigError(f"env.kwargs: {error}; {takes}{hint}") from None
     return kwargs
 
 

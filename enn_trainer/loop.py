@@ -13,7 +13,7 @@ from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.cloning.bc_term import bc_of_update, open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
-from enn_trainer.envs import EnvFactory, env_factory, global_randomness_kept
+from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluate import scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
@@ -40,11 +40,9 @@ from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.tracking.spans import Spans
-from entity_env.environment import Environment
-from entity_env.match import Match
 from entity_env.seeding import derive_seed
 from entity_env.standard_streams import reader_may_leave
-from entity_env.vec_env import VecEnv, VecObs
+from entity_env.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 
 FIRST_FRAMES = "first frames"
@@ -53,7 +51,7 @@ FIRST_FRAMES = "first frames"
 
 def train(
     state_manager: "hyperstate.StateManager[TrainConfig, State]",
-    env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
+    env: EnvSource,
     create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
     *,
@@ -67,9 +65,10 @@ def train(
     Args:
         state_manager: the configuration and state of the run. One of hyperstate's own is accepted
             and shows the trained configuration and state afterwards.
-        env: an environment or match class; a `VecEnv` class that takes (num_envs, first_env_index)
-            before other arguments; or a factory (EnvConfig, num_envs, processes, first_env_index)
-            -> VecEnv, also one written for entity-gym.
+        env: an environment or match class, or a function that makes one from `env.kwargs`; a
+            `VecEnv` class that takes (num_envs, first_env_index) before other arguments; or a
+            factory (EnvConfig, num_envs, processes, first_env_index) -> VecEnv, also one written
+            for entity-gym.
         create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
             default a checkpoint or `random`.
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
@@ -116,7 +115,7 @@ class Trainer:
     def __init__(
         self,
         state_manager: "hyperstate.StateManager[TrainConfig, State]",
-        env: type[Environment] | type[Match] | type[VecEnv] | EnvFactory,
+        env: EnvSource,
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,
         callbacks: Sequence[Callback] = (),

@@ -9,7 +9,7 @@ from enn_trainer.checkpoints.evolve import with_action_space
 from enn_trainer.checkpoints.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
-from enn_trainer.envs import EnvFactory
+from enn_trainer.envs import EnvFactory, in_section
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
@@ -19,7 +19,11 @@ from entity_env.vec_env import VecEnv
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
     """The environments to collect frames in, with metrics of their episodes, until the run ends."""
-    envs = create_envs(config.env, config.rollout.num_envs, config.rollout.processes, 0)
+    rollout = config.rollout
+    try:
+        envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
+    except ConfigError as error:
+        raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
     return AddMetricsWrapper(envs)
 

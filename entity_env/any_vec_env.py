@@ -1,19 +1,23 @@
 """Vectorised environments written for entity-gym: ragged buffers at the border, `Ragged` inside."""
 
+import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import InvalidSpace
+from entity_env.check_spaces import check_spaces
+from entity_env.errors import InvalidObservation
+from entity_env.features import as_flags
+from entity_env.masks import MASK_OF_SPACE
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
+from entity_env.real_numbers import real_array
 from entity_env.spaces import (
     ActionName,
     ActionSpace,
-    CategoricalActionSpace,
     Entity,
-    GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
 )
@@ -35,6 +39,9 @@ class AnyVecEnv(VecEnv):
         env: with the methods of `VecEnv`; those that have defaults may be missing. Its spaces may
             be those of entity-gym.
         validate: refuse numbers that are not finite, with the environment and field.
+
+    Raises:
+        InvalidSpace: a space is one that `check_env` refuses.
     """
 
     @exits_as_errors()
@@ -42,10 +49,11 @@ class AnyVecEnv(VecEnv):
         self.env = env
         self.validate = validate
         self._takes_buffers = False
-        self._obs_space = _own_obs_space(env.obs_space())
-        self._action_space = {
-            name: _own_action_space(space) for name, space in env.action_space().items()
-        }
+        self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
+        spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
+        check_spaces(*spaces)
+        self._obs_space: ObsSpace = copy.deepcopy(spaces[0])  # the environment may change its own
+        self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(spaces[1])
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
@@ -67,7 +75,7 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        return self._accept(self.env.reset(obs_config))
+        return self._accept(self.env.reset(obs_config), is_reset=True)
 
     @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
@@ -90,6 +98,7 @@ class AnyVecEnv(VecEnv):
         if not hasattr(self.env, "set_state"):
             return None
         obs = self.env.set_state(state, obs_config)
+        self._steps = None
         return None if obs is None else self._accept(obs)
 
     def world_code(self) -> dict[str, str]:
@@ -109,14 +118,27 @@ class AnyVecEnv(VecEnv):
         if hasattr(self.env, "close"):
             self.env.close()
 
-    def _accept(self, obs: Any) -> VecObs:
-        if isinstance(obs, VecObs) and not any(map(is_ragged_buffer, obs.features.values())):
-            accepted = obs
-        else:
-            self._takes_buffers = True
-            accepted = self._from_buffers(obs)
-        if self.validate:
-            refuse_invalid_batch(accepted, self._obs_space)
+    def _accept(self, obs: Any, is_reset: bool = False) -> VecObs:
+        """Return what the environments show with the dtypes that the trainer needs, checked."""
+        if is_reset:
+            self._steps = np.zeros(len(self), dtype=np.int64)
+        elif self._steps is not None:
+            self._steps += 1
+        try:
+            if isinstance(obs, VecObs) and not any(map(is_ragged_buffer, obs.features.values())):
+                accepted = _with_own_dtypes(obs)
+            else:
+                self._takes_buffers = True
+                accepted = _with_own_dtypes(self._from_buffers(obs))
+            if self.validate:
+                refuse_invalid_batch(accepted, self._obs_space)
+        except InvalidObservation as error:
+            error.env_name = type(self.env).__name__
+            if error.env_index is not None and self._steps is not None:
+                error.step = int(self._steps[error.env_index])
+            raise
+        if self._steps is not None:
+            self._steps[accepted.done] = 0
         return accepted
 
     def _from_buffers(self, obs: Any) -> VecObs:
@@ -128,24 +150,87 @@ class AnyVecEnv(VecEnv):
             action_masks={
                 name: _accept_mask(obs.action_masks[name], frames) for name in self.action_space()
             },
-            reward=np.asarray(obs.reward, dtype=np.float32).reshape(-1),
-            done=np.asarray(obs.done, dtype=np.bool_).reshape(-1),
+            reward=_float32(obs.reward, "reward").reshape(-1),
+            done=_bools(obs.done, "done").reshape(-1),
             metrics=dict(obs.metrics),
         )
 
 
-def _own_obs_space(space: Any) -> ObsSpace:
-    entities = {name: Entity(list(entity.features)) for name, entity in space.entities.items()}
-    return ObsSpace(list(space.global_features), entities)
+def _with_own_dtypes(obs: VecObs) -> VecObs:
+    """Return a batch with the dtypes that `VecObs` documents: float32 numbers and bool flags.
+
+    Raises:
+        InvalidObservation: an array holds something else than real numbers, or a mask something
+            else than booleans, zeros and ones; or it is a masked array.
+    """
+    return dataclasses.replace(
+        obs,
+        features={
+            name: _floats(rows, f"features of {name!r}") for name, rows in obs.features.items()
+        },
+        visible={name: _flags(rows, f"visible[{name!r}]") for name, rows in obs.visible.items()},
+        action_masks={name: _with_flags(mask, name) for name, mask in obs.action_masks.items()},
+        reward=_float32(obs.reward, "reward"),
+        done=_bools(obs.done, "done"),
+        truncated=_bools(obs.truncated, "truncated"),
+        final=None if obs.final is None else _with_own_dtypes(obs.final),
+    )
 
 
-def _own_action_space(space: Any) -> ActionSpace:
-    if type(space).__name__ == SelectEntityActionSpace.__name__:
-        return SelectEntityActionSpace()
-    for kind in (CategoricalActionSpace, GlobalCategoricalActionSpace):
-        if type(space).__name__ == kind.__name__:
-            return kind(list(space.index_to_label))
-    raise InvalidSpace(f"action_space: expected an action space, got {type(space).__name__}")
+def _floats(rows: Ragged, what: str) -> Ragged:
+    values = _float32(rows.values, what)
+    return rows if values is rows.values else Ragged(values, rows.lengths)
+
+
+def _float32(values: Any, what: str) -> npt.NDArray[np.float32]:
+    if type(values) is np.ndarray and values.dtype == np.float32:
+        return values
+    try:
+        return np.asarray(real_array(values), dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidObservation(f"{what}: expected numbers, got {error}") from None
+
+
+def _flags(rows: Ragged, what: str) -> Ragged:
+    values = _bools(rows.values, what)
+    return rows if values is rows.values else Ragged(values, rows.lengths)
+
+
+def _bools(values: Any, what: str) -> npt.NDArray[np.bool_]:
+    if type(values) is np.ndarray and values.dtype == np.bool_:
+        return values
+    return as_flags(values, what)
+
+
+def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
+    if mask.mask is None:
+        return mask
+    return dataclasses.replace(mask, mask=_flags(mask.mask, f"actions[{name!r}].mask"))
+
+
+def _own_obs_space(space: Any) -> Any:
+    """Convert an observation space of entity-gym; anything else is returned unchanged."""
+    if isinstance(space, ObsSpace) or not hasattr(space, "entities"):
+        return space
+    entities = {name: Entity(entity.features) for name, entity in space.entities.items()}
+    return ObsSpace(space.global_features, entities)
+
+
+def _own_action_spaces(spaces: Any) -> Any:
+    """Convert the action spaces of entity-gym; anything else is returned unchanged."""
+    if not isinstance(spaces, Mapping):
+        return spaces
+    return {name: _own_action_space(space) for name, space in spaces.items()}
+
+
+def _own_action_space(space: Any) -> Any:
+    kind = _OWN_CLASSES.get(type(space).__name__)
+    if kind is None or isinstance(space, kind):
+        return space
+    return kind() if kind is SelectEntityActionSpace else kind(space.index_to_label)
+
+
+_OWN_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in MASK_OF_SPACE}
 
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:

@@ -1,17 +1,19 @@
 """From the observations of many environments to one batch.
 
 Batching costs a few array operations per entity type and action and a little Python per frame,
-never Python per entity. Ids are arbitrary objects: they are looked up, in a dict, only where an
-action names its entities by id.
+never Python per entity. Ids are arbitrary objects: each frame's are put into one set, which shows
+that they are unique, and they are looked up, in a dict, only where an action names its entities by
+id.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.environment import Observation
+from entity_env.environment import Observation, as_flag
 from entity_env.errors import InvalidObservation
 from entity_env.features import as_numbers, batch_entities, given_names
 from entity_env.frames import Frames
@@ -47,11 +49,12 @@ def batch_obs(
         obs, obs_space, with_globals=has_global_entity(obs_space, action_space)
     )
     frames = Frames(obs, list(obs_space.entities), features, visible)
+    frames.check_ids()
     given_names([o.actions for o in obs], action_space, "actions: expected some of")
     env_metrics = _env_metrics(outcomes)
     reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
-    truncated = np.array([o.truncated for o in outcomes], dtype=np.bool_)
-    terminated = np.array([o.terminated for o in outcomes], dtype=np.bool_)
+    truncated = _flags([o.truncated for o in outcomes], "truncated")
+    terminated = _flags([o.terminated for o in outcomes], "terminated")
     return VecObs(
         features=features,
         visible=visible,
@@ -65,6 +68,18 @@ def batch_obs(
         final=_batch_final(outcomes, truncated, obs_space, GLOBAL in features),
         env_metrics=env_metrics,
     )
+
+
+def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
+    """Return one flag of each environment, (B,)."""
+    if set(map(type, values)) != {bool}:  # an attribute that was set after the constructor
+        for i, value in enumerate(values):
+            try:
+                as_flag(value, name)
+            except InvalidObservation as error:
+                error.env_index = i
+                raise
+    return np.array(values, dtype=np.bool_)
 
 
 def _batch_final(

@@ -2,21 +2,20 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from entity_env.check_spaces import changed_spaces, space_problems
 from entity_env.env_states import names_in
 from entity_env.environment import Environment
-from entity_env.masks import MASK_OF_SPACE
 from entity_env.match import Match, Solo, world_of
 from entity_env.plain_state import impure
 from entity_env.random_play import Player, Spaces, Stop, Trace, answer, differences, shown_by
 from entity_env.report import Report
 from entity_env.seeding import derive_seed
-from entity_env.spaces import GLOBAL, Entity, ObsSpace, SelectEntityActionSpace
 
 _STATE_STEPS = 20
 
@@ -105,16 +104,10 @@ class _Check:
     def _spaces(self, match: Match) -> Spaces:
         obs_space = answer(self.report, "obs_space", "", match.obs_space)
         action_space = answer(self.report, "action_space", "", match.action_space)
-        wrong = [
-            *(("obs_space", *text_and_fix) for text_and_fix in _wrong_obs_space(obs_space)),
-            *(
-                ("action_space", *text_and_fix)
-                for text_and_fix in _wrong_action_space(action_space)
-            ),
-        ]
-        for field, text, fix in wrong:
-            self.report.problem(field, text, fix)
-        if wrong:
+        problems = space_problems(obs_space, action_space)
+        for problem in problems:
+            self.report.problem(*problem)
+        if problems:
             raise Stop
         return obs_space, action_space
 
@@ -123,14 +116,8 @@ class _Check:
             now = self._spaces(match)
         except Stop:
             return
-        for field, before, after in zip(("obs_space", "action_space"), spaces, now, strict=True):
-            if repr(before) != repr(after):  # unlike ==, the order of the types counts
-                self.report.problem(
-                    field,
-                    f"expected the same space every time, got another one {when}: "
-                    f"{before} became {after}",
-                    "let it depend on nothing but the arguments of the constructor",
-                )
+        for problem in changed_spaces(spaces, now, when):
+            self.report.problem(*problem)
 
     def _differs(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
         """Play the same seeds again; which part came out differently, or nothing."""
@@ -213,47 +200,3 @@ class _Check:
         names = ("random", "numpy.random")
         pairs = zip(names, before, self._global_states(), strict=True)
         return " and ".join(name for name, a, b in pairs if a != b)
-
-
-def _wrong_obs_space(space: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(space, ObsSpace) or not isinstance(space.entities, Mapping):
-        yield f"expected an ObsSpace with a dictionary of entities, got {space!r}", "return one"
-        return
-    blocks = [("ObsSpace.global_features", space.global_features)]
-    for name, entity in space.entities.items():
-        if not isinstance(name, str) or not isinstance(entity, Entity):
-            yield (
-                f"entities: expected names with an Entity each, got {name!r}: {entity!r}",
-                "use Entity",
-            )
-        else:
-            blocks.append((f"entities[{name!r}].features", entity.features))
-    for what, names in blocks:
-        yield from _wrong_names(what, names)
-    if GLOBAL in space.entities:
-        yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
-
-
-def _wrong_action_space(space: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(space, Mapping):
-        yield f"expected a dictionary from names to spaces, got {space!r}", "return one"
-        return
-    for name, action in space.items():
-        if type(action) not in MASK_OF_SPACE or not isinstance(name, str):
-            classes = [cls.__name__ for cls in MASK_OF_SPACE]
-            yield (
-                f"expected names with one of {classes} each, got {name!r}: {action!r}",
-                "use these",
-            )
-        elif not isinstance(action, SelectEntityActionSpace):
-            what = f"[{name!r}].index_to_label"
-            yield from _wrong_names(what, action.index_to_label)
-            if len(action.index_to_label) == 0:
-                yield f"{what}: expected at least one choice, got none", "name the choices"
-
-
-def _wrong_names(what: str, names: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        yield f"{what}: expected a list of names, got {names!r}", "give a list of strings"
-    elif len(set(names)) < len(names):
-        yield f"{what}: expected every name once, got {names!r}", "rename one of them"

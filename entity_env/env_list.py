@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.batch import LAST, batch_obs
+from entity_env.check_spaces import check_same_spaces, check_spaces
 from entity_env.check_states import (
     first_choices,
     refuse_invalid_counts,
@@ -24,12 +25,13 @@ from entity_env.env_states import (
 )
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.frames import Frames
 from entity_env.match import Match, Solo, world_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
-from entity_env.validate import refuse_invalid_batch, refuse_invalid_ids
+from entity_env.validate import refuse_invalid_batch
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 from entity_env.world_errors import as_error, exits_as_errors
@@ -38,6 +40,8 @@ from entity_env.world_times import ProcessTimes, times_of_this_process
 _ATTEMPTS = 100
 """So often an episode is begun again that is over at once: worlds that put things somewhere at
 random may put them where there is nothing left to do."""
+_OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
+"""Fields of the step that ended an episode, in a batch that shows the next one already."""
 
 
 class EnvList(VecEnv):
@@ -47,11 +51,11 @@ class EnvList(VecEnv):
         create_env: makes one `Environment` or `Match`.
         num_envs: how many frames a step has; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite and ids that do not fit, with the environment,
-            step and field.
+        validate: refuse numbers that are not finite, with the environment, step and field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
+        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
     """
 
     @exits_as_errors()
@@ -75,8 +79,7 @@ class EnvList(VecEnv):
         self.first_env_index = first_env_index
         self.validate = validate
         self._code = code_of(*(type(world_of(match)) for match in self.matches))
-        self._obs_space = first.obs_space()
-        self._action_space = first.action_space()
+        self._obs_space, self._action_space = self._checked_spaces()
         self._filters_itself = any(match.filters_itself for match in self.matches)
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
@@ -201,7 +204,7 @@ class EnvList(VecEnv):
                 frames += go_on(match, state["matches"][i].values.tobytes(), batch, i * sides)
             except Exception as error:
                 raise self._failed("set_state", error, i) from error
-        refuse_invalid_ids(frames)
+        Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         chosen = first_choices(batch.action_masks)  # whoever may act must be known by name
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         self._frames, self._batch, self._shown = frames, batch, obs_config
@@ -225,6 +228,19 @@ class EnvList(VecEnv):
         """Close every environment. Safe to call twice."""
         while self.matches:
             self.matches.pop().close()
+
+    def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
+        """Return the spaces of all matches; close these if their spaces are wrong."""
+        try:
+            spaces = self.matches[0].obs_space(), self.matches[0].action_space()
+            check_spaces(*spaces)
+            for match in self.matches[1:]:
+                now = match.obs_space(), match.action_space()
+                check_same_spaces(spaces, now, "in a new instance")
+        except BaseException:
+            self.close()
+            raise
+        return spaces
 
     def _step_matches(
         self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
@@ -326,12 +342,11 @@ class EnvList(VecEnv):
         try:
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
-                refuse_invalid_ids(frames)
                 refuse_invalid_batch(batch, shown)
         except InvalidObservation as error:
             i = error.env_index or 0
             begins = outcomes[i] is not frames[i]
-            of_last_step = str(error.args[0]).startswith(("reward", "metrics", LAST))
+            of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._located(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch

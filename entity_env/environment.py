@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from entity_env.actions import Action, ActionMask
 from entity_env.errors import InvalidObservation
+from entity_env.real_numbers import real_array, shown
 from entity_env.spaces import ActionName, ActionSpace, EntityID, EntityName, ObsSpace
 
 Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
@@ -38,8 +39,8 @@ class Observation:
         metrics: numbers of this step to log.
 
     Raises:
-        InvalidObservation: `done` contradicts `terminated` and `truncated`, or both ways of
-            giving entities are used.
+        InvalidObservation: `done` contradicts `terminated` and `truncated`, one of them is neither
+            true nor false, or both ways of giving entities are used.
     """
 
     def __init__(
@@ -72,6 +73,10 @@ class Observation:
                     self.features[name], self.ids[name] = entity  # type: ignore[assignment]
                 elif entity is not None:
                     self.features[name] = entity
+        if not {type(done), type(terminated), type(truncated)} <= _FLAG_TYPES:
+            done = None if done is None else as_flag(done, "done")
+            terminated = as_flag(terminated, "terminated")
+            truncated = as_flag(truncated, "truncated")
         if done is not None and not done and (terminated or truncated):
             raise InvalidObservation(
                 f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
@@ -91,8 +96,9 @@ class Observation:
 
     @done.setter
     def done(self, value: bool) -> None:
-        self.terminated = bool(value) and not self.truncated
-        self.truncated = bool(value) and self.truncated
+        is_over = as_flag(value, "done")
+        self.terminated = is_over and not self.truncated
+        self.truncated = is_over and self.truncated
 
     @classmethod
     def empty(cls) -> "Observation":
@@ -118,6 +124,26 @@ class Observation:
             return ids
         n = self.num_entities(entity)
         return _rows_of_type(entity, 1 << n.bit_length())[:n]
+
+
+_FLAG_TYPES = {bool, type(None)}
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return a flag that is given as a bool, an integer or an array of one of them; None is False.
+
+    Raises:
+        InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
+    """
+    if value is None or isinstance(value, int | np.integer | np.bool_):
+        return bool(value)
+    try:
+        array = real_array(value)
+        if array.size == 1 and not isinstance(value, list | tuple) and array.item() in (0, 1):
+            return bool(array.item())
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidObservation(f"{name}: expected True or False, got {shown(value)}")
 
 
 @lru_cache(maxsize=256)
@@ -255,10 +281,10 @@ def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.flo
         InvalidObservation: they are not numbers, or not of this shape.
     """
     try:
-        array = np.asarray(features, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        array = np.asarray(real_array(features), dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidObservation(
-            f"{what}: expected {n} rows of {width} numbers, got {features!r} ({error})"
+            f"{what}: expected {n} rows of {width} numbers, got {shown(features)} ({error})"
         ) from None
     if array.shape != (n, width):
         raise InvalidObservation(f"{what}: expected shape ({n}, {width}), got {array.shape}")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from entity_env.environment import Observation, as_block
 from entity_env.errors import InvalidObservation, invalid_in
 from entity_env.ragged import Ragged
+from entity_env.real_numbers import has_mask, real_array, real_rows, shown
 from entity_env.spaces import GLOBAL, EntityName, ObsSpace
 
 Indices = npt.NDArray[np.int64]
@@ -73,7 +74,7 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
     except TypeError:
         i = next(i for i, block in enumerate(blocks) if not _has_len(block))
         raise invalid_in(
-            i, f"{what}: expected rows of {width} numbers, got {blocks[i]!r}"
+            i, f"{what}: expected rows of {width} numbers, got {shown(blocks[i])}"
         ) from None
     rows = _cat_alike(blocks, width)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
@@ -102,9 +103,7 @@ def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | N
         if kinds <= {list, tuple}:
             rows = list(chain.from_iterable(given))
             if set(map(type, rows)) <= {list, tuple} and set(map(len, rows)) <= {width}:
-                numbers = chain.from_iterable(rows)
-                count = len(rows) * width
-                return np.fromiter(numbers, _FLOAT32, count).reshape(len(rows), width)
+                return real_rows(rows, width)
     except (BufferError, TypeError, ValueError):
         pass
     return None
@@ -126,35 +125,54 @@ def _has_len(value: Any) -> bool:
     return True
 
 
-def as_flags(flags: Any, what: str, env_index: int) -> npt.NDArray[np.bool_]:
-    """Booleans, given as such or as zeros and ones."""
+def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
+    """Return booleans that are given as such or as zeros and ones.
+
+    Raises:
+        InvalidObservation: they are something else, or a masked array.
+    """
     try:
         array = np.asarray(flags)
-        if array.dtype == np.bool_:
-            return array
-        if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
-            return array.astype(np.bool_)
+        if not has_mask(flags):
+            if array.dtype == np.bool_:
+                return array
+            if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
+                return array.astype(np.bool_)
     except ValueError:
         pass  # nested sequences of different lengths
-    raise invalid_in(env_index, f"{what}: expected booleans, got {flags!r}")
+    error = InvalidObservation(f"{what}: expected booleans, got {shown(flags)}")
+    error.env_index = env_index
+    raise error
 
 
 def as_numbers(
     values: Sequence[Any], env_indices: Sequence[int], what: str
 ) -> npt.NDArray[np.float64]:
-    """One number of each environment, (n,); `env_indices` are for the message when one is not."""
+    """Return one number of each environment, (n,).
+
+    Args:
+        values: (n,) real numbers.
+        env_indices: (n,) of the environments, for the message.
+        what: the field, for the message.
+
+    Raises:
+        InvalidObservation: one of them is not a real number.
+    """
     try:
-        numbers = np.array(values, dtype=np.float64)
+        numbers = real_array(values).astype(np.float64)
         if numbers.shape == (len(values),):
             return numbers
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
-    i = next(
-        i
-        for i, value in enumerate(values)
-        if not isinstance(value, (int, float, np.number, np.bool_))
-    )
-    raise invalid_in(env_indices[i], f"{what}: expected a number, got {values[i]!r}")
+    i = next(i for i, value in enumerate(values) if not _is_number(value))
+    raise invalid_in(env_indices[i], f"{what}: expected a number, got {shown(values[i])}")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return real_array(value).shape == ()
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:

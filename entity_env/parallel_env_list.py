@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.channel import Arrays, FlatArrays
+from entity_env.check_spaces import check_same_spaces
 from entity_env.env_states import cat_states, split_state
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
@@ -41,15 +42,17 @@ class ParallelEnvList(VecEnv):
             environments.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite and ids that do not fit, with the environment,
-            step and field.
+        validate: refuse numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: how many lost workers are replaced.
+        like: one of the environments, for its sides and its class where these depend on arguments
+            or `create_env` is a function; the caller closes it.
 
     Raises:
         WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
             may not be replaced.
         InvalidObservation: an environment returned something that its spaces do not allow.
+        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
     """
 
     def __init__(
@@ -63,12 +66,14 @@ class ParallelEnvList(VecEnv):
         validate: bool = False,
         timeout_s: float | None = 600.0,
         restarts: RestartQuota | None = None,
+        like: Environment | Match | None = None,
     ) -> None:
-        cls = create_env.func if isinstance(create_env, functools.partial) else create_env
+        cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
+        cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
         code, first = cloudpickle.dumps(create_env), first_env_index
         setups = []
-        counts = split_evenly(num_envs, num_processes, getattr(cls, "num_sides", 1))
+        counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
             setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count
@@ -84,6 +89,8 @@ class ParallelEnvList(VecEnv):
                 self._replace(i, answer) if isinstance(answer, WorkerLostError) else answer
                 for i, answer in enumerate([worker.started() for worker in self._workers])
             ]
+            for answer in spaces[1:]:
+                check_same_spaces(spaces[0][:2], answer[:2], "in another worker")
         except BaseException:
             self.close()
             raise

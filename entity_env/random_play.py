@@ -178,15 +178,6 @@ class Player:
 
     def _judge_actors(self, frames: Sequence[Observation], batch: VecObs, where: str) -> None:
         for name, mask in batch.action_masks.items():
-            for part, positions in vars(mask).items():
-                for named in [] if part == "mask" else _rows(positions):
-                    if len(set(named)) < len(named):
-                        self.report.problem(
-                            f"actions[{name!r}] {part}",
-                            f"expected each entity once, got positions {named}",
-                            "name every entity once",
-                            where,
-                        )
             for obs, actors in zip(frames, _rows(mask.actors), strict=True):
                 given = getattr(obs.actions.get(name), "mask", None)
                 if not actors and np.size(given if given is not None else ()) and not obs.done:

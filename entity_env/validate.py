@@ -1,6 +1,6 @@
 """Observations against the spaces they claim to be of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.batch import LAST, batch_obs
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation, invalid_in
+from entity_env.errors import InvalidObservation
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecObs
@@ -38,23 +38,6 @@ def refuse_invalid_batch(batch: VecObs, obs_space: ObsSpace) -> None:
         _refuse_non_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
 
 
-def refuse_invalid_ids(obs: Sequence[Observation]) -> None:
-    """Raise if an observation gives more or fewer ids than entities of a type.
-
-    Raises:
-        InvalidObservation: with the environment, the field and both numbers.
-    """
-    for name in set().union(*[o.ids for o in obs]):
-        given = [i for i, o in enumerate(obs) if o.ids.get(name) is not None]
-        counts = [len(obs[i].ids[name]) for i in given]
-        entities = [obs[i].num_entities(name) for i in given]
-        if counts != entities:
-            k = next(k for k in range(len(given)) if counts[k] != entities[k])
-            raise invalid_in(
-                given[k], f"ids[{name!r}]: expected {entities[k]} ids, got {counts[k]}"
-            )
-
-
 def _refuse_non_finite(rows: Ragged, what: str, names: list[str]) -> None:
     if np.isfinite(rows.values).all():
         return
@@ -79,32 +62,8 @@ def validate_observation(
     """
     if not isinstance(obs, Observation):
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
-    unknown = [name for name in obs.ids if name not in obs_space.entities]
-    if unknown:
-        raise InvalidObservation(
-            f"ids: expected types among {list(obs_space.entities)}, got {unknown}"
-        )
-    seen: set[Any] = set()
-    for name, ids in obs.ids.items():
-        if len(ids) != obs.num_entities(name):
-            raise InvalidObservation(
-                f"ids[{name!r}]: expected {obs.num_entities(name)} ids, got {len(ids)}"
-            )
-        if not all(map(_is_hashable, ids)):
-            raise InvalidObservation(f"ids[{name!r}]: expected hashable ids, got {ids!r}")
-        twice = [one for one in ids if one in seen or seen.add(one)]  # type: ignore[func-returns-value]
-        if twice:
-            raise InvalidObservation(f"ids[{name!r}]: expected unique ids, got {twice} twice")
     batch = batch_obs([obs], obs_space, action_space)
     refuse_invalid_batch(batch, obs_space)
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 class ValidatingEnv(Environment):

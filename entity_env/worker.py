@@ -25,7 +25,7 @@ import cloudpickle
 
 from entity_env.channel import Arrays, Channel, ChannelClosedError, FlatArrays
 from entity_env.env_list import EnvList
-from entity_env.errors import InvalidObservation
+from entity_env.errors import InvalidObservation, InvalidSpace
 from entity_env.flat_obs import take_apart
 from entity_env.ragged import Ragged
 from entity_env.shared_memory import SharedMemory
@@ -184,6 +184,8 @@ def _answer(channel: Channel, call: Callable[[], Any]) -> None:
         text = Exception.__str__(error)
         place = [error.env_index, error.episode, error.step]
         problem = ["InvalidObservation", *place, text]
+    except InvalidSpace as error:
+        problem = ["InvalidSpace", None, None, None, str(error)]
     except BaseException:  # SIGINT is ignored here, so a KeyboardInterrupt is the environment's too
         problem = ["Exception", None, None, None, traceback.format_exc()]
     channel.send(["error", *problem])

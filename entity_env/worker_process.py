@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from entity_env.channel import Channel, ChannelClosedError, new_bell
-from entity_env.errors import InvalidObservation, WorkerError
+from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
 from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
 
@@ -132,8 +132,14 @@ class WorkerProcess:
             self.channel.send(message, is_last)
 
     def started(self) -> Any:
-        """What it says when it has made its environments; or why there are none."""
+        """Return its spaces when it has made its environments, or the reason why there are none.
+
+        Raises:
+            InvalidSpace: the environments have wrong spaces, as those of another worker would.
+        """
         answer = self.receive()
+        if isinstance(answer, InvalidSpace):
+            raise answer
         if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
             return WorkerLostError(str(answer))
         return answer
@@ -169,6 +175,8 @@ class WorkerProcess:
             error = InvalidObservation(text)
             error.env_index, error.episode, error.step = env_index, episode, step
             return error
+        if kind == "InvalidSpace":
+            return InvalidSpace(text)
         return WorkerError(f"{self.setup} failed:\n{text}")
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from entity_env.check_spaces import check_spaces
 from entity_env.spaces import (
     ActionSpace,
     CategoricalActionSpace,
@@ -52,6 +53,7 @@ class RogueNet(nn.Module):
         global_entity: make the global features an entity of their own even if no action is global.
 
     Raises:
+        InvalidSpace: a space is one that `check_env` refuses, such as an action without labels.
         ValueError: an option names what the spaces do not have, or there is nothing to see.
     """
 
@@ -64,6 +66,7 @@ class RogueNet(nn.Module):
         global_entity: bool = False,
     ) -> None:
         super().__init__()
+        check_spaces(obs_space, action_space)
         global_entity = global_entity or has_global_choice(action_space)
         if not obs_space.entities and not global_entity:
             raise ValueError("obs_space: expected an entity type or a global action, got neither")

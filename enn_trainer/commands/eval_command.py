@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,7 @@ def _measure(options: argparse.Namespace) -> int:
         film = writable(options.video, "--video")
         if film.suffix != options.video.suffix:  # a link
             require_writer(film, "--video")
-    sides = _sides(saved, config, options)
-    if options.num_envs is None:
-        config.eval.num_envs = _num_envs(saved.config, options, sides)
+    _fit_num_envs(config.eval, saved.config, options, _sides(saved, config, options))
     device = torch.device("cpu")
     opponents = create_opponents(config, create_opponent, saved, device)
     if film is not None:
@@ -184,6 +182,35 @@ def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1)
     return max(each if sides == 1 else sides, most - most % sides)
 
 
+def _fit_num_envs(
+    evaluation: EvalConfig,
+    trained: TrainConfig,
+    options: argparse.Namespace,
+    sides: Mapping[str, int],
+) -> None:
+    """Let each suite have as many environments as fit the sides of its own match.
+
+    Args:
+        evaluation: what is played; changed.
+        trained: the configuration of the run.
+        options: of the command line.
+        sides: of a match, by suite; 1 where it is none.
+
+    Raises:
+        ConfigError: a number was typed that does not fit.
+    """
+    for name, n in sides.items():
+        if options.num_envs is None:
+            settings = evaluation.suites[name] if name else evaluation
+            settings.num_envs = _num_envs(trained, options, n)
+        elif options.num_envs % n:
+            where = f" in --suite {name}" if name else ""
+            raise ConfigError(
+                f"--num-envs: expected multiples of {n}, the sides of a match{where}, got "
+                f"{options.num_envs}; leave it out, then each suite has as many as fit"
+            )
+
+
 def _pairs(text: str) -> list[str]:
     """The parts between commas, but for those inside brackets and quotes."""
     parts, depth, quoted = [""], 0, False
@@ -197,10 +224,14 @@ def _pairs(text: str) -> list[str]:
     return parts
 
 
-def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> int:
-    """The sides of a match, 1 if it is none; says what to do if it is not the agent's world."""
+def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> dict[str, int]:
+    """Return the sides of the match of each suite, 1 if it is none.
+
+    Raises:
+        ConfigError: it is not the agent's world; says what to do.
+    """
     assert config.eval is not None
-    given, sides = options.env, 1
+    given, sides = options.env, {}
     for name, suite in all_suites(config.eval, config.env):
         hint = "" if given or name else "; if it was trained in another one, name that with --env"
         world_name = suite.env.id
@@ -220,7 +251,7 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
         if different:
             what = f"--suite {name}" if name else what
             raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
-        sides = type(world).num_sides if isinstance(world, Match) else 1
+        sides[name] = world.num_sides if isinstance(world, Match) else 1
     trained = saved.config.env
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.envs import EnvFactory
+from enn_trainer.envs import EnvFactory, in_section
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import suite_path
 from entity_env.environment import Environment
@@ -67,7 +67,13 @@ def make_envs(
     try:
         envs = create_envs(suite.env, num_envs, processes, 0)
     except ConfigError as error:
-        raise ConfigError(*(f"{where}{problem}" for problem in error.problems)) from None
+        field, hint = _num_envs_field(config.eval, name)
+        raise ConfigError(
+            *(
+                in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                for p in error.problems
+            )
+        ) from None
     different = differences(state, envs)
     if different:
         envs.close()
@@ -75,6 +81,17 @@ def make_envs(
             f"{where or 'eval.'}env: expected the world of env; {'; '.join(different)}"
         )
     return envs
+
+
+def _num_envs_field(evaluation: EvalConfig, name: str) -> tuple[str, str]:
+    """Return the setting that the number of a suite's environments is from, and what to set."""
+    own = evaluation.suites.get(name)
+    if own is not None and own.num_envs is not None:
+        return f"eval.{suite_path(name)}.num_envs", ""
+    field = "eval.num_envs" if evaluation.num_envs is not None else "rollout.num_envs"
+    if name:
+        return field, f"; set eval.{suite_path(name)}.num_envs"
+    return field, "" if evaluation.num_envs is not None else "; set eval.num_envs"
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

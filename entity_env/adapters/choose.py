@@ -1,7 +1,7 @@
 """From what the policy may and does choose to the actions of a world, and its masks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -255,7 +255,8 @@ def chooser(
     action: Choice | Select,
     found: list[tuple[int, Part]],
     obs_space: ObsSpace,
-    shipped: Sequence[str] = (),
+    shipped: Sequence[str],
+    num_rows: Callable[[EntityName], int | None],
 ) -> Chooser:
     """What plays the part of an action of the mapping.
 
@@ -265,6 +266,7 @@ def chooser(
         found: the parts of the world's action that it means, with their positions in it.
         obs_space: what can be observed.
         shipped: labels that the world ships.
+        num_rows: returns how many rows a type always has, None if that varies.
 
     Raises:
         InvalidSpace: the action does not fit the world.
@@ -282,10 +284,20 @@ def chooser(
             raise InvalidSpace(
                 f"{what}.{field}: expected a type among {list(obs_space.entities)}, got {wanted!r}"
             )
+    made: Chooser
     if isinstance(action, Select):
-        return Selector(name, action, found)
-    kind = GlobalChooser if action.actors is None else EntityChooser
-    return kind(name, action, found, shipped)
+        made = Selector(name, action, found)
+    else:
+        kind = GlobalChooser if action.actors is None else EntityChooser
+        made = kind(name, action, found, shipped)
+    rows = None if action.actors is None else num_rows(action.actors)
+    if rows is not None and rows != len(found):
+        raise InvalidSpace(
+            f"{what}.actors: expected a component for each of the {rows} rows of "
+            f"{action.actors!r}, got {len(found)}; name with span the rows that act, or leave "
+            "actors out where the frame as a whole chooses"
+        )
+    return made
 
 
 def raw_rows(ids: Sequence[Any], rows: Indices) -> list[int]:

@@ -15,6 +15,7 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.port import Port, View, metrics_of
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.real_numbers import real_array, shown
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
@@ -185,13 +186,13 @@ def as_reward(reward: Any) -> float:
     Raises:
         InvalidObservation: it is none, or several.
     """
-    if isinstance(reward, int | float):
-        return float(reward)
+    if type(reward) is float:
+        return reward
     try:
-        return float(np.asarray(reward, dtype=np.float64).reshape(()))
-    except (TypeError, ValueError):
+        return float(real_array(reward).reshape(()))
+    except (TypeError, ValueError, OverflowError):
         raise InvalidObservation(
-            f"reward: expected a number, got {reward!r}; a world with several agents is for "
+            f"reward: expected a number, got {shown(reward)}; a world with several agents is for "
             "FromGymnasiumAgents"
         ) from None
 

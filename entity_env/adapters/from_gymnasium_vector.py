@@ -15,9 +15,11 @@ from entity_env.adapters.declared import Declared
 from entity_env.adapters.from_gymnasium import observation, picture, world_seed
 from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.port import Port, View, metrics_of
+from entity_env.adapters.space_numbers import as_array
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.features import as_flags
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -124,7 +126,9 @@ class FromGymnasiumVector(VecEnv):
         ]
         values, rewards, terminated, truncated, infos = self.vec_env.step(self._join(handed))
         each = self._each(infos)
-        terminated, truncated = (np.asarray(f, dtype=np.bool_) for f in (terminated, truncated))
+        rewards = as_array(rewards, (len(self),), "reward", np.float64)[:, 0]
+        terminated = as_flags(terminated, "terminated").reshape(len(self))
+        truncated = as_flags(truncated, "truncated").reshape(len(self))
         over = (terminated | truncated) & ~self._waiting.over
         cut_off = truncated & ~terminated & over
         rewards = np.where(self._waiting.over, 0.0, rewards)

@@ -89,6 +89,12 @@ class Reader:
             return Frame(features, rows, parts[0])
         return Frame(features, rows, np.concatenate(parts) if parts else _NO_NUMBERS.copy())
 
+    def num_rows(self, name: EntityName) -> int | None:
+        """Return how many rows the fields of a type always have, None if that varies."""
+        counts = [reader.num_rows for reader in self._types[name].readers]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
 
 class _Field(NamedTuple):
     """A field of the observation, which is read once for everything that is shown of it."""
@@ -153,6 +159,10 @@ class _RowsReader:
                 f"FieldMap.{self._what}.absent: expected {self._width} numbers, got {rows.absent}"
             )
         self._absent_row = None if self._absent is None else self._absent.tolist()
+        self.num_rows: int | None = None
+        if source.is_flat or source.num_rows is not None:
+            size = self._span.stop - self._span.start
+            self.num_rows = size // self._width if source.is_flat else size
         others = [name for i, name in enumerate(names) if i != self._presence]
         self.features = others if rows.features is None else list(rows.features)
         self._columns = column_index(names, self.features, f"FieldMap.{self._what}.features")

@@ -14,6 +14,7 @@ from entity_env.adapters.observe import Frame, Reader
 from entity_env.adapters.space_numbers import Space
 from entity_env.adapters.tables import locate, value_at
 from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.real_numbers import real_array, shown
 from entity_env.spaces import ActionName, ActionSpace, Entity, ObsSpace
 
 _ONE_AGENT = np.zeros((1, 0), dtype=np.float32)
@@ -71,7 +72,14 @@ class Port:
         actions = dict(self.mapping.actions)
         actions |= self._infer(actions)
         self.choosers: dict[ActionName, Chooser] = {
-            name: chooser(name, action, self._find(name, action), self.obs_space, declared.labels)
+            name: chooser(
+                name,
+                action,
+                self._find(name, action),
+                self.obs_space,
+                declared.labels,
+                self._reader.num_rows,
+            )
             for name, action in actions.items()
         }
         self._refuse_overlap()
@@ -264,6 +272,8 @@ def metrics_of(info: Mapping[str, Any], paths: Sequence[str]) -> dict[str, float
         return {}
     found = {path: value for path in paths if (value := _in_info(info, path)) is not None}
     try:
-        return {path: float(value) for path, value in found.items()}
-    except (TypeError, ValueError):
-        raise InvalidObservation(f"metrics: expected numbers in the info, got {found}") from None
+        return {path: float(real_array(value).reshape(())) for path, value in found.items()}
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidObservation(
+            f"metrics: expected numbers in the info, got {shown(found)}"
+        ) from None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.real_numbers import real_array, shown
 
 Space: TypeAlias = spaces.Space[Any]
 Numbers: TypeAlias = npt.NDArray[np.float32]
@@ -98,9 +99,11 @@ def as_array(value: Any, shape: tuple[int, ...], what: str, dtype: Any = np.floa
         InvalidObservation: they are not numbers, or not of this shape.
     """
     try:
-        array = np.array(value, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise InvalidObservation(f"{what}: expected numbers, got {value!r} ({error})") from None
+        array = np.array(real_array(value), dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidObservation(
+            f"{what}: expected numbers, got {shown(value)} ({error})"
+        ) from None
     if array.shape not in (shape[1:], shape) and (
         [d for d in array.shape if d != 1] != [d for d in shape if d != 1]
     ):

@@ -183,7 +183,7 @@ def test_environment_may_reuse_its_arrays(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_refused_from_a_factory_too(tmp_path: Path) -> None:
-    with pytest.raises(InvalidObservation, match=r"environment 1: .*is_set=nan"):
+    with pytest.raises(InvalidObservation, match=r"environment 1, step 0: .*is_set=nan"):
         run(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n), True))
 
 

@@ -27,7 +27,14 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from entity_env import Entity, Observation, ObsSpace
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    InvalidSpace,
+    Observation,
+    ObsSpace,
+)
 from entity_env.examples import Xor
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.worlds import Meadow
@@ -496,6 +503,20 @@ def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
 
     with pytest.raises(ConfigError, match="env: expected a world"):
         run(tmp_path, env=Empty)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("kind", [CategoricalActionSpace, GlobalCategoricalActionSpace])
+def test_action_without_labels_is_refused_before_a_network_is_made(
+    tmp_path: Path, kind: Any, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Speechless(Meadow):
+        def action_space(self) -> dict[str, Any]:
+            return {**super().action_space(), "walk": kind([])}
+
+    monkeypatch.setattr(RogueNet, "__init__", lambda *_, **__: pytest.fail("made a network"))
+    with pytest.raises(InvalidSpace, match=r"action_space: \['walk'\].index_to_label: expected at"):
+        run(tmp_path, f"rollout.processes={processes}", env=Speechless)
 
 
 def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:

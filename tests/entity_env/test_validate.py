@@ -1,7 +1,10 @@
 """Whatever an environment returns wrongly is refused with the field and the step."""
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from entity_env import (
@@ -9,6 +12,7 @@ from entity_env import (
     CategoricalActionSpace,
     Entity,
     Environment,
+    EnvList,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
     InvalidObservation,
@@ -18,6 +22,7 @@ from entity_env import (
     SelectEntityActionSpace,
     ValidatingEnv,
 )
+from entity_env.random_play import random_choices
 
 A = {"A": [[1.0, 2.0], [3.0, 4.0]]}
 NAN, INF = float("nan"), float("inf")
@@ -58,6 +63,13 @@ def move(**fields: Any) -> Observation:
 def pick(**fields: Any) -> Observation:
     ids = {"A": ["a", "b"]}
     return frame(ids=ids, actions={"pick": SelectEntityActionMask(**fields)})
+
+
+def with_flag(name: str, value: Any) -> Observation:
+    """A flag that is set after the constructor has looked at it."""
+    obs = frame()
+    setattr(obs, name, value)
+    return obs
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -134,6 +146,102 @@ WRONG: dict[str, tuple[Any, str]] = {
         frame(features={"A": [[NAN, 0.0]]}, truncated=True),
         "features of 'A': expected finite",
     ),
+    "complex features": (
+        frame(features={"A": np.array([[1 + 2j, 0]])}),
+        r"features of 'A': expected 1 rows of 2 numbers, got .*complex",
+    ),
+    "complex numbers in rows": (
+        frame(features={"A": [[np.complex64(1 + 2j), 0.0]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*complex",
+    ),
+    "numbers written as text": (
+        frame(features={"A": [["1.5", "2"]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*text",
+    ),
+    "an array of text": (
+        frame(features={"A": np.array([["1.5", "2"]])}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*text",
+    ),
+    "dates": (
+        frame(features={"A": np.array([["2020-01-01", "2021-01-01"]], dtype="M8[D]")}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*dates",
+    ),
+    "lengths of time in rows": (
+        frame(features={"A": [[np.timedelta64(3, "s"), 1.0]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*timedelta64",
+    ),
+    "a masked array": (
+        frame(features={"A": np.ma.array([[1.0, 2.0]], mask=[[True, False]])}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*masked array",
+    ),
+    "masked rows": (
+        frame(features={"A": [np.ma.array([1.0, 2.0], mask=[True, False])]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*masked array",
+    ),
+    "a feature that is none": (
+        frame(features={"A": [[None, 1.0]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*NoneType",
+    ),
+    "an integer beyond all floats": (
+        frame(features={"A": [[10**400, 1]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*too large",
+    ),
+    "an integer too long to print": (
+        frame(features={"A": [[10**5000, 1]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*too large",
+    ),
+    "complex globals": (frame(global_features=[1j]), "global_features: expected .*complex"),
+    "text that looks like a global": (frame(global_features=["1"]), "global_features: .*text"),
+    "a complex reward": (frame(reward=np.complex64(1 + 2j)), "reward: expected a number, got"),
+    "a complex reward of Python": (frame(reward=1 + 2j), "reward: expected a number, got"),
+    "text that looks like a reward": (frame(reward="1.5"), "reward: expected a number, got '1.5'"),
+    "bytes that look like a reward": (
+        frame(reward=b"1.5"),
+        "reward: expected a number, got b'1.5'",
+    ),
+    "a date as reward": (frame(reward=np.datetime64("2020")), "reward: expected a number, got"),
+    "a length of time as reward": (frame(reward=np.timedelta64(3)), "reward: expected a number"),
+    "a masked reward": (frame(reward=np.ma.masked), "reward: expected a number, got masked"),
+    "a masked array as reward": (
+        frame(reward=np.ma.array(1.0, mask=True)),
+        "reward: expected a number, got masked",
+    ),
+    "a reward beyond all floats": (frame(reward=10**400), "reward: expected a number, got 1000"),
+    "a reward too long to print": (frame(reward=10**5000), "reward: expected a number, got an int"),
+    "text that looks like a metric": (frame(metrics={"win": "1"}), "metrics.'win'.: expected a"),
+    "a metric beyond all floats": (frame(metrics={"win": 10**400}), "metrics.'win'.: expected a"),
+    "a masked mask": (
+        move(mask=np.ma.array([[True, True]] * 2, mask=[[True, False]] * 2)),
+        "'move'..mask: expected booleans",
+    ),
+    "a complex mask": (move(mask=np.ones((2, 2), complex)), "'move'..mask: expected booleans"),
+    "masked visibility": (
+        frame(visible={"A": np.ma.array([True, True], mask=[True, False])}),
+        "visible.'A'.: expected booleans",
+    ),
+    "text as an end": (with_flag("terminated", "False"), "terminated: expected True or False"),
+    "nan as an end": (with_flag("truncated", NAN), "truncated: expected True or False"),
+    "equal ids of two types": (
+        frame(features={**A, "B": [[0.0]]}, ids={"A": ["a", "b"], "B": ["b"]}),
+        r"ids.'B'.: expected unique ids",
+    ),
+    "an id like that of a row": (
+        frame(features={**A, "B": [[0.0]]}, ids={"A": ["a", ("B", 0)]}),
+        r"ids.'A'.: expected other ids than .*'B', 0",
+    ),
+    "ids that are a number": (
+        frame(ids={"A": 2}),
+        r"ids.'A'.: expected a sequence of 2 ids, got 2",
+    ),
+    "an actor named twice": (
+        move(actor_ids=["a", "a"]),
+        "'move'. actors: expected each entity once",
+    ),
+    "a type named twice": (move(actor_types=["A", "A"]), "'move'. actors: expected each type once"),
+    "an actee named twice": (
+        pick(actee_ids=["a", "a"]),
+        "'pick'. actees: expected each entity once",
+    ),
 }
 
 
@@ -148,11 +256,53 @@ def test_wrong_answers_are_refused_with_field_and_step(kind: str) -> None:
     assert str(caught.value).startswith("environment Returns, episode 0, step 1: ")
 
 
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_validation_refuses_is_refused_while_training(kind: str) -> None:
+    answer, message = WRONG[kind]
+    message = message.replace("NoneType", "None")
+    envs = EnvList(lambda: Returns(answer), 1, validate=True)
+    shown = envs.reset(envs.obs_space())
+    choices = random_choices(shown, envs.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match=message) as caught:
+        envs.act(choices, envs.obs_space())
+    assert (caught.value.env_index, caught.value.step) == (0, 1)
+
+
+@pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
+@pytest.mark.parametrize(
+    "value", ["False", "yes", b"", [False], [], {}, NAN, 0.5, 1j, np.zeros(2), np.ma.masked]
+)
+def test_end_that_is_neither_true_nor_false_is_refused(flag: str, value: Any) -> None:
+    with pytest.raises(InvalidObservation, match=f"{flag}: expected True or False, got"):
+        frame(**{flag: value})
+
+
+@pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
+@pytest.mark.parametrize("value", [1, 0, 1.0, 3, np.True_, np.int8(0), np.array(True), np.zeros(1)])
+def test_end_that_is_a_number_or_an_array_of_one_is_accepted(flag: str, value: Any) -> None:
+    assert frame(**{flag: value}).done is bool(value)
+
+
 RIGHT = {
     "nothing": frame(features={}),
     "no rows of no type": frame(features={"A": [], "B": []}),
     "integers": frame(features={"A": [[1, 2]]}, reward=True, metrics={"win": 1}),
     "masks of zeros and ones": move(mask=[[0, 1], [1.0, 0.0]]),
+    "booleans": frame(features={"A": np.array([[True, False]])}, reward=np.True_),
+    "doubles": frame(features={"A": np.array([[1.0, 2.0]])}, reward=np.float64(1)),
+    "halves": frame(features={"A": np.ones((1, 2), np.float16)}, reward=np.float16(1)),
+    "unsigned integers": frame(features={"A": np.ones((1, 2), np.uint8)}, reward=np.uint8(1)),
+    "rows that are arrays": frame(features={"A": [np.ones(2), np.ones(2, np.int64)]}),
+    "an array of objects": frame(features={"A": np.array([[1, Fraction(1, 2)]], object)}),
+    "decimals": frame(
+        features={"A": [[Decimal("1.5"), Fraction(1, 3)]]},
+        reward=Decimal("0.5"),
+        metrics={"win": Fraction(1, 2)},
+    ),
+    "large integers": frame(features={"A": [[2**63, 10**30]]}, reward=10**30),
+    "an array of one number": frame(reward=np.array(2.0)),
+    "ids of all kinds": frame(features={**A, "B": [[0.0]]}, ids={"A": [1, "1"], "B": [(1,)]}),
+    "ids in an array": frame(ids={"A": np.array([7, 8])}),
     "nobody acts": move(actor_ids=[], mask=[]),
     "nothing legal": pick(mask=[[False, False], [False, False]]),
     "hidden but not named": frame(visible={"A": [True, False]}),

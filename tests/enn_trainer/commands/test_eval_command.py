@@ -25,6 +25,7 @@ from tests.enn_trainer.evaluation import test_evaluate
 from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
 from tests.enn_trainer.evaluation.test_eval_suites import config_of
 from tests.enn_trainer.one_line import refused
+from tests.enn_trainer.test_envs import make_ring
 
 QUICK = ["--episodes", "12", "--num-envs", "6"]
 
@@ -164,6 +165,23 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
     said = refused(["eval", *given], capsys)
     for word in expected:
         assert word in said
+
+
+def test_each_suite_has_as_many_environments_as_fit_its_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody typed a number, so none is refused."""
+    name = "tests.enn_trainer.test_envs:make_ring"
+    test_train.run(tmp_path, f"env.id={name}", env=make_ring, checkpoint_dir=tmp_path / "run")
+    ring = [str(tmp_path / "run"), "--env", name, "--episodes", "12"]
+    suites = ["--suite", "n=2", "--suite", "n=5", "--suite", "n=4"]
+    for processes in ("1", "2"):
+        found = evaluated(tmp_path, *ring, *suites, "--processes", processes)["suites"]
+        assert [suite["episodes"] for suite in found.values()] == [12] * 4
+    capsys.readouterr()
+    line = refused(["eval", *ring, *suites, "--num-envs", "4"], capsys)
+    assert "--num-envs: expected multiples of 5, the sides of a match in --suite n=5, got 4" in line
+    assert evaluated(tmp_path, *ring, *suites, "--num-envs", "20")
 
 
 def test_run_of_an_unknown_world_asks_for_env(

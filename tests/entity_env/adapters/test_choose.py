@@ -27,6 +27,7 @@ from tests.entity_env.adapters.worlds import choose
 Space = spaces.Space[Any]
 FLAT = spaces.Box(-9, 9, (2,), np.float32)
 ROWS = spaces.Box(-9, 9, (4, 2), np.float32)
+ANY_ROWS = spaces.Sequence(spaces.Box(-9, 9, (2,), np.float32), stack=True)
 UNITS = {"unit": Rows(columns=["here", "x"], presence="here")}
 
 
@@ -143,8 +144,9 @@ def test_flat_masks_of_booleans_are_cut_like_all_others(seed: int, counts: list[
 def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
     mask = np.array([True, True, False])
     units = FieldMap(UNITS, actions={"do": Choice(actors="unit")})
-    for port in (Port(FLAT, spaces.Discrete(3)), Port(ROWS, spaces.Discrete(3), units)):
-        value = np.ones(2) if port.mapping is not units else np.ones((4, 2))
+    one_row = spaces.Box(-9, 9, (1, 2), np.float32)
+    for port in (Port(FLAT, spaces.Discrete(3)), Port(one_row, spaces.Discrete(3), units)):
+        value = np.ones(2) if port.mapping is not units else np.ones((1, 2))
         view = port.see(value, {"action_mask": mask})
         mask[:] = [False, False, True]
         (offered,) = view.actions.values()
@@ -165,14 +167,15 @@ def test_missing_mask_allows_everything_on_that_step() -> None:
     assert port.see(np.zeros(2), {}).actions["action"].mask is None
 
 
-@given(st.integers(0, 2**31 - 1), st.integers(1, 5))
-def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int) -> None:
+@given(st.integers(0, 2**31 - 1), st.integers(1, 5), st.booleans())
+def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int, fixed: bool) -> None:
     """Parts belong to rows of the world's table, of which some stand for nothing."""
+    rows, parts = (ROWS, 4) if fixed else (ANY_ROWS, parts)
     rng = np.random.default_rng(seed)
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
     mask = rng.integers(0, 2, (parts, 3))
     choice = Choice(actors="unit", labels=["a", "b", "c"], default=1)
-    port = Port(ROWS, spaces.MultiDiscrete([3] * parts), FieldMap(UNITS, actions={"do": choice}))
+    port = Port(rows, spaces.MultiDiscrete([3] * parts), FieldMap(UNITS, actions={"do": choice}))
     assert port.action_space == {"do": CategoricalActionSpace(["a", "b", "c"])}
     action = play(port, port.see(value, {"action_mask": mask}), rng)
     for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
@@ -182,6 +185,36 @@ def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int) -> 
             assert here or chosen == (1 if legal[1] else legal.argmax())
         else:
             assert chosen == 1
+
+
+@pytest.mark.parametrize("action", [Choice(actors="unit"), Select("", "unit", actors="unit")])
+@pytest.mark.parametrize("components", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("space", "rows"),
+    [
+        (ROWS, Rows(columns=["here", "x"])),
+        (spaces.Box(-9, 9, (6, 2), np.float32), Rows(span=(2, 6))),
+        (spaces.Box(-9, 9, (10,), np.float32), Rows(columns=["here", "x"], span=(2, 10))),
+    ],
+)
+def test_rows_and_components_of_different_number_are_refused(
+    space: Space, rows: Rows, components: int, action: Choice | Select
+) -> None:
+    message = (
+        f"'go'.*actors: expected a component for each of the 4 rows of 'unit', got {components};"
+    )
+    fields = FieldMap({"unit": rows}, actions={"go": action})
+    with pytest.raises(InvalidSpace, match=message):
+        Port(space, spaces.MultiDiscrete([4] * components), fields)
+    Port(space, spaces.MultiDiscrete([4] * 4), fields)
+
+
+def test_rows_of_several_fields_have_a_component_each() -> None:
+    space = spaces.Dict({"a": ROWS, "b": ROWS})
+    fields = FieldMap({"unit": [Rows("a"), Rows("b")]}, actions={"go": Choice(actors="unit")})
+    Port(space, spaces.MultiDiscrete([2] * 8), fields)
+    with pytest.raises(InvalidSpace, match="each of the 8 rows of 'unit', got 4"):
+        Port(space, spaces.MultiDiscrete([2] * 4), fields)
 
 
 def test_each_of_several_parts_of_a_row_is_an_action() -> None:

@@ -1,6 +1,7 @@
 """Worlds of Gymnasium as environments."""
 
 import functools
+from fractions import Fraction
 from typing import Any
 
 import gymnasium
@@ -16,8 +17,10 @@ from entity_env import (
     ParallelEnvList,
     check_env,
 )
-from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.from_gymnasium import FromGymnasium, as_reward
 from entity_env.adapters.mapping import FieldMap
+from entity_env.adapters.port import metrics_of
+from entity_env.adapters.space_numbers import as_array
 from entity_env.testing import conformance
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Show, Turns, choose, maker
@@ -172,3 +175,26 @@ def test_class_of_a_world_takes_more_arguments_by_name() -> None:
     cls = FromGymnasium.of(Countdown, longest=2)
     assert issubclass(cls, FromGymnasium)
     assert cls(longest=7).env.longest == 7  # type: ignore[call-arg, attr-defined]
+
+
+@pytest.mark.parametrize(
+    "value", ["1.5", 1j, np.complex64(1), np.ma.masked, np.timedelta64(1), None, 10**400]
+)
+def test_reward_or_metric_that_is_no_real_number_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidObservation, match="reward: expected a number, got"):
+        as_reward(value)
+    with pytest.raises(InvalidObservation, match="metrics: expected numbers in the info, got"):
+        metrics_of({"speed": value} if value is not None else {"speed": [value]}, ["speed"])
+
+
+@pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.array([[1]]), Fraction(1)])
+def test_reward_or_metric_that_is_a_real_number_is_accepted(value: Any) -> None:
+    assert as_reward(value) == metrics_of({"speed": value}, ["speed"])["speed"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones((1, 2), complex), [["1", "2"]], np.ma.ones((1, 2)), [[10**400, 0]]]
+)
+def test_observation_that_is_no_real_number_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidObservation, match="hand: expected numbers, got"):
+        as_array(value, (1, 2), "hand")

@@ -1,0 +1,80 @@
+"""Conversion of values that environments return to arrays of real numbers."""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
+_NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
+_NOT_REAL = (
+    str,
+    bytes,
+    bytearray,
+    complex,
+    np.complexfloating,
+    np.character,
+    np.datetime64,
+    np.timedelta64,
+    np.ma.MaskedArray,
+)
+_LONGEST = 2000  # characters of a value that a message shows
+
+
+def real_array(values: Any) -> npt.NDArray[Any]:
+    """Return an array-like of real numbers as an array of bools, integers or floats.
+
+    NumPy itself would convert text, drop imaginary parts and ignore masks. Objects are accepted if
+    they are numbers, such as fractions and decimals.
+
+    Raises:
+        TypeError: there is something else than real numbers, or a masked array.
+        ValueError: nested sequences differ in length.
+        OverflowError: an integer is too large for a float.
+    """
+    if has_mask(values):
+        raise TypeError("a masked array; fill it, or leave the masked rows out")
+    array = np.asarray(values)
+    if array.dtype.kind in _REAL:
+        return array
+    if array.dtype.kind != "O":
+        raise TypeError(_NAMES.get(array.dtype.kind, str(array.dtype)))
+    for cls in set(map(type, array.flat)):
+        if issubclass(cls, _NOT_REAL) or not hasattr(cls, "__float__"):
+            raise TypeError(f"values of type {cls.__name__}")
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        raise OverflowError("an integer that is too large for a float") from None
+
+
+def real_rows(rows: list[Any], width: int) -> npt.NDArray[np.float32] | None:
+    """Return many rows of plain numbers as one array, or None if `real_array` has to look at them.
+
+    Args:
+        rows: lists and tuples of `width` numbers.
+        width: how many numbers each has.
+    """
+    numbers = list(chain.from_iterable(rows))
+    array = np.array(numbers)
+    if array.size != len(numbers) or (numbers and array.dtype.kind not in _REAL):
+        return None
+    return array.astype(np.float32).reshape(len(rows), width)
+
+
+def has_mask(values: Any) -> bool:
+    """Return whether an array-like is a masked array, or a sequence that holds one."""
+    if isinstance(values, list | tuple):
+        return any(issubclass(cls, np.ma.MaskedArray) for cls in set(map(type, values)))
+    return isinstance(values, np.ma.MaskedArray)
+
+
+def shown(value: Any) -> str:
+    """Return the `repr` of a value for a message, whatever the value is."""
+    try:
+        text = " ".join(repr(value).split())  # arrays are printed in several lines
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        kind = "an int" if isinstance(value, int) else f"a {type(value).__name__}, an int in it"
+        return f"{kind} of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

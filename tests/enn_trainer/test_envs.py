@@ -1,0 +1,200 @@
+"""What `train` takes as an environment: classes, functions that make one, factories of many."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_trainer import ConfigError, EnvConfig, StateManager, Trainer
+from enn_trainer.envs import env_factory
+from entity_env import (
+    Environment,
+    EnvList,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Match,
+    Observation,
+    ObsSpace,
+    VecEnv,
+    check_env,
+)
+from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.worlds import Meadow, Pasture
+
+
+class Ring(Match):
+    """A match whose number of sides is an argument."""
+
+    def __init__(self, n: int = 2) -> None:
+        self.num_sides = n
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"bid": GlobalCategoricalActionSpace(["low", "high"])}
+
+    def reset(self) -> list[Observation]:
+        self.t = 0
+        return self._observe()
+
+    def act(self, actions: Any) -> list[Observation]:
+        self.t += 1
+        return self._observe()
+
+    def _observe(self) -> list[Observation]:
+        offered = {"bid": GlobalCategoricalActionMask()}
+        return [
+            Observation(global_features=[self.t], actions=offered, reward=1.0, done=self.t == 4)
+            for _ in range(self.num_sides)
+        ]
+
+
+def make_meadow():  # type: ignore[no-untyped-def]
+    return Meadow()
+
+
+def make_pasture() -> Environment:
+    return Pasture()
+
+
+def make_ring(n: int = 2) -> Match:
+    return Ring(n)
+
+
+def make_four(a: int = 1, b: int = 2, c: int = 3, d: int = 4):  # type: ignore[no-untyped-def]
+    return Meadow()
+
+
+def make_required(a: int, b: int, c: int, d: int) -> Environment:
+    return Meadow()
+
+
+def make_named(**kwargs: Any):  # type: ignore[no-untyped-def]
+    return Meadow()
+
+
+MAKERS = [
+    make_meadow,
+    make_pasture,
+    make_four,
+    make_named,
+    lambda: Meadow(),
+    functools.partial(make_required, 1, 2, 3, 4),
+]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("make", MAKERS)
+def test_function_that_makes_an_environment_trains_like_its_class(
+    tmp_path: Path, make: Callable[..., Environment], processes: int
+) -> None:
+    if processes == 2 and make is not make_meadow:
+        pytest.skip("one is enough")
+    trained = run(tmp_path / "function", f"rollout.processes={processes}", env=make)
+    cls = Pasture if make is make_pasture else Meadow
+    assert torch.equal(weights(trained), weights(run(tmp_path / "class", env=cls)))
+
+
+def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path) -> None:
+    got = []
+
+    def make(size: int, hard: bool = False) -> Environment:
+        got.append((size, hard))
+        return Meadow()
+
+    run(tmp_path, 'env.kwargs={"size": 3, "hard": true}', env=make)
+    assert set(got) == {(3, True)}
+    with pytest.raises(ConfigError, match=r"env.kwargs: missing a required argument: 'size'"):
+        run(tmp_path, env=make)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_function_that_makes_a_match_has_its_sides(tmp_path: Path, processes: int) -> None:
+    settings = ["rollout.num_envs=6", f"rollout.processes={processes}", 'env.kwargs={"n": 3}']
+    for env in (make_ring, Ring):
+        run(tmp_path, *settings, "eval.steps=4", env=env)
+        with pytest.raises(
+            ConfigError, match=r"^rollout.num_envs: expected multiples of 3, .*got 8"
+        ):
+            run(tmp_path, *settings, "rollout.num_envs=8", env=env)
+
+
+def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Path) -> None:
+    suite = 'eval.suites={"five": {"env": {"kwargs": "{\\"n\\": 5}"}}}'
+    with pytest.raises(
+        ConfigError,
+        match=r"^rollout.num_envs: expected multiples of 5, .* got 6.* set "
+        r"eval.suites\['five'\].num_envs$",
+    ):
+        run(tmp_path, "eval.steps=4", suite, env=Ring)
+    with pytest.raises(ConfigError, match=r"^eval.num_envs: expected multiples of 2, .* got 7"):
+        run(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
+
+
+def test_run_of_a_function_resumes_like_that_of_its_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resumed = []
+    for env, processes in ((make_pasture, 2), (Pasture, 1)):
+        folder = tmp_path / env.__name__
+        run(tmp_path, "total_timesteps=48", env=env, checkpoint_dir=folder)
+        capsys.readouterr()
+        more = f"rollout.processes={processes}"
+        resumed.append(weights(run(tmp_path, more, env=env, checkpoint_dir=folder)))
+        assert "its episodes go on" in capsys.readouterr().out
+    assert torch.equal(*resumed)
+
+
+def test_trainer_takes_a_function(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}", "eval.episodes=6"])
+    with Trainer(manager, make_meadow) as trainer:
+        trainer.step()
+        assert trainer.evaluate()["eval/episode_length.mean"] > 0
+
+
+def factory(config: EnvConfig, num_envs: int, processes: int, first: int):  # type: ignore[no-untyped-def]
+    return EnvList(Meadow, num_envs, first)
+
+
+def factory_with_defaults(
+    config: Any, num_envs: int = 1, processes: int = 1, first: int = 0
+) -> VecEnv:
+    return EnvList(Meadow, num_envs, first)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [factory, factory_with_defaults, lambda *args: factory(*args), functools.partial(factory)],
+)
+def test_documented_factory_is_still_one(env: Any) -> None:
+    envs = env_factory(env)(EnvConfig(), 4, 1, 0)
+    assert len(envs) == 4
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (lambda: 3, r"expected what makes an Environment or a Match, .*which makes int"),
+        (
+            lambda a, b, c: Meadow(),
+            r"required argument: 'a'.*factory .*takes \(EnvConfig",
+        ),
+        (lambda c, n, p, f: Meadow(), r"expected a VecEnv from .*, got Meadow"),
+        (lambda c, n, p, f: None, r"expected a VecEnv from .*, got NoneType"),
+        (lambda: EnvList(Meadow, 2), r"expected what makes an Environment or a Match"),
+        (3, "expected a class or a factory, or a function that makes one world, got 3"),
+        (int, "expected a subclass of Environment, Match or VecEnv"),
+    ],
+)
+def test_anything_else_is_refused_in_one_line(env: Any, message: str) -> None:
+    with pytest.raises((TypeError, ConfigError), match=message) as error:
+        env_factory(env)(EnvConfig(), 4, 1, 0)
+    assert "\n" not in str(error.value)
+
+
+def test_checks_take_a_function() -> None:
+    assert check_env(make_meadow).ok

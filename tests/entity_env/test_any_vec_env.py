@@ -1,0 +1,126 @@
+"""Vectorised environments of users: what their arrays may hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    InvalidObservation,
+    ObsSpace,
+    VecCategoricalActionMask,
+    VecEnv,
+    VecObs,
+)
+from entity_env.any_vec_env import AnyVecEnv
+from entity_env.ragged import Ragged
+
+ONE_EACH = np.ones(2, dtype=np.int64)
+ZEROS = np.zeros(2, np.float32)
+ALL = np.ones((2, 2), np.bool_)
+SPACE = ObsSpace(entities={"A": Entity(["x"])})
+
+
+class Shows(VecEnv):
+    """Two environments that show good frames first, then arrays of another kind."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.changed = changed
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict[str, Any]:
+        return {"go": CategoricalActionSpace(["l", "r"])}
+
+    def __len__(self) -> int:
+        return 2
+
+    def render(self, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        return self.show()
+
+    def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+        return self.show(**self.changed)
+
+    def show(
+        self,
+        x: Any = ZEROS[:, None],
+        seen: Any = ZEROS == 0,
+        mask: Any = ALL,
+        reward: Any = ZEROS,
+        done: Any = ZEROS == 1,
+    ) -> VecObs:
+        actors = Ragged(np.zeros(2, np.int64), ONE_EACH)
+        return VecObs(
+            features={"A": Ragged(x, ONE_EACH)},
+            visible={"A": Ragged(seen, ONE_EACH)},
+            action_masks={"go": VecCategoricalActionMask(actors, Ragged(mask, ONE_EACH))},
+            reward=reward,
+            done=done,
+            metrics={},
+        )
+
+
+ODD: dict[str, tuple[str, Any, str]] = {
+    "complex features": (
+        "x",
+        np.ones((2, 1), complex),
+        "features of 'A': expected numbers, got c",
+    ),
+    "text as features": ("x", np.array([["1"], ["2"]]), "features of 'A': expected numbers"),
+    "dates as features": ("x", np.zeros((2, 1), "M8[s]"), "features of 'A': expected numbers"),
+    "masked features": ("x", np.ma.zeros((2, 1), np.float32), "features of 'A': .*masked array"),
+    "complex rewards": ("reward", np.ones(2, complex), "reward: expected numbers, got complex"),
+    "huge rewards": ("reward", np.array([10**400, 0], object), "reward: .*too large"),
+    "masked rewards": ("reward", np.ma.zeros(2, np.float32), "reward: .*masked array"),
+    "text as ends": ("done", np.array(["no", "no"]), "done: expected booleans"),
+    "fractions as ends": ("done", np.array([0.5, 1]), "done: expected booleans"),
+    "probabilities as a mask": (
+        "mask",
+        np.full((2, 2), 0.5),
+        "actions.*mask: expected booleans",
+    ),
+    "a masked mask": ("mask", np.ma.ones((2, 2), np.bool_), "actions.*mask: expected booleans"),
+    "text as visibility": ("seen", np.array(["n", "o"]), r"visible\['A'\]: expected booleans"),
+}
+
+
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize("kind", ODD)
+def test_array_of_another_kind_is_refused_with_field_and_class(kind: str, validate: bool) -> None:
+    field, values, message = ODD[kind]
+    envs = AnyVecEnv(Shows(**{field: values}), validate)
+    envs.reset(SPACE)
+    with pytest.raises(InvalidObservation, match=f"^environment Shows: {message}"):
+        envs.act({}, SPACE)
+
+
+def test_infinite_number_is_refused_with_environment_and_step() -> None:
+    envs = AnyVecEnv(Shows(), validate=True)
+    envs.reset(SPACE)
+    envs.act({}, SPACE)
+    envs.env.changed = {"x": np.array([[0.0], [np.inf]])}
+    with pytest.raises(InvalidObservation, match=r"^environment 1, step 2: features of 'A'"):
+        envs.act({}, SPACE)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float64])
+def test_real_numbers_of_other_dtypes_are_converted(dtype: Any) -> None:
+    ones = {"x": (2, 1), "reward": 2, "done": 2, "mask": (2, 2), "seen": 2}
+    envs = AnyVecEnv(Shows(**{name: np.ones(shape, dtype) for name, shape in ones.items()}))
+    envs.reset(SPACE)
+    obs = envs.act({}, SPACE)
+    assert obs.features["A"].values.dtype == obs.reward.dtype == np.float32
+    assert obs.done.dtype == obs.visible["A"].values.dtype == np.bool_
+    mask = obs.action_masks["go"].mask
+    assert mask is not None
+    assert mask.values.dtype == np.bool_
+    assert obs.features["A"].values.all()
+    assert obs.reward.all()
+    assert obs.done.all()

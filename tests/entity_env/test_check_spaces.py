@@ -1,0 +1,132 @@
+"""Wrong spaces are refused in the same words by `check_env` and by everything that trains."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    EnvList,
+    GlobalCategoricalActionSpace,
+    InvalidSpace,
+    ObsSpace,
+    ParallelEnvList,
+    check_env,
+)
+from entity_env.any_vec_env import AnyVecEnv
+from entity_env.spaces import GLOBAL
+from rogue_net import RogueNet, RogueNetConfig
+from tests.entity_env.test_check_env import (
+    Good,
+    SpaceReorders,
+    action_space_is,
+    obs_space_is,
+    renamed,
+)
+
+NO_LABELS = "index_to_label: expected at least one choice, got none"
+WRONG_SPACES: dict[str, tuple[Callable[[], Environment], str]] = {
+    "an action without labels": (
+        action_space_is({"move": CategoricalActionSpace([])}),
+        rf"action_space: \['move'\]\.{NO_LABELS}",
+    ),
+    "a global action without labels": (
+        action_space_is({"move": GlobalCategoricalActionSpace([])}),
+        rf"action_space: \['move'\]\.{NO_LABELS}",
+    ),
+    "a label twice": (
+        action_space_is(
+            {"move": renamed(CategoricalActionSpace([]), "index_to_label", ["l", "l"])}
+        ),
+        "expected every name once",
+    ),
+    "a list for an action": (
+        action_space_is({"move": ["l", "r"]}),
+        r"action_space: expected names with one of",
+    ),
+    "numbers as labels": (
+        action_space_is({"move": CategoricalActionSpace([1, 2])}),  # type: ignore[list-item]
+        "expected a list of names, got",
+    ),
+    "a feature twice": (
+        obs_space_is(ObsSpace(entities={"A": renamed(Entity([]), "features", ["x", "x"])})),
+        r"obs_space: entities\['A'\].features: expected every name once",
+    ),
+    "text for features": (
+        obs_space_is(ObsSpace(entities={"A": Entity("xy")})),  # type: ignore[arg-type]
+        "expected a list of names, got 'xy'",
+    ),
+    "a list for an entity": (
+        obs_space_is(ObsSpace(entities={"A": ["x"]})),  # type: ignore[dict-item]
+        "expected names with an Entity each",
+    ),
+    "the reserved name": (
+        obs_space_is(renamed(ObsSpace(), "entities", {GLOBAL: Entity([])})),
+        "expected other names than",
+    ),
+}
+
+
+def check_message(create_env: Callable[[], Environment]) -> str:
+    (problem,) = check_env(create_env).problems
+    return f"{problem.field}: {problem.text}"
+
+
+@pytest.mark.parametrize("kind", WRONG_SPACES)
+def test_wrong_space_is_refused_in_the_words_of_the_check(kind: str) -> None:
+    create_env, message = WRONG_SPACES[kind]
+    with pytest.raises(InvalidSpace, match=message) as error:
+        EnvList(create_env, 2)
+    assert check_message(create_env) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_workers_refuse_a_wrong_space_without_a_traceback() -> None:
+    create_env, message = WRONG_SPACES["an action without labels"]
+    with pytest.raises(InvalidSpace, match=message) as error:
+        ParallelEnvList(create_env, 2, 2)
+    assert "\n" not in str(error.value)
+
+
+class Vectorised:
+    """As much of a vectorised environment as is asked for its spaces."""
+
+    def __init__(self, env: Environment) -> None:
+        self.obs_space, self.action_space = env.obs_space, env.action_space
+
+
+@pytest.mark.parametrize("kind", WRONG_SPACES)
+def test_vectorised_environment_with_a_wrong_space_is_refused(kind: str) -> None:
+    create_env, message = WRONG_SPACES[kind]
+    with pytest.raises(InvalidSpace, match=message):
+        AnyVecEnv(Vectorised(create_env()))
+
+
+@pytest.mark.parametrize("kind", ["an action without labels", "a global action without labels"])
+def test_network_for_an_action_without_labels_is_refused(kind: str) -> None:
+    env = WRONG_SPACES[kind][0]()
+    with pytest.raises(InvalidSpace, match=NO_LABELS):
+        RogueNet(RogueNetConfig(d_model=8, n_head=1), env.obs_space(), env.action_space())
+
+
+class Alternates(Good):
+    """Every second instance has another feature."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Alternates.made += 1
+        self.number = Alternates.made
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"A": Entity([f"x{self.number % 2}"])})
+
+
+@pytest.mark.parametrize("create_env", [Alternates, SpaceReorders])
+def test_instances_with_different_spaces_are_refused(create_env: Any) -> None:
+    with pytest.raises(InvalidSpace, match="expected the same space every time, got another one"):
+        EnvList(create_env, 3)
