@@ -285,6 +285,8 @@ class Trainer:
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()  # before the save, which tells how good it is
+                    self._why_over(stop)  # so that conditions remember it as well
+                    interrupted = self.manager.is_interrupted = self._interrupts.requested
                 self._saved(self.manager.wait())
                 try:
                     self._save_at_end(why, "interrupted" if interrupted else "end")

@@ -271,7 +271,9 @@ class Run:
             why: in words.
             kept_as: the reason that the save's manifest has.
         """
-        self.saved = self.manager.save(kept_as, self.measured)
+        # A failed run is saved without its episodes, which are worth more than metrics.
+        supersedes = kept_as != "failed"
+        self.saved = self.manager.save(kept_as, self.measured, supersedes)
         where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
         if self.saved is not None or kept_as != "end":
             self.say(f"{why}, {where}")

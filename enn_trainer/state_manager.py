@@ -273,19 +273,23 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return None
         return self._saver.step(self._saveable(self.checkpoint_dir, metrics or {}))
 
-    def save(self, why: str, metrics: Mapping[str, float] | None = None) -> Path | None:
+    def save(
+        self, why: str, metrics: Mapping[str, float] | None = None, supersedes: bool = True
+    ) -> Path | None:
         """Save now; None when there is no `checkpoint_dir`.
 
         Args:
             why: the reason, for the manifest.
             metrics: those that were measured at this step, by tag.
+            supersedes: whether a save of this step that lacks some of them is replaced.
 
         Raises:
             CheckpointError: it could not be written; says which save stands.
         """
         if self.checkpoint_dir is None:
             return None
-        return self._saver.save(self._saveable(self.checkpoint_dir, metrics or {}), why)
+        run = self._saveable(self.checkpoint_dir, metrics or {})
+        return self._saver.save(replace(run, supersedes=supersedes), why)
 
     def wait(self) -> Path | None:
         """Wait until nothing is being written; the save that has become complete meanwhile."""

@@ -1,7 +1,8 @@
 """Checkpoints on disk: a directory per save that is complete or absent.
 
     run/
-      step-000000012800/     one save; never modified after the rename that makes it visible
+      step-000000012800/     one save; never modified after the rename that makes it visible, but
+                             replaced as a whole by one with the same weights that knows more
         manifest.json        sizes and sha256 of every file, and of its own other bytes
         config.ron  state.ron  state.agent.safetensors  ...
       index.json             convenience only: rebuilt from the directories
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
+from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.made_by import made_by
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
@@ -40,6 +42,7 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 WRITING = ".writing-"
 DAMAGED = ".damaged-"
+SUPERSEDED = ".superseded-"
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
@@ -127,8 +130,12 @@ def save(
     facts: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
     must_be_new: bool = False,
+    supersedes: bool = True,
 ) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
+
+    It is replaced in one step if the new one has the same weights and metrics that it lacks, as
+    after an evaluation.
 
     Args:
         run_dir: the folder of the run.
@@ -138,6 +145,7 @@ def save(
         facts: what else the manifest tells, such as the metrics of this step; plain data.
         say: is told what was moved aside, and of a save that is kept though it has other weights.
         must_be_new: whether to refuse if anything of this step is there.
+        supersedes: whether the save may replace one that lacks some of its metrics.
 
     Raises:
         CheckpointError: it cannot be written, or has to be new and is not. What was there before
@@ -145,6 +153,7 @@ def save(
     """
     target = run_dir / save_name(step)
     damaged: CheckpointError | None = None
+    is_replaced = False
     if target.exists():
         if must_be_new:
             raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
@@ -153,9 +162,12 @@ def save(
         except CheckpointError as error:
             damaged = error
         else:
-            if WEIGHTS in files and not _holds(there, WEIGHTS, files[WEIGHTS]):
+            has_same_weights = WEIGHTS in files and _holds(there, WEIGHTS, files[WEIGHTS])
+            if WEIGHTS in files and not has_same_weights:
                 say(f"{target}: there already, with other weights; a save is never changed")
-            return there
+            is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
+            if not is_replaced:
+                return there
     temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
     disk.remove(temporary)
     try:
@@ -168,12 +180,59 @@ def save(
             aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
             disk.rename(target, aside)
             say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
-        disk.rename(temporary, target)
+        if is_replaced:
+            _replace(target, temporary)
+        else:
+            disk.rename(temporary, target)
     except CheckpointError:
         disk.remove(temporary)
         raise
-    disk.sync_dir(run_dir)
+    try:
+        disk.sync_dir(run_dir)
+    finally:
+        disk.remove(temporary)  # the save that was replaced, if one was
     return Checkpoint(target, manifest)
+
+
+def _replace(target: Path, successor: Path) -> None:
+    """Exchange a save and its successor, of the same step; `target` is valid at any moment.
+
+    Where the system cannot exchange folders, it is missing between two renames. After a kill in
+    that moment `restore_superseded` puts the old one back.
+    """
+    with locked(target.parent):
+        if disk.exchange(target, successor):
+            return
+        aside = target.with_name(f"{SUPERSEDED}{target.name}-{os.getpid()}")
+        disk.rename(target, aside)
+        try:
+            disk.rename(successor, target)
+        except CheckpointError:
+            disk.rename(aside, target)
+            raise
+    disk.remove(aside)
+
+
+def restore_superseded(run_dir: Path) -> None:
+    """Put back saves that a killed process had moved away, and not yet replaced.
+
+    Raises:
+        CheckpointError: one cannot be renamed.
+    """
+    for path in run_dir.glob(f"{SUPERSEDED}*"):
+        name = path.name.removeprefix(SUPERSEDED).rpartition("-")[0]
+        if _SAVE_NAME.fullmatch(name) and not (run_dir / name).exists():
+            disk.rename(path, run_dir / name)
+
+
+def adds_metrics(facts: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> bool:
+    """Return whether facts for a manifest have metrics that a manifest of the same step lacks."""
+    return not _metric_tags(facts or {}) <= _metric_tags(manifest)
+
+
+def _metric_tags(manifest: Mapping[str, Any]) -> set[str]:
+    metrics = manifest.get("metrics")
+    return set(metrics) if isinstance(metrics, Mapping) else set()
 
 
 def save_name(step: int) -> str:

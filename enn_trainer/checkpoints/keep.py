@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from enn_trainer.checkpoint_config import CheckpointConfig, read_best
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import MANIFEST, Checkpoint, saved_paths, verify
-from enn_trainer.checkpoints.pins import locked, read_pins
+from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.pins import read_pins
 from enn_trainer.errors import CheckpointError
 
 INDEX = "index.json"
@@ -112,8 +113,9 @@ def prune(
             be removed, or the index cannot be written.
     """
     known = Verified() if known is None else known
-    saves = {saved.path.name: saved.manifest for saved in known.saves(saved_paths(run_dir))}
-    with locked(run_dir):  # nothing is pinned between the look and the deed
+    known.saves(saved_paths(run_dir))  # takes minutes for large saves: before others wait for it
+    with locked(run_dir):  # nothing is pinned or replaced between the look and the deed
+        saves = {saved.path.name: saved.manifest for saved in known.saves(saved_paths(run_dir))}
         try:
             pins = read_pins(run_dir)
         except CheckpointError as error:

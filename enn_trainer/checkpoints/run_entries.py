@@ -20,6 +20,7 @@ _KINDS = {
     checkpoint.WRITING: "not complete",
     DELETING: "being deleted",
     checkpoint.DAMAGED: "damaged, set aside",
+    checkpoint.SUPERSEDED: "being replaced",
     SET_ASIDE: "a run that was replaced",
 }
 

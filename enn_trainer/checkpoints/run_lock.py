@@ -12,14 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import WRITING
+from enn_trainer.checkpoints.checkpoint import SUPERSEDED, WRITING, restore_superseded
+from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.keep import DELETING, INDEX
-from enn_trainer.checkpoints.pins import PINS, locked
+from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.errors import CheckpointError
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
-_LEFTOVER = re.compile(rf"({re.escape(WRITING)}|{re.escape(DELETING)})step-\d+-\d+")
+_LEFTOVER = re.compile(
+    rf"({'|'.join(map(re.escape, (WRITING, DELETING, SUPERSEDED)))})step-\d+-\d+"
+)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -70,6 +73,7 @@ def _is_locked(descriptor: int, run_dir: Path, say: Callable[[str], None]) -> bo
 
 
 def _remove_leftovers(run_dir: Path) -> None:
+    restore_superseded(run_dir)
     for entry in run_dir.iterdir():
         if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
             disk.remove(entry)
