@@ -164,6 +164,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             saved = self.resumed_from
             if saved is not None:
                 self._state = restore(saved, self.config, agent)
+                saved.release()
             elif self.init_from is not None:
                 ctx, make = self._deserialize_ctx, self._initial_state
                 self._state = state_from(self.init_from, self.config, ctx, make, self.say)

@@ -18,8 +18,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -28,6 +28,7 @@ from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.made_by import made_by
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
+    OpenFiles,
     plain_file,
     read_plain_file,
     refuse_pickles,
@@ -37,6 +38,8 @@ from enn_trainer.config_checks import once
 from enn_trainer.errors import CheckpointError, ConfigError
 
 C = TypeVar("C")
+MOST_LOOKS = 20
+"""How often saves are looked for that are deleted or replaced while they are read."""
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
@@ -56,10 +59,12 @@ class Checkpoint:
     Attributes:
         path: its directory.
         manifest: what its manifest says.
+        held: its files, open: they can be read when a run that goes on has deleted the save.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    held: OpenFiles | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     @property
     def step(self) -> int:
@@ -102,6 +107,11 @@ class Checkpoint:
         with self._opened(name) as file:
             self._compare(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
 
+    def release(self) -> None:
+        """Close the files that are held open, as soon as no more is read."""
+        if self.held is not None:
+            self.held.close()
+
     def _compare(self, name: str, sha256: str) -> None:
         if sha256 != self.manifest["files"][name]["sha256"]:
             raise CheckpointError(
@@ -114,7 +124,11 @@ class Checkpoint:
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
-        with plain_file(self.path / name) as file:
+        with ExitStack() as stack:
+            if self.held is None or self.held.is_closed:
+                file = stack.enter_context(plain_file(self.path / name))
+            else:
+                file = self.held.rewound(name)
             if size_of(file) != expected["size"]:
                 raise CheckpointError(
                     f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
@@ -271,12 +285,15 @@ def make_run_dir(run_dir: Path) -> None:
 def verify(path: Path) -> Checkpoint:
     """The save in a directory, after comparing every file with the manifest.
 
+    Its files are held open, and closed with the last reference to it, or by `release`.
+
     Raises:
         CheckpointError: something is missing, damaged, or from a newer version; or there is a
             pickle beside it.
     """
-    checkpoint = Checkpoint(path, read_manifest(path / MANIFEST))
-    for name in checkpoint.manifest["files"]:
+    manifest = read_manifest(path / MANIFEST)
+    checkpoint = Checkpoint(path, manifest, held=OpenFiles(path, manifest["files"]))
+    for name in manifest["files"]:
         checkpoint.check(name)
     refuse_pickles(path)
     return checkpoint
@@ -306,7 +323,69 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
     Raises:
         CheckpointError: there are saves, but none is valid.
     """
-    return first_valid(run_dir, saved_paths(run_dir), verify, say)
+
+    def look() -> Checkpoint | None:
+        # A folder is no snapshot: the first look may miss the old save as well as the new one.
+        paths = saved_paths(run_dir) or saved_paths(run_dir)
+        return first_valid(run_dir, paths, lambda path: reading(path, verify), say)
+
+    return looking_again(run_dir, look)
+
+
+class SaveGone(CheckpointError):  # noqa: N818 (caught to look again)
+    """A save was deleted or replaced while it was read."""
+
+
+def reading(path: Path, read: Callable[[Path], C]) -> C:
+    """Read a save that a run may delete or replace meanwhile.
+
+    Args:
+        path: its directory.
+        read: reads it.
+
+    Raises:
+        SaveGone: it was deleted or replaced, and reading it failed.
+        CheckpointError: it cannot be read.
+    """
+    before = _identity(path)
+    try:
+        return read(path)
+    except SaveGone:
+        raise
+    except CheckpointError:
+        if before is not None and _identity(path) != before:
+            raise SaveGone(f"{path}: deleted or replaced while it was read") from None
+        raise
+
+
+def looking_again(path: Path, look: Callable[[], C]) -> C:
+    """Look for a save until one is read that was not deleted or replaced meanwhile.
+
+    Args:
+        path: of the save or its run, for messages.
+        look: finds and reads it; raises `SaveGone` if it was deleted or replaced.
+
+    Raises:
+        CheckpointError: it was, too often.
+    """
+    for _ in range(MOST_LOOKS):
+        try:
+            return look()
+        except SaveGone:
+            continue
+    raise CheckpointError(
+        f"{path}: expected a save that stays while it is read, those found were deleted or "
+        f"replaced {MOST_LOOKS} times in a row; have the run keep more of them (checkpoint.keep)"
+    )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of its name; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def first_valid(
@@ -327,6 +406,8 @@ def first_valid(
     for path in paths:
         try:
             checkpoint = read(path)
+        except SaveGone:
+            raise
         except CheckpointError as error:
             problems.append(str(error))
             continue

@@ -5,12 +5,20 @@ import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.checkpoint_config import CheckpointConfig, read_best
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import MANIFEST, Checkpoint, saved_paths, verify
+from enn_trainer.checkpoints.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    looking_again,
+    reading,
+    saved_paths,
+    verify,
+)
 from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.pins import read_pins
 from enn_trainer.errors import CheckpointError
@@ -149,7 +157,8 @@ class Verified:
         self._saves: dict[Path, tuple[object, Checkpoint]] = {}
 
     def remember(self, saved: Checkpoint) -> None:
-        """Take a save that was just verified."""
+        """Take a save that was just verified; its files need not stay open."""
+        saved.release()
         self._saves[saved.path] = (_signature(saved.path), saved)
 
     def saves(self, paths: Iterable[Path]) -> list[Checkpoint]:
@@ -159,7 +168,7 @@ class Verified:
             try:
                 signature, saved = before.get(path, (None, None))
                 if saved is None or signature != _signature(path):
-                    saved = verify(path)
+                    saved = looking_again(path, partial(reading, path, verify))
                 self.remember(saved)
             except (CheckpointError, OSError):
                 continue  # no valid save

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.checkpoints.checkpoint import Checkpoint, SaveGone
 from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
@@ -49,7 +49,7 @@ def pin(saved: Checkpoint, note: str = "") -> None:
         _write(path.parent, {**read_pins(path.parent), path.name: note})
         if not path.is_dir():  # deleted before it was locked
             _write(path.parent, _without(read_pins(path.parent), path.name))
-            raise CheckpointError(f"{saved.path}: was deleted while it was to be pinned")
+            raise SaveGone(f"{saved.path}: was deleted while it was to be pinned")
 
 
 def unpin(path: Path) -> None:

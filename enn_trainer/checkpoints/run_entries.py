@@ -57,8 +57,23 @@ def entries(run_dir: Path) -> list[Entry]:
         and not any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
         and not disk.is_leftover_of(path.name, (INDEX, PINS))
     ]
-    found = [examined(path) for path in saves] + [_other(path) for path in others]
+    found = [_examined_again(path) for path in saves] + [_other(path) for path in others]
     return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
+
+
+def _examined_again(path: Path) -> Entry:
+    """Examine a save, and if a run replaced it meanwhile the one that is there now."""
+
+    def examine(path: Path) -> Entry:
+        entry = examined(path)
+        if entry.problems:
+            raise CheckpointError(str(path))
+        return entry
+
+    try:
+        return checkpoint.looking_again(path, lambda: checkpoint.reading(path, examine))
+    except CheckpointError:
+        return examined(path)
 
 
 def examined(path: Path) -> Entry:

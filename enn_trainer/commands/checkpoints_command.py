@@ -157,8 +157,12 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    saved = find(options.path)
-    pins.pin(saved, options.note)
+    def pin() -> checkpoint.Checkpoint:
+        saved = find(options.path)
+        pins.pin(saved, options.note)
+        return saved
+
+    saved = checkpoint.looking_again(options.path, pin)
     print(
         f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
     )
