@@ -14,7 +14,7 @@ from enn_trainer.checkpoints import existing_run, find_save
 from enn_trainer.checkpoints.evolve_tensors import PARTS
 from enn_trainer.checkpoints.init_from import InitFrom, state_from
 from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.run_lock import RunLock, run_lock
 from enn_trainer.checkpoints.run_saver import RunSaver
 from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
@@ -89,6 +89,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
         self._saver = RunSaver(lambda line: self.say(line))
         self._before_save: list[Callable[[], None]] = []
+        self._lock: RunLock | None = None
         self.environment = environment
         self.existing = existing
         if init_path is not None:
@@ -241,11 +242,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return
         saves.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
-            lock.enter_context(run_lock(self.checkpoint_dir, self.say))
+            self._lock = lock.enter_context(run_lock(self.checkpoint_dir, self.say))
             self._refuse_newer(self.checkpoint_dir)
             try:
                 yield
             finally:
+                self._lock = None
                 try:
                     self.wait()
                 except KeyboardInterrupt:  # whoever has the lock removes what is half written
@@ -269,9 +271,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
         Returns:
             The save that has become complete since the last call.
+
+        Raises:
+            CheckpointError: the folder was removed, and another process trains there now.
         """
         if self.checkpoint_dir is None:
             return None
+        self._renew_lock(self.checkpoint_dir)
         return self._saver.step(self._saveable(self.checkpoint_dir, metrics or {}))
 
     def save(
@@ -289,6 +295,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         if self.checkpoint_dir is None:
             return None
+        self._renew_lock(self.checkpoint_dir)
         run = self._saveable(self.checkpoint_dir, metrics or {})
         return self._saver.save(replace(run, supersedes=supersedes), why)
 
@@ -321,6 +328,14 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """The newest valid save of the run in `checkpoint_dir`, if there is one."""
         paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
         return next((path for path in paths if saves.is_valid(path)), None)
+
+    def _renew_lock(self, run_dir: Path) -> None:
+        """Make the folder and its lock again if one of them was removed during the run."""
+        if self._lock is None or self._lock.is_current:
+            return
+        self._saver.begin_anew()
+        self._lock.renew()
+        self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
 
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
         """The run as it is now, with what was measured at this step."""

@@ -10,12 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import final
 
-from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import SUPERSEDED, WRITING, restore_superseded
+from enn_trainer.checkpoints import disk, run_claim
+from enn_trainer.checkpoints.checkpoint import (
+    SUPERSEDED,
+    WRITING,
+    make_run_dir,
+    restore_superseded,
+)
 from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.keep import DELETING, INDEX
 from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.checkpoints.plain_file import plain_file
 from enn_trainer.errors import CheckpointError
 
 LOCK = ".lock"
@@ -26,8 +33,70 @@ _LEFTOVER = re.compile(
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
+@final
+class RunLock:
+    """Lock on the folder of a run; see `run_lock`.
+
+    Args:
+        run_dir: the folder, which is there.
+        say: is told if the file system has no locks.
+
+    Raises:
+        CheckpointError: another process has it, or the lock cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+        self._run_dir, self._say = run_dir, say
+        self._path = run_dir / LOCK
+        self._descriptor = self._taken()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file that is locked is still the one that others look at."""
+        return _is_at(self._descriptor, self._path)
+
+    def renew(self) -> None:
+        """Take the lock again, and make the folder again, after one of them was removed.
+
+        Raises:
+            CheckpointError: another process was faster, or they cannot be made.
+        """
+        make_run_dir(self._run_dir)
+        try:
+            descriptor = self._taken()
+        except LockTaken as error:
+            raise CheckpointError(
+                f"{self._run_dir}: this folder, or {LOCK} in it, was removed during the run, and "
+                f"{error.owner} trains there now; this run ends, and saves nothing more there"
+            ) from None
+        self.close()
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        os.close(self._descriptor)
+
+    def _taken(self) -> int:
+        """Return a descriptor of the lock file, locked."""
+        while True:
+            with disk.naming(self._path):
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                if _is_locked(descriptor, self._run_dir, self._say):
+                    if not _is_at(descriptor, self._path):  # removed between the two
+                        os.close(descriptor)
+                        continue
+                    _sign(descriptor)
+                    with locked(self._run_dir):  # a save may be pinned meanwhile, without this lock
+                        _remove_leftovers(self._run_dir)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+
 @contextmanager
-def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[RunLock]:
     """Have the folder of a run for oneself; what dead processes left half done is removed.
 
     Reading saves needs no lock.
@@ -39,17 +108,38 @@ def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None
     Raises:
         CheckpointError: another process has it, or the lock cannot be written.
     """
-    path = run_dir / LOCK
-    with disk.naming(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with run_claim.claim(run_dir) as is_free:
+        if not is_free:
+            raise LockTaken(run_dir, _owner_of(run_dir / LOCK))
+        lock = RunLock(run_dir, say)
+        try:
+            yield lock
+        finally:
+            lock.close()
+
+
+class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
+    """Another process has the folder of a run.
+
+    Attributes:
+        owner: in words.
+    """
+
+    def __init__(self, run_dir: Path, owner: str) -> None:
+        self.owner = owner.rstrip(",")
+        super().__init__(
+            f"{run_dir}: expected a run that nobody trains, {owner} does; wait for its end, or "
+            "give another --checkpoint-dir"
+        )
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path leads to an open file."""
     try:
-        if _is_locked(descriptor, run_dir, say):
-            _sign(descriptor)
-            with locked(run_dir):  # a save may be pinned meanwhile, also without this lock
-                _remove_leftovers(run_dir)
-        yield
-    finally:
-        os.close(descriptor)
+        there = path.lstat()
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _is_locked(descriptor: int, run_dir: Path, say: Callable[[str], None]) -> bool:
@@ -57,10 +147,7 @@ def _is_locked(descriptor: int, run_dir: Path, say: Callable[[str], None]) -> bo
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CheckpointError(
-            f"{run_dir}: expected a run that nobody trains, {_owner(descriptor)} does; wait for "
-            "its end, or give another --checkpoint-dir"
-        ) from None
+        raise LockTaken(run_dir, _owner(descriptor)) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise CheckpointError(f"{run_dir / LOCK}: cannot be locked: {error.strerror}") from None
@@ -96,4 +183,12 @@ def _owner(descriptor: int) -> str:
         owner = json.loads(os.pread(descriptor, MAX_LOCK_BYTES, 0))
         return f"process {owner['pid']} on {owner['host']}, since {owner['start']},"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "another process"
+
+
+def _owner_of(path: Path) -> str:
+    try:
+        with plain_file(path) as file:
+            return _owner(file.fileno())
+    except CheckpointError:  # the file was removed
         return "another process"

@@ -1,5 +1,6 @@
 """When a run is saved, and what a person is told of it."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,6 +74,12 @@ class RunSaver:
         """The run is in another folder from now on."""
         self.wait()
         self._manifests = None
+
+    def begin_anew(self) -> None:
+        """Forget what was saved, and let the next save be due at once."""
+        self.forget()
+        self._last_save_s = -math.inf
+        self._is_failing = False
 
     def after_writing(self, act: Callable[[], None]) -> None:
         """Do something as soon as nothing is being written, without waiting for that."""
