@@ -26,8 +26,10 @@ from enn_trainer.commands.evolve_command import (
     diff_world,
     evolve_command,
 )
+from enn_trainer.commands.next_steps import resume_command
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.errors import EntityEnvError
 
@@ -191,7 +193,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _upgrade(options: argparse.Namespace) -> int:
     saved = upgrade_checkpoint(resolve(options.one), options.to)
-    print(f"saved {saved.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
+    manager = load_checkpoint(saved.path)
+    go_on = resume_command(options.to, manager.config, manager.state)
+    print(f"saved {saved.path}; to go on: {go_on}")
     return 0
 
 

@@ -16,6 +16,7 @@ import torch
 
 from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.kills import kill_runs
+from tests.soak.stops import stop_runs
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=1_000)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
     seed: int = secrets.randbelow(10**6) if asked.seed is None else asked.seed
@@ -36,6 +38,8 @@ def main() -> None:
         folder = Path(path)
         if asked.kills:
             print(f"kills: {kill_runs(_new(folder, 'kills'), seed, asked.kills)}", flush=True)
+        if asked.stops:
+            print(f"stops: {stop_runs(_new(folder, 'stops'), seed, asked.stops)}", flush=True)
         if asked.flip_every:
             _say("flips", flips(_new(folder, "flips"), seed, asked.flip_every))
         if asked.truncations:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0}
+NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0, "stops": 0}
 
 
 def soak(**asked: int) -> str:
@@ -51,3 +51,10 @@ def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
     assert f"{kills} kills" in said
     in_saves = sum(map(int, re.findall(r"(\d+) (?:before or after )?(?:writing|deleting)", said)))
     assert in_saves >= kills / 4, said
+
+
+def test_stopped_runs_keep_the_saves_of_a_run_that_went_straight_on() -> None:
+    said = soak(stops=6)
+    assert "6 stops" in said
+    (before,) = re.findall(r"(\d+) left a save before an evaluation", said)
+    assert int(before) > 0, said
