@@ -177,7 +177,7 @@ class Trainer:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             self.state.memory[FIRST_FRAMES] = True
         if not self.manager.is_resumed_in_place:
-            self.manager.begin()
+            self._told_path = self.manager.begin()  # not told, nor when it is evaluated
         # So that a resumed run begins with what holds at its step.
         follow_schedules(self.config, self.state)
 

@@ -190,10 +190,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self._searched = True
         return self._resumed
 
-    def begin(self) -> None:
+    def begin(self) -> Path | None:
         """Save a run that begins, so that there is always a save to go on from.
 
         Nothing can be refused any more: what it replaces is set aside.
+
+        Returns:
+            The save; None when there is no `checkpoint_dir`.
 
         Raises:
             CheckpointError: it could not be written; what was there is where it was.
@@ -203,7 +206,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             aside = existing_run.set_aside(self.checkpoint_dir)
             self._saver.forget()
         try:
-            self.save("begin")
+            first = self.save("begin")
         except CheckpointError:
             if aside is not None:
                 existing_run.put_back(aside)
@@ -211,11 +214,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.existing == "replace":
             self.existing = "continue"
         if aside is None:
-            return
+            return first
         self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
         saved = self._resumed
         if saved is not None and not saved.path.exists():  # the run starts from one of these
             self._resumed = replace(saved, path=aside / saved.path.name)
+        return first
 
     @property
     def is_resumed_in_place(self) -> bool:

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import SaveGone, looking_again, reading
 from enn_trainer.checkpoints.made_by import made_by
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
@@ -38,8 +39,6 @@ from enn_trainer.config_checks import once
 from enn_trainer.errors import CheckpointError, ConfigError
 
 C = TypeVar("C")
-MOST_LOOKS = 20
-"""How often saves are looked for that are deleted or replaced while they are read."""
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
@@ -330,62 +329,6 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
         return first_valid(run_dir, paths, lambda path: reading(path, verify), say)
 
     return looking_again(run_dir, look)
-
-
-class SaveGone(CheckpointError):  # noqa: N818 (caught to look again)
-    """A save was deleted or replaced while it was read."""
-
-
-def reading(path: Path, read: Callable[[Path], C]) -> C:
-    """Read a save that a run may delete or replace meanwhile.
-
-    Args:
-        path: its directory.
-        read: reads it.
-
-    Raises:
-        SaveGone: it was deleted or replaced, and reading it failed.
-        CheckpointError: it cannot be read.
-    """
-    before = _identity(path)
-    try:
-        return read(path)
-    except SaveGone:
-        raise
-    except CheckpointError:
-        if before is not None and _identity(path) != before:
-            raise SaveGone(f"{path}: deleted or replaced while it was read") from None
-        raise
-
-
-def looking_again(path: Path, look: Callable[[], C]) -> C:
-    """Look for a save until one is read that was not deleted or replaced meanwhile.
-
-    Args:
-        path: of the save or its run, for messages.
-        look: finds and reads it; raises `SaveGone` if it was deleted or replaced.
-
-    Raises:
-        CheckpointError: it was, too often.
-    """
-    for _ in range(MOST_LOOKS):
-        try:
-            return look()
-        except SaveGone:
-            continue
-    raise CheckpointError(
-        f"{path}: expected a save that stays while it is read, those found were deleted or "
-        f"replaced {MOST_LOOKS} times in a row; have the run keep more of them (checkpoint.keep)"
-    )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of its name; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def first_valid(

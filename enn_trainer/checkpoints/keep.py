@@ -14,12 +14,11 @@ from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import (
     MANIFEST,
     Checkpoint,
-    looking_again,
-    reading,
     saved_paths,
     verify,
 )
 from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import looking_again, reading
 from enn_trainer.checkpoints.pins import read_pins
 from enn_trainer.errors import CheckpointError
 

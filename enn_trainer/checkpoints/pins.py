@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import Checkpoint, SaveGone
+from enn_trainer.checkpoints.checkpoint import Checkpoint
 from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import SaveGone
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
 

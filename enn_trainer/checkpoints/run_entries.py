@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
 from enn_trainer.checkpoints.existing_run import BESIDE, SET_ASIDE
 from enn_trainer.checkpoints.keep import DELETING, INDEX
+from enn_trainer.checkpoints.look_again import looking_again, reading
 from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.checkpoints.plain_file import refuse_pickles
 from enn_trainer.checkpoints.run_lock import LOCK
@@ -71,7 +72,7 @@ def _examined_again(path: Path) -> Entry:
         return entry
 
     try:
-        return checkpoint.looking_again(path, lambda: checkpoint.reading(path, examine))
+        return looking_again(path, lambda: reading(path, examine))
     except CheckpointError:
         return examined(path)
 

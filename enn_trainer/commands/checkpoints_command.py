@@ -13,6 +13,7 @@ from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
 from enn_trainer.checkpoints.find_save import find, resolve
 from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints.look_again import looking_again
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
 from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.saved_state import read_config
@@ -164,7 +165,7 @@ def _pin(options: argparse.Namespace) -> int:
         pins.pin(saved, options.note)
         return saved
 
-    saved = checkpoint.looking_again(options.path, pin)
+    saved = looking_again(options.path, pin)
     print(
         f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
     )
