@@ -2,10 +2,8 @@
 
 import difflib
 import functools
-import shutil
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from enn_trainer.command import ArgumentsExit, run_command
 from enn_trainer.commands.check_command import check_command
@@ -14,12 +12,12 @@ from enn_trainer.commands.clone_command import clone_command
 from enn_trainer.commands.config_command import config_command
 from enn_trainer.commands.eval_command import eval_command
 from enn_trainer.commands.load_world import envs_by_id, factory_of
+from enn_trainer.commands.next_steps import next_steps
 from enn_trainer.commands.play_command import play_command
 from enn_trainer.commands.plot_command import plot_command
 from enn_trainer.commands.profile_command import profile_command
-from enn_trainer.commands.trust import check_run, line_with_trust, naming_env
+from enn_trainer.commands.trust import check_run, line_with_trust
 from enn_trainer.loop import train
-from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 from entity_env.standard_streams import reader_may_leave
@@ -102,30 +100,4 @@ def _train(manager: StateManager) -> None:
         factory_of(config.eval.env, "eval.env")
     result = train(manager, envs_by_id)
     if result.checkpoint is not None and not manager.is_dry:
-        print(_next_steps(result, manager))
-
-
-def _next_steps(result: TrainResult, manager: StateManager) -> str:
-    """What to type next, in the form that works in this shell."""
-    run_dir, config = manager.checkpoint_dir, manager.config
-    enn, python, tensorboard = (_as_typed(name) for name in ("enn", "python", "tensorboard"))
-    named = naming_env(config)
-    if result.interrupted:
-        return f"\nto continue:\n  {enn} train --checkpoint-dir {run_dir} --resume{named}"
-    more = 2 * config.total_timesteps
-    if more <= result.step:  # the run continued one that was longer
-        more = 2 * result.step
-    return f"""
-next:
-  {tensorboard} --logdir {config.data_dir}/runs
-  {python} docs/act.py {run_dir}
-  {enn} train --checkpoint-dir {run_dir} --resume{named} total_timesteps={more}"""
-
-
-def _as_typed(program: str) -> str:
-    """A program of this environment: by its name if that is the one a shell would find."""
-    beside = Path(sys.executable).with_name(program)
-    found = shutil.which(program)
-    if found is not None and Path(found) == beside:
-        return program
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+        print(next_steps(result, manager))

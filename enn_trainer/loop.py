@@ -33,7 +33,7 @@ from enn_trainer.ppo.snapshot import Snapshot
 from enn_trainer.ppo.sums import Sums
 from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
-from enn_trainer.running_episodes import continue_episodes, take_episodes
+from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
@@ -122,6 +122,7 @@ class Trainer:
     ) -> None:
         self.manager = StateManager.adopt(state_manager)
         self.config = self.manager.config
+        self._world = env.__name__ if isinstance(env, type) else None
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
         self._callbacks = Callbacks(callbacks)
@@ -170,14 +171,15 @@ class Trainer:
         self._obs: VecObs | None = resumed.obs
         self._run.episodes = "its episodes go on"
         if self._obs is None:
-            self._run.episodes = f"new episodes begin: {resumed.why_not}"
             self._obs = self._first_frames()
+            why = resumed.why_not or why_not_saved(self._envs, self.config, self._world)
+            self._run.episodes = f"episodes restart, because {why}"
         is_new = self.state.step == 0 and saved is None
         if is_new and not self.manager.has_input_statistics:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             self.state.memory[FIRST_FRAMES] = True
         if not self.manager.is_resumed_in_place:
-            self.manager.begin()
+            self._told_path = self.manager.begin()  # not told, nor when it is evaluated
         # So that a resumed run begins with what holds at its step.
         follow_schedules(self.config, self.state)
 
@@ -287,6 +289,8 @@ class Trainer:
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()  # before the save, which tells how good it is
+                    self._why_over(stop)  # so that conditions remember it as well
+                    interrupted = self.manager.is_interrupted = self._interrupts.requested
                 self._saved(self.manager.wait())
                 try:
                     self._save_at_end(why, "interrupted" if interrupted else "end")

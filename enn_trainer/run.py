@@ -13,7 +13,7 @@ from enn_trainer.checkpoints.keep import measured
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult
-from enn_trainer.ppo.annealing import Rates, num_updates, rates_at
+from enn_trainer.ppo.annealing import Rates, rates_at, total_steps
 from enn_trainer.ppo.optimizers import begin_update
 from enn_trainer.ppo.reward_scaling import reward_scalars
 from enn_trainer.ppo.rollout import Rollout
@@ -68,7 +68,7 @@ class Run:
         self.config = config
         self.state = state
         self.manager = manager
-        self.total_steps = num_updates(config) * config.rollout.num_envs * config.rollout.steps
+        self.total_steps = total_steps(config)
         self.first_step = state.step
         self.seconds = 0.0  # of updates in this process
         self.tick_s = self.update_start = time.monotonic()
@@ -93,7 +93,10 @@ class Run:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """While the context is open, how the run goes is shown."""
-        with Progress(self.total_steps, self.state.step) as self.progress:
+        limit = self.config.max_train_time
+        seconds_left = None if limit is None else limit - self.state.time_used
+        progress = Progress(self.total_steps, self.state.step, max_seconds=seconds_left)
+        with progress as self.progress:
             before, self.manager.say = self.manager.say, self.progress.say
             try:
                 if self.manager.resumed_from is not None and self.state.step == self.first_step:
@@ -271,7 +274,9 @@ class Run:
             why: in words.
             kept_as: the reason that the save's manifest has.
         """
-        self.saved = self.manager.save(kept_as, self.measured)
+        # A failed run is saved without its episodes, which are worth more than metrics.
+        supersedes = kept_as != "failed"
+        self.saved = self.manager.save(kept_as, self.measured, supersedes)
         where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
         if self.saved is not None or kept_as != "end":
             self.say(f"{why}, {where}")

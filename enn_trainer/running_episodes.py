@@ -20,7 +20,7 @@ class Resumed(NamedTuple):
 
     Attributes:
         obs: the frames that were shown last; None if new episodes have to begin.
-        why_not: in words, if they have to.
+        why_not: in words, if they have to; "" if the save has none, see `why_not_saved`.
     """
 
     obs: VecObs | None
@@ -67,7 +67,7 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
         EntityEnvError: an environment refuses its state.
     """
     if state.envs is None:
-        return Resumed(None, "the save has none that are under way")
+        return Resumed(None)
     try:
         saved = unpack(state.envs)
         if type(saved["step"]) is not int:
@@ -93,6 +93,26 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
     return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
+
+
+def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
+    """Return why a save has no episodes, in words, and what to do about that.
+
+    Args:
+        envs: of the run, after a reset.
+        config: of the run.
+        world: the name of their class, if it is known.
+    """
+    if envs.get_state() is not None:
+        return "the save has none: it was made after an error, by enn checkpoints, or long ago"
+    classes = [*envs.world_code()]
+    named = config.env.id.rpartition(":")[2]
+    if world is None and any(name.rpartition(".")[2] == named for name in classes):
+        world = named
+    why = f"{world or 'this world'} cannot save its state"
+    if any(name.startswith("entity_env.adapters.") for name in classes):
+        return why  # nor can those of other libraries
+    return f"{why}; derive it from PlainState to resume mid-episode"
 
 
 def _world(envs: VecEnv) -> list[Any]:

@@ -14,7 +14,7 @@ from enn_trainer.checkpoints import existing_run, find_save
 from enn_trainer.checkpoints.evolve_tensors import PARTS
 from enn_trainer.checkpoints.init_from import InitFrom, state_from
 from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.run_lock import RunLock, run_lock
 from enn_trainer.checkpoints.run_saver import RunSaver
 from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
@@ -91,6 +91,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self.start_folder = Path.cwd()  # relative paths begin there
         self._saver = RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
+        self._lock: RunLock | None = None
         self.environment = environment
         self.existing = existing
         if init_path is not None:
@@ -167,6 +168,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             saved = self.resumed_from
             if saved is not None:
                 self._state = restore(saved, self.config, agent)
+                saved.release()
             elif self.init_from is not None:
                 ctx, make = self._deserialize_ctx, self._initial_state
                 path = located(self.init_from.path, self.start_folder)
@@ -195,10 +197,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return None
         return replace(self._resumed, path=located(self._resumed.path, self.start_folder))
 
-    def begin(self) -> None:
+    def begin(self) -> Path | None:
         """Save a run that begins, so that there is always a save to go on from.
 
         Nothing can be refused any more: what it replaces is set aside.
+
+        Returns:
+            The save; None when there is no `checkpoint_dir`.
 
         Raises:
             CheckpointError: it could not be written; what was there is where it was.
@@ -208,7 +213,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             aside = existing_run.set_aside(self.checkpoint_dir)
             self._saver.forget()
         try:
-            self.save("begin")
+            first = self.save("begin")
         except CheckpointError:
             if aside is not None:
                 existing_run.put_back(aside)
@@ -216,11 +221,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.existing == "replace":
             self.existing = "continue"
         if aside is None:
-            return
+            return first
         self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
         saved = self._resumed
         if saved is not None and not saved.path.exists():  # the run starts from one of these
             self._resumed = replace(saved, path=aside / saved.path.name)
+        return first
 
     @property
     def is_resumed_in_place(self) -> bool:
@@ -247,11 +253,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return
         saves.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
-            lock.enter_context(run_lock(self.checkpoint_dir, self.say))
+            self._lock = lock.enter_context(run_lock(self.checkpoint_dir, self.say))
             self._refuse_newer(self.checkpoint_dir)
             try:
                 yield
             finally:
+                self._lock = None
                 try:
                     self.wait()
                 except KeyboardInterrupt:  # whoever has the lock removes what is half written
@@ -275,26 +282,34 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
         Returns:
             The save that has become complete since the last call.
+
+        Raises:
+            CheckpointError: the folder was removed, and another process trains there now.
         """
         if self.checkpoint_dir is None:
             return None
+        self._renew_lock(self.checkpoint_dir)
         return self._shown(self._saver.step(self._saveable(self.checkpoint_dir, metrics or {})))
 
-    def save(self, why: str, metrics: Mapping[str, float] | None = None) -> Path | None:
+    def save(
+        self, why: str, metrics: Mapping[str, float] | None = None, supersedes: bool = True
+    ) -> Path | None:
         """Save now; None when there is no `checkpoint_dir`.
 
         Args:
             why: the reason, for the manifest.
             metrics: those that were measured at this step, by tag.
+            supersedes: whether a save of this step that lacks some of them is replaced.
 
         Raises:
             CheckpointError: it could not be written; says which save stands.
         """
         if self.checkpoint_dir is None:
             return None
+        self._renew_lock(self.checkpoint_dir)
         run = self._saveable(self.checkpoint_dir, metrics or {})
         try:
-            return self._shown(self._saver.save(run, why))
+            return self._shown(self._saver.save(replace(run, supersedes=supersedes), why))
         except CheckpointError as error:
             raise CheckpointError(self._as_shown(str(error))) from None
 
@@ -339,6 +354,14 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if run_dir is None:
             return text
         return text.replace(str(absolute(run_dir, self.start_folder)), str(run_dir))
+
+    def _renew_lock(self, run_dir: Path) -> None:
+        """Make the folder and its lock again if one of them was removed during the run."""
+        if self._lock is None or self._lock.is_current:
+            return
+        self._saver.begin_anew()
+        self._lock.renew()
+        self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
 
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
         """Return the run as it is now, with the metrics of this step.

@@ -1,7 +1,8 @@
 """Checkpoints on disk: a directory per save that is complete or absent.
 
     run/
-      step-000000012800/     one save; never modified after the rename that makes it visible
+      step-000000012800/     one save; never modified after the rename that makes it visible, but
+                             replaced as a whole by one with the same weights that knows more
         manifest.json        sizes and sha256 of every file, and of its own other bytes
         config.ron  state.ron  state.agent.safetensors  ...
       index.json             convenience only: rebuilt from the directories
@@ -16,17 +17,20 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from enn_trainer.checkpoints import disk
+from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import SaveGone, looking_again, reading
 from enn_trainer.checkpoints.made_by import made_by
 from enn_trainer.checkpoints.manifest import MANIFEST as MANIFEST
 from enn_trainer.checkpoints.manifest import manifest_bytes, read_manifest
 from enn_trainer.checkpoints.plain_file import (
     MAX_TEXT_BYTES,
+    OpenFiles,
     plain_file,
     refuse_pickles,
     size_of,
@@ -36,6 +40,7 @@ from enn_trainer.errors import CheckpointError
 C = TypeVar("C")
 WRITING = ".writing-"
 DAMAGED = ".damaged-"
+SUPERSEDED = ".superseded-"
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
@@ -48,10 +53,12 @@ class Checkpoint:
     Attributes:
         path: its directory.
         manifest: what its manifest says.
+        held: its files, open: they can be read when a run that goes on has deleted the save.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    held: OpenFiles | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     @property
     def step(self) -> int:
@@ -94,6 +101,11 @@ class Checkpoint:
         with self._opened(name) as file:
             self._compare(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
 
+    def release(self) -> None:
+        """Close the files that are held open, as soon as no more is read."""
+        if self.held is not None:
+            self.held.close()
+
     def _compare(self, name: str, sha256: str) -> None:
         if sha256 != self.manifest["files"][name]["sha256"]:
             raise CheckpointError(
@@ -106,7 +118,11 @@ class Checkpoint:
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
-        with plain_file(self.path / name) as file:
+        with ExitStack() as stack:
+            if self.held is None or self.held.is_closed:
+                file = stack.enter_context(plain_file(self.path / name))
+            else:
+                file = self.held.rewound(name)
             if size_of(file) != expected["size"]:
                 raise CheckpointError(
                     f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
@@ -122,8 +138,12 @@ def save(
     facts: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
     must_be_new: bool = False,
+    supersedes: bool = True,
 ) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
+
+    It is replaced in one step if the new one has the same weights and metrics that it lacks, as
+    after an evaluation.
 
     Args:
         run_dir: the folder of the run.
@@ -133,6 +153,7 @@ def save(
         facts: what else the manifest tells, such as the metrics of this step; plain data.
         say: is told what was moved aside, and of a save that is kept though it has other weights.
         must_be_new: whether to refuse if anything of this step is there.
+        supersedes: whether the save may replace one that lacks some of its metrics.
 
     Raises:
         CheckpointError: it cannot be written, or has to be new and is not. What was there before
@@ -140,6 +161,7 @@ def save(
     """
     target = run_dir / save_name(step)
     damaged: CheckpointError | None = None
+    is_replaced = False
     if os.path.lexists(target):
         if must_be_new:
             raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
@@ -148,9 +170,12 @@ def save(
         except CheckpointError as error:
             damaged = error
         else:
-            if WEIGHTS in files and not _holds(there, WEIGHTS, files[WEIGHTS]):
+            has_same_weights = WEIGHTS in files and _holds(there, WEIGHTS, files[WEIGHTS])
+            if WEIGHTS in files and not has_same_weights:
                 say(f"{target}: there already, with other weights; a save is never changed")
-            return there
+            is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
+            if not is_replaced:
+                return there
     temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
     disk.remove(temporary)
     try:
@@ -163,12 +188,59 @@ def save(
             aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
             disk.rename(target, aside)
             say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
-        disk.rename(temporary, target)
+        if is_replaced:
+            _replace(target, temporary)
+        else:
+            disk.rename(temporary, target)
     except CheckpointError:
         disk.remove(temporary)
         raise
-    disk.sync_dir(run_dir)
+    try:
+        disk.sync_dir(run_dir)
+    finally:
+        disk.remove(temporary)  # the save that was replaced, if one was
     return Checkpoint(target, manifest)
+
+
+def _replace(target: Path, successor: Path) -> None:
+    """Exchange a save and its successor, of the same step; `target` is valid at any moment.
+
+    Where the system cannot exchange folders, it is missing between two renames. After a kill in
+    that moment `restore_superseded` puts the old one back.
+    """
+    with locked(target.parent):
+        if disk.exchange(target, successor):
+            return
+        aside = target.with_name(f"{SUPERSEDED}{target.name}-{os.getpid()}")
+        disk.rename(target, aside)
+        try:
+            disk.rename(successor, target)
+        except CheckpointError:
+            disk.rename(aside, target)
+            raise
+    disk.remove(aside)
+
+
+def restore_superseded(run_dir: Path) -> None:
+    """Put back saves that a killed process had moved away, and not yet replaced.
+
+    Raises:
+        CheckpointError: one cannot be renamed.
+    """
+    for path in run_dir.glob(f"{SUPERSEDED}*"):
+        name = path.name.removeprefix(SUPERSEDED).rpartition("-")[0]
+        if _SAVE_NAME.fullmatch(name) and not (run_dir / name).exists():
+            disk.rename(path, run_dir / name)
+
+
+def adds_metrics(facts: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> bool:
+    """Return whether facts for a manifest have metrics that a manifest of the same step lacks."""
+    return not _metric_tags(facts or {}) <= _metric_tags(manifest)
+
+
+def _metric_tags(manifest: Mapping[str, Any]) -> set[str]:
+    metrics = manifest.get("metrics")
+    return set(metrics) if isinstance(metrics, Mapping) else set()
 
 
 def save_name(step: int) -> str:
@@ -207,11 +279,14 @@ def make_run_dir(run_dir: Path) -> None:
 def verify(path: Path) -> Checkpoint:
     """The save in a directory, after comparing every file with the manifest.
 
+    Its files are held open, and closed with the last reference to it, or by `release`.
+
     Raises:
         CheckpointError: something is missing, damaged, or from a newer version; or there is a
             pickle beside it.
     """
     checkpoint = opened(path)
+    checkpoint = replace(checkpoint, held=OpenFiles(path, checkpoint.manifest["files"]))
     for name in checkpoint.manifest["files"]:
         checkpoint.check(name)
     refuse_pickles(path)
@@ -274,7 +349,13 @@ def newest(run_dir: Path, say: Callable[[str], None] = print) -> Checkpoint | No
     Raises:
         CheckpointError: there are saves, but none is valid.
     """
-    return first_valid(run_dir, saved_paths(run_dir), verify, say)
+
+    def look() -> Checkpoint | None:
+        # A folder is no snapshot: the first look may miss the old save as well as the new one.
+        paths = saved_paths(run_dir) or saved_paths(run_dir)
+        return first_valid(run_dir, paths, lambda path: reading(path, verify), say)
+
+    return looking_again(run_dir, look)
 
 
 def first_valid(
@@ -295,6 +376,8 @@ def first_valid(
     for path in paths:
         try:
             checkpoint = read(path)
+        except SaveGone:
+            raise
         except CheckpointError as error:
             problems.append(str(error))
             continue

@@ -86,6 +86,8 @@ def save_to_continue(
         existing: what to do with a run that is there.
         say: is told what was wrong with newer saves.
 
+    A save that a killed process was about to replace is put back first.
+
     Raises:
         CheckpointError: there is a run and should be none, or the other way round; or it cannot be
             continued.
@@ -97,6 +99,8 @@ def save_to_continue(
         )
     if existing == "replace":
         return None
+    if run_dir.is_dir():
+        checkpoint.restore_superseded(run_dir)
     saves = saves_of(run_dir)
     if not saves:
         if existing == "resume":

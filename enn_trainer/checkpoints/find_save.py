@@ -5,6 +5,7 @@ from pathlib import Path
 
 from enn_trainer.checkpoints import checkpoint, published_checkpoint
 from enn_trainer.checkpoints.keep import Verified, best_of
+from enn_trainer.checkpoints.look_again import SaveGone, looking_again, reading
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.errors import CheckpointError
 
@@ -25,11 +26,17 @@ def find(
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
-    path = resolve(path, say)
+    return looking_again(path, lambda: _find(path, say, to_continue))
+
+
+def _find(named: Path, say: Callable[[str], None], to_continue: bool) -> checkpoint.Checkpoint:
+    path = resolve(named, say)
     if not path.is_dir():
+        if path != named:
+            raise SaveGone(f"{path}: deleted")
         raise CheckpointError(f"{path}: expected a checkpoint directory, there is none")
     if checkpoint.is_save(path):
-        return checkpoint.verify(path)
+        return reading(path, checkpoint.verify)
     saved = newest(path, say, to_continue)
     if saved is None:
         raise CheckpointError(
@@ -73,13 +80,21 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
     if which == "latest":
         return find(run_dir, say).path
     if which == "best":
-        return _best(run_dir).path
+        return looking_again(path, lambda: _best(run_dir).path)
     raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
 
 
 def valid_saves(run_dir: Path) -> list[checkpoint.Checkpoint]:
-    """The valid saves of a run, oldest first."""
-    return Verified().saves(reversed(checkpoint.saved_paths(run_dir)))
+    """Return the valid saves of a run, oldest first.
+
+    Raises:
+        SaveGone: there were some, and all were deleted meanwhile.
+    """
+    paths = checkpoint.saved_paths(run_dir) or checkpoint.saved_paths(run_dir)
+    saves = Verified().saves(reversed(paths))
+    if not saves and not all(path.exists() for path in paths):
+        raise SaveGone(f"{run_dir}: its saves were deleted while they were read")
+    return saves
 
 
 def _at_step(run_dir: Path, step: int) -> Path:
@@ -97,7 +112,8 @@ def _best(run_dir: Path) -> checkpoint.Checkpoint:
     saves = valid_saves(run_dir)
     if not saves:
         raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
-    by = read_config(saves[-1]).checkpoint.best
+    config = reading(saves[-1].path, lambda _: read_config(saves[-1]))
+    by = config.checkpoint.best
     if not by:
         raise CheckpointError(
             f"{run_dir}@best: expected a run that keeps its best saves, as with "

@@ -5,13 +5,21 @@ import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.checkpoint_config import CheckpointConfig, read_best
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import MANIFEST, Checkpoint, saved_paths, verify
-from enn_trainer.checkpoints.pins import locked, read_pins
+from enn_trainer.checkpoints.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    saved_paths,
+    verify,
+)
+from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import looking_again, reading
+from enn_trainer.checkpoints.pins import read_pins
 from enn_trainer.errors import CheckpointError
 
 INDEX = "index.json"
@@ -112,8 +120,9 @@ def prune(
             be removed, or the index cannot be written.
     """
     known = Verified() if known is None else known
-    saves = {saved.path.name: saved.manifest for saved in known.saves(saved_paths(run_dir))}
-    with locked(run_dir):  # nothing is pinned between the look and the deed
+    known.saves(saved_paths(run_dir))  # takes minutes for large saves: before others wait for it
+    with locked(run_dir):  # nothing is pinned or replaced between the look and the deed
+        saves = {saved.path.name: saved.manifest for saved in known.saves(saved_paths(run_dir))}
         try:
             pins = read_pins(run_dir)
         except CheckpointError as error:
@@ -147,7 +156,8 @@ class Verified:
         self._saves: dict[Path, tuple[object, Checkpoint]] = {}
 
     def remember(self, saved: Checkpoint) -> None:
-        """Take a save that was just verified."""
+        """Take a save that was just verified; its files need not stay open."""
+        saved.release()
         self._saves[saved.path] = (_signature(saved.path), saved)
 
     def saves(self, paths: Iterable[Path]) -> list[Checkpoint]:
@@ -157,7 +167,7 @@ class Verified:
             try:
                 signature, saved = before.get(path, (None, None))
                 if saved is None or signature != _signature(path):
-                    saved = verify(path)
+                    saved = looking_again(path, partial(reading, path, verify))
                 self.remember(saved)
             except (CheckpointError, OSError):
                 continue  # no valid save

@@ -4,15 +4,14 @@ They are in `pins.json` in the folder of the run, notes by names of saves. It is
 not at all, and only under a lock, so that nothing is lost while a run goes on.
 """
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.checkpoint import Checkpoint
-from enn_trainer.checkpoints.file_lock import FileLock
+from enn_trainer.checkpoints.folder_lock import locked
+from enn_trainer.checkpoints.look_again import SaveGone
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
 
@@ -52,7 +51,7 @@ def pin(saved: Checkpoint, note: str = "") -> None:
         _write(path.parent, {**read_pins(path.parent), path.name: note})
         if not path.is_dir():  # deleted before it was locked
             _write(path.parent, _without(read_pins(path.parent), path.name))
-            raise CheckpointError(f"{saved.path}: was deleted while it was to be pinned")
+            raise SaveGone(f"{saved.path}: was deleted while it was to be pinned")
 
 
 def unpin(path: Path) -> None:
@@ -79,20 +78,3 @@ def _without(pins: dict[str, str], name: str) -> dict[str, str]:
 
 def _write(run_dir: Path, pins: dict[str, str]) -> None:
     disk.replace_file(run_dir / PINS, (json.dumps(pins, indent=1) + "\n").encode())
-
-
-@contextlib.contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """While the context is open, nobody else changes the pins of a run, or deletes its saves."""
-    try:
-        folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
-    except OSError as error:
-        raise CheckpointError(
-            f"{run_dir}: expected the folder of a run: {error.strerror}"
-        ) from None
-    try:
-        with contextlib.suppress(OSError):  # where the file system knows no locks
-            folder.acquire()
-        yield
-    finally:
-        folder.close()

@@ -3,10 +3,11 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, final
 
 from enn_trainer.errors import CheckpointError
 
@@ -35,6 +36,40 @@ def plain_file(path: Path) -> Iterator[BinaryIO]:
         if error.errno == errno.ELOOP:
             reason = "expected a file of its own, got a link; put what it leads to in its place"
         raise CheckpointError(f"{path}: cannot be read: {reason}") from None
+
+
+@final
+class OpenFiles:
+    """Files of a folder, held open, so that they can be read after they are deleted.
+
+    They are closed with the last reference to the object.
+
+    Args:
+        folder: where they are.
+        names: of the files.
+
+    Raises:
+        CheckpointError: as of `plain_file`.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        with ExitStack() as stack:
+            self._files = {name: stack.enter_context(plain_file(folder / name)) for name in names}
+            self._close = weakref.finalize(self, stack.pop_all().close)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the files can no longer be read."""
+        return not self._close.alive
+
+    def rewound(self, name: str) -> BinaryIO:
+        """Return a file, at its beginning."""
+        self._files[name].seek(0)
+        return self._files[name]
+
+    def close(self) -> None:
+        """Close the files."""
+        self._close()
 
 
 def size_of(file: BinaryIO) -> int:

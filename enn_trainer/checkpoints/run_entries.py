@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
 from enn_trainer.checkpoints.existing_run import BESIDE, SET_ASIDE
 from enn_trainer.checkpoints.keep import DELETING, INDEX
+from enn_trainer.checkpoints.look_again import looking_again, reading
 from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.checkpoints.plain_file import refuse_pickles
 from enn_trainer.checkpoints.run_lock import LOCK
@@ -20,6 +21,7 @@ _KINDS = {
     checkpoint.WRITING: "not complete",
     DELETING: "being deleted",
     checkpoint.DAMAGED: "damaged, set aside",
+    checkpoint.SUPERSEDED: "being replaced",
     SET_ASIDE: "a run that was replaced",
 }
 
@@ -56,8 +58,23 @@ def entries(run_dir: Path) -> list[Entry]:
         and not any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
         and not disk.is_leftover_of(path.name, (INDEX, PINS))
     ]
-    found = [examined(path) for path in saves] + [_other(path) for path in others]
+    found = [_examined_again(path) for path in saves] + [_other(path) for path in others]
     return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
+
+
+def _examined_again(path: Path) -> Entry:
+    """Examine a save, and if a run replaced it meanwhile the one that is there now."""
+
+    def examine(path: Path) -> Entry:
+        entry = examined(path)
+        if entry.problems:
+            raise CheckpointError(str(path))
+        return entry
+
+    try:
+        return looking_again(path, lambda: reading(path, examine))
+    except CheckpointError:
+        return examined(path)
 
 
 def examined(path: Path) -> Entry:

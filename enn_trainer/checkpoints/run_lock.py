@@ -9,23 +9,96 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import final
 
-from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import WRITING
+from enn_trainer.checkpoints import disk, run_claim
+from enn_trainer.checkpoints.checkpoint import (
+    SUPERSEDED,
+    WRITING,
+    make_run_dir,
+    restore_superseded,
+)
 from enn_trainer.checkpoints.file_lock import FileLock
+from enn_trainer.checkpoints.folder_lock import locked
 from enn_trainer.checkpoints.keep import DELETING, INDEX
-from enn_trainer.checkpoints.pins import PINS, locked
+from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.checkpoints.plain_file import plain_file
 from enn_trainer.errors import CheckpointError
 from entity_env.plain_open import open_plain
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
-_LEFTOVER = re.compile(rf"({re.escape(WRITING)}|{re.escape(DELETING)})step-\d+-\d+")
+_LEFTOVER = re.compile(
+    rf"({'|'.join(map(re.escape, (WRITING, DELETING, SUPERSEDED)))})step-\d+-\d+"
+)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
+@final
+class RunLock:
+    """Lock on the folder of a run; see `run_lock`.
+
+    Args:
+        run_dir: the folder, which is there.
+        say: is told if the file system has no locks.
+
+    Raises:
+        CheckpointError: another process has it, or the lock cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+        self._shown, self._say = run_dir, say
+        self._run_dir = run_dir.absolute()  # an environment may change the current folder
+        self._path = self._run_dir / LOCK
+        self._lock = self._taken()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file that is locked is still the one that others look at."""
+        return _is_at(self._lock.descriptor, self._path)
+
+    def renew(self) -> None:
+        """Take the lock again, and make the folder again, after one of them was removed.
+
+        Raises:
+            CheckpointError: another process was faster, or they cannot be made.
+        """
+        make_run_dir(self._run_dir)
+        try:
+            lock = self._taken()
+        except LockTaken as error:
+            raise CheckpointError(
+                f"{self._shown}: this folder, or {LOCK} in it, was removed during the run, and "
+                f"{error.owner} trains there now; this run ends, and saves nothing more there"
+            ) from None
+        self.close()
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._lock.close()
+
+    def _taken(self) -> FileLock:
+        """Return the lock file, locked."""
+        while True:
+            with disk.naming(self._path):
+                lock = FileLock(open_plain(self._path, os.O_RDWR | os.O_CREAT))
+            try:
+                if _is_locked(lock, self._shown, self._say):
+                    if not _is_at(lock.descriptor, self._path):  # removed between the two
+                        lock.close()
+                        continue
+                    _sign(lock.descriptor)
+                    with locked(self._run_dir):  # a save may be pinned meanwhile, without this lock
+                        _remove_leftovers(self._run_dir)
+            except BaseException:
+                lock.close()
+                raise
+            return lock
+
+
 @contextmanager
-def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[RunLock]:
     """Have the folder of a run for oneself; what dead processes left half done is removed.
 
     Reading saves needs no lock.
@@ -37,17 +110,37 @@ def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[None
     Raises:
         CheckpointError: another process has it, or the lock cannot be written.
     """
-    path = run_dir / LOCK
-    with disk.naming(path):
-        lock = FileLock(open_plain(path, os.O_RDWR | os.O_CREAT))
+    with run_claim.claim(run_dir) as is_free:
+        if not is_free:
+            raise LockTaken(run_dir, _owner_of(run_dir / LOCK))
+        lock = RunLock(run_dir, say)
+        try:
+            yield lock
+        finally:
+            lock.close()
+
+
+class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
+    """Another process has the folder of a run.
+
+    Attributes:
+        owner: in words.
+    """
+
+    def __init__(self, run_dir: Path, owner: str) -> None:
+        self.owner = owner.rstrip(",")
+        super().__init__(
+            f"{run_dir}: expected a run that nobody trains, {owner} does; wait for its end, or "
+            "give another --checkpoint-dir"
+        )
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path leads to an open file."""
     try:
-        if _is_locked(lock, run_dir, say):
-            _sign(lock.descriptor)
-            with locked(run_dir):  # a save may be pinned meanwhile, also without this lock
-                _remove_leftovers(run_dir)
-        yield
-    finally:
-        lock.close()
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _is_locked(lock: FileLock, run_dir: Path, say: Callable[[str], None]) -> bool:
@@ -55,10 +148,7 @@ def _is_locked(lock: FileLock, run_dir: Path, say: Callable[[str], None]) -> boo
     try:
         lock.acquire(wait=False)
     except BlockingIOError:
-        raise CheckpointError(
-            f"{run_dir}: expected a run that nobody trains, {_owner(lock.descriptor)} does; wait "
-            "for its end, or give another --checkpoint-dir"
-        ) from None
+        raise LockTaken(run_dir, _owner(lock.descriptor)) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise CheckpointError(f"{run_dir / LOCK}: cannot be locked: {error.strerror}") from None
@@ -71,6 +161,7 @@ def _is_locked(lock: FileLock, run_dir: Path, say: Callable[[str], None]) -> boo
 
 
 def _remove_leftovers(run_dir: Path) -> None:
+    restore_superseded(run_dir)
     for entry in run_dir.iterdir():
         if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
             disk.remove(entry)
@@ -93,4 +184,12 @@ def _owner(descriptor: int) -> str:
         owner = json.loads(os.pread(descriptor, MAX_LOCK_BYTES, 0))
         return f"process {owner['pid']} on {owner['host']}, since {owner['start']},"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "another process"
+
+
+def _owner_of(path: Path) -> str:
+    try:
+        with plain_file(path) as file:
+            return _owner(file.fileno())
+    except CheckpointError:  # the file was removed
         return "another process"

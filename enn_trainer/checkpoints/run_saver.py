@@ -1,5 +1,6 @@
 """When a run is saved, and what a person is told of it."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from enn_trainer.checkpoints.save_writer import Landed, Saveable, SaveWriter
 from enn_trainer.errors import CheckpointError
 
 INTERVAL = "interval"
+EVALUATED = "evaluated"
+"""Why a save of this step is replaced: it was made before the evaluation of the step."""
 RETRY_S = 60.0
 """After a save that failed, no other is due for so long, or for as long as between two saves."""
 
@@ -72,6 +75,12 @@ class RunSaver:
         self.wait()
         self._manifests = None
 
+    def begin_anew(self) -> None:
+        """Forget what was saved, and let the next save be due at once."""
+        self.forget()
+        self._last_save_s = -math.inf
+        self._is_failing = False
+
     def after_writing(self, act: Callable[[], None]) -> None:
         """Do something as soon as nothing is being written, without waiting for that."""
         self._writer.after_writing(act)
@@ -88,10 +97,13 @@ class RunSaver:
         name = checkpoint.save_name(run.step)
         since_s = time.monotonic() - self._last_save_s
         interval_s = run.policy.every_seconds
-        if name in self._manifests:
+        saved = self._manifests.get(name)
+        if saved is not None and not checkpoint.adds_metrics(run.facts, saved):
             return []
         if self._is_failing and since_s < min(interval_s, RETRY_S):
             return []
+        if saved is not None:
+            return [EVALUATED]
         reasons = [INTERVAL] if since_s >= interval_s else []
         manifest = {"step": run.step, **run.facts}
         return reasons + reasons_to_save(self._manifests, name, manifest, run.policy)

@@ -24,6 +24,7 @@ class Saveable:
         facts: what else the manifest tells.
         policy: when it is saved, and which saves are kept.
         copy: copies what goes into the files, so that nobody else changes it.
+        supersedes: whether it may replace a save of this step that lacks some of its metrics.
     """
 
     run_dir: Path
@@ -31,6 +32,7 @@ class Saveable:
     facts: Mapping[str, Any]
     policy: CheckpointConfig
     copy: Callable[[], Mapping[str, FileContent]]
+    supersedes: bool = True
 
 
 @dataclass
@@ -129,7 +131,8 @@ class SaveWriter:
             files = as_bytes(contents)
             landed.num_bytes = sum(map(len, files.values()))
             saved = checkpoint.save(
-                run.run_dir, run.step, files, why, run.facts, landed.notes.append
+                *(run.run_dir, run.step, files, why, run.facts, landed.notes.append),
+                supersedes=run.supersedes,
             )
             self._known.remember(saved)
             landed.path = saved.path

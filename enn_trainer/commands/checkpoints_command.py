@@ -13,6 +13,7 @@ from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
 from enn_trainer.checkpoints.find_save import find, resolve
 from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints.look_again import looking_again
 from enn_trainer.checkpoints.run_entries import Entry, entries, examined
 from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.saved_state import read_config
@@ -26,8 +27,10 @@ from enn_trainer.commands.evolve_command import (
     diff_world,
     evolve_command,
 )
+from enn_trainer.commands.next_steps import resume_command
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.errors import EntityEnvError
 
@@ -157,8 +160,12 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    saved = find(options.path)
-    pins.pin(saved, options.note)
+    def pin() -> checkpoint.Checkpoint:
+        saved = find(options.path)
+        pins.pin(saved, options.note)
+        return saved
+
+    saved = looking_again(options.path, pin)
     print(
         f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
     )
@@ -187,7 +194,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _upgrade(options: argparse.Namespace) -> int:
     saved = upgrade_checkpoint(resolve(options.one), options.to)
-    print(f"saved {saved.path}; to go on: enn train --checkpoint-dir {options.to} --resume")
+    manager = load_checkpoint(saved.path)
+    go_on = resume_command(options.to, manager.config, manager.state)
+    print(f"saved {saved.path}; to go on: {go_on}")
     return 0
 
 

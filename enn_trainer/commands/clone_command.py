@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,10 +67,11 @@ def _summary(result: CloneResult, run_dir: Path, env: EnvConfig) -> str:
     if result.test is not None:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
     lines += ["", "next:"]
+    go_on = shlex.join(["enn", "train", "--checkpoint-dir", str(run_dir), "--resume"])
     if _is_known_to_fit(env, result.state):
-        lines.append(f"  enn train --checkpoint-dir {run_dir} --resume env.id={env.id}")
+        lines.append(f"  {go_on} env.id={env.id}")
     else:
-        lines.append(f"  enn train --checkpoint-dir {run_dir} --resume")
+        lines.append(f"  {go_on}")
         lines.append(
             "env.id=... must name the world of the recordings there; it is not known whether "
             f"{env.id} is that"

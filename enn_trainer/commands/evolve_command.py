@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
 from enn_trainer.commands.load_world import make_any_world
+from enn_trainer.commands.next_steps import resume_command
 from enn_trainer.commands.play_command import parse_kwargs
-from enn_trainer.commands.trust import names_code
 from enn_trainer.config import TrainConfig
 from enn_trainer.settings.config_io import dump_config, load_with_sources
 from enn_trainer.start_folder import located
@@ -110,9 +109,8 @@ def evolve_command(options: argparse.Namespace) -> int:
     print(evolved.report)
     for change in changes(before, config):
         print(f"setting: {change}")
-    named = f" env.id={shlex.quote(options.env)}" if names_code(options.env) else ""
-    line = f"enn train --checkpoint-dir {options.to} --resume{named}"
-    print(f"saved {written.path}; to go on: {line}")
+    go_on = resume_command(options.to, evolved.config, evolved.state)
+    print(f"saved {written.path}; to go on: {go_on}")
     return 0
 
 

@@ -19,6 +19,11 @@ def num_updates(config: TrainConfig) -> int:
     return math.ceil(config.total_timesteps / (config.rollout.num_envs * config.rollout.steps))
 
 
+def total_steps(config: TrainConfig) -> int:
+    """Return the step at which a run is at its end."""
+    return num_updates(config) * config.rollout.num_envs * config.rollout.steps
+
+
 def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     """The rates of the update that begins at `step`, after `time_used` seconds of training.
 
@@ -28,7 +33,7 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     is not annealed: annealing is on by default, and the schedule says all.
     """
     frames = config.rollout.num_envs * config.rollout.steps
-    total = num_updates(config) * frames
+    total = total_steps(config)
     warmup = config.optim.lr_warmup_steps or 0
     time_left = 1.0
     if config.max_train_time:

@@ -39,6 +39,7 @@ class Progress:
         start_step: the step at which this process begins.
         console: where to show; standard output by default.
         clock: seconds, never going back.
+        max_seconds: how long the run may still take from now; None without a limit.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Progress:
         start_step: int,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        max_seconds: float | None = None,
     ) -> None:
         self._total_steps = total_steps
         self._console = Console() if console is None else console
         self._clock = clock
         self._start_s = clock()
+        self._end_s = None if max_seconds is None else self._start_s + max_seconds
         self._samples = deque([(self._start_s, start_step)], maxlen=SPEED_SAMPLES)
         self._returns: deque[float] = deque(maxlen=TREND_UPDATES)
         self._best = -float("inf")
@@ -127,7 +130,7 @@ class Progress:
             line=p,
             total_steps=self._total_steps,
             elapsed_s=now - self._start_s,
-            left_s=_seconds_left(self._samples[0], (now, p.step), self._total_steps),
+            left_s=self._seconds_left(now, p.step),
             returns=list(self._returns),
             best=self._best if self._returns else None,
             episodes=self._episodes,
@@ -139,6 +142,14 @@ class Progress:
         else:
             self._live.update(panel(view, self._width()), refresh=True)
         self._shown, self._shown_s = p, now
+
+    def _seconds_left(self, now: float, step: int) -> float | None:
+        """Return the time to the last step or to the end of the time, whichever comes first."""
+        left_s = _seconds_left(self._samples[0], (now, step), self._total_steps)
+        if self._end_s is None:
+            return left_s
+        end_s = max(self._end_s - now, 0.0)
+        return end_s if left_s is None else min(left_s, end_s)
 
     def _width(self) -> int:
         # Two columns stay free: a terminal echoes "^C" there, and would wrap and shift the panel.

@@ -1,20 +1,32 @@
 """Commands: what they print and how they end."""
 
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from enn_trainer import State, StateManager, TrainConfig, command, init_train_state, train
+from enn_trainer import (
+    State,
+    StateManager,
+    TrainConfig,
+    command,
+    init_train_state,
+    load_checkpoint,
+    train,
+)
 from enn_trainer.cli import run
+from enn_trainer.commands.next_steps import raised_bounds
 from entity_env.examples import Xor
 from tests.enn_trainer.test_train import SMALL
 
 XOR = ["env.id=Xor", *SMALL]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -205,3 +217,96 @@ def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "optim.lr" in result.stderr
+
+
+def typed(line: str, folder: Path) -> str:
+    """What a command line prints that is typed in a shell in a folder."""
+    result = subprocess.run(
+        ["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, line + result.stderr
+    return result.stdout
+
+
+def next_line(said: str, word: str) -> str:
+    """The line with a word among those to type next."""
+    _, _, after = said.rpartition("\nnext:\n")
+    (line,) = (line for line in after.splitlines() if word in line)
+    return line
+
+
+SLOW = """
+import time
+from tests.enn_trainer.worlds import Pasture
+
+class Slow(Pasture):
+    def act(self, actions):
+        time.sleep(0.02)
+        return super().act(actions)
+"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        (["total_timesteps=24"], "total_timesteps of 24 reached"),
+        (["max_train_time=0"], "max_train_time of 0 seconds reached"),
+        (["max_train_time=1", "env.id=slow.py:Slow"], "max_train_time of 1 seconds reached"),
+        (['stop=["reward.mean >= -1"]'], "reward.mean >= -1"),
+        (
+            ['stop=["reward.mean >= 1e9", "reward.mean <= 1e9"]', "total_timesteps=24"],
+            "reward.mean <= 1e+09",
+        ),
+    ],
+)
+def test_line_to_type_next_continues_the_run(tmp_path: Path, bounds: list[str], why: str) -> None:
+    """Typed as it stands, whatever ended the run, and whatever the folder is called."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    settings = [*SMALL[:-1], "total_timesteps=2400", "checkpoint.every_seconds=1000000"]
+    given = shlex.join([*XOR[:1], *settings, *bounds, "--checkpoint-dir", "my run"])
+    path = f"PYTHONPATH={shlex.quote(str(ROOT))}"
+    enn = f"{path} {sys.executable} -c 'from enn_trainer.cli import main; main()'"
+    said = typed(f"{enn} train {given}", tmp_path)
+    assert f"{why}, saved " in said
+    before = saved_steps(tmp_path)
+    line = next_line(said, "--resume")
+    assert "1e9" not in line or ">= 1e9" in line, "what is not reached stays"
+    assert "resumed" in typed(f"export {path}; timeout 20 {line} || test $? = 124", tmp_path)
+    assert max(saved_steps(tmp_path)) > max(before)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return [int(path.name[5:]) for path in (folder / "my run").glob("step-*")]
+
+
+@pytest.mark.parametrize("env", ["Xor", "slow.py:Slow"])
+def test_line_to_type_next_measures_the_agent(tmp_path: Path, env: str) -> None:
+    (tmp_path / "slow.py").write_text(SLOW.replace("0.02", "0"))
+    where = ["--checkpoint-dir", "my run", "--resume-or-start", f"env.id={env}"]
+    path = f"PYTHONPATH={shlex.quote(str(ROOT))}"
+    enn = f"{path} {sys.executable} -c 'from enn_trainer.cli import main; main()'"
+    said = typed(f"{enn} train {shlex.join([*SMALL, *where])}", tmp_path)
+    assert "docs/" not in said
+    assert "episodic_reward" in typed(f"export {path}; {next_line(said, ' eval ')}", tmp_path)
+    assert list(tmp_path.glob("my run/eval-step-*.json"))
+
+
+def test_line_of_a_run_that_was_interrupted_at_its_end_raises_the_bound(tmp_path: Path) -> None:
+    manager = StateManager(overrides=SMALL, checkpoint_dir=tmp_path)
+    manager.take_state(state := SimpleNamespace(step=72, time_used=1.0, metrics={}))  # type: ignore[arg-type]
+    assert raised_bounds(manager.config, state) == ["total_timesteps=144"]  # type: ignore[arg-type]
+    state.step = 48
+    assert raised_bounds(manager.config, state) == []  # type: ignore[arg-type]
+
+
+def test_line_after_an_upgrade_continues_a_run_that_was_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    settings = [*SMALL, f"data_dir={tmp_path}"]
+    assert run(["train", "env.id=Xor", *settings, "--checkpoint-dir", old]) == 0
+    assert run(["checkpoints", "upgrade", old, "--to", new]) == 0
+    _, _, line = capsys.readouterr().out.rpartition("to go on: ")
+    assert run(shlex.split(line)[1:]) == 0
+    assert "saved" in capsys.readouterr().out
+    assert load_checkpoint(new).state.step == 144

@@ -16,6 +16,7 @@ from enn_trainer import CheckpointError, State, StateManager, Trainer, load_chec
 from enn_trainer.callbacks import Callback
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.checkpoint import save, verify
+from enn_trainer.envs import env_factory
 from enn_trainer.ppo.reward_scaling import RewardScaling
 from enn_trainer.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps
@@ -179,7 +180,7 @@ def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "change", "why"),
     [
-        (Meadow, "seed=1", "the save has none that are under way"),
+        (Meadow, "seed=1", "Meadow cannot save its state; derive it from PlainState to resume"),
         (Pasture, "rollout.num_envs=8", "rollout.num_envs was 6"),
         (Pasture, "env.id=Other", "env.id was "),
     ],
@@ -196,7 +197,7 @@ def test_new_episodes_begin_where_the_old_cannot_go_on(
         )
         train(manager, env)
         results.append(manager.state)
-        assert f"at step 24; new episodes begin: {why}" in capsys.readouterr().out
+        assert f"at step 24; episodes restart, because {why}" in capsys.readouterr().out
     assert_same(*results)
 
 
@@ -239,7 +240,7 @@ def test_code_of_the_world_that_was_edited_is_not_undone(
     go(tmp_path, edited(EDITED), stops=24)
     assert "its episodes go on" in capsys.readouterr().out
     resumed = go(tmp_path, edited(EDITED.replace(old, new)))
-    why = "new episodes begin: the world's code changed (edited_world.Edited)"
+    why = "episodes restart, because the world's code changed (edited_world.Edited)"
     assert why in capsys.readouterr().out
     assert ("50.0" in new) == (resumed.state.metrics["reward.max"] > 40)
 
@@ -260,7 +261,27 @@ def test_failed_run_begins_new_episodes(tmp_path: Path, capsys: pytest.CaptureFi
     assert load_checkpoint(tmp_path / "run").state.envs is None
     go(tmp_path, Pasture)
     assert "resumed" in (said := capsys.readouterr().out)
-    assert "at step 24; new episodes begin: the save has none that are under way" in said
+    assert "at step 24; episodes restart, because the save has none: " in said
+    assert "error" in said.partition("the save has none: ")[2]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_resumed_run_names_the_world_that_cannot_save_its_state_and_the_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
+) -> None:
+    def make(config: Any, num_envs: int, processes: int, first: int) -> Any:
+        return env_factory(Meadow)(config, num_envs, processes, first)
+
+    cured = "cannot save its state; derive it from PlainState to resume mid-episode\n"
+    go(tmp_path, Meadow, *SMALL, f"rollout.processes={processes}", stops=0)
+    for env, setting, name in (
+        (Meadow, "seed=0", "Meadow"),
+        (make, "env.id=tests/enn_trainer/worlds.py:Meadow", "Meadow"),
+        (make, "env.id=another", "this world"),
+    ):
+        capsys.readouterr()
+        go(tmp_path, env, setting, "total_timesteps=24")
+        assert f"episodes restart, because {name} {cured}" in capsys.readouterr().out
 
 
 class NotPlain(Pasture):

@@ -18,6 +18,7 @@ from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
 from tests.soak.kills import kill_runs
+from tests.soak.stops import stop_runs
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--manifests", type=int, default=5_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
+    parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
     seed: int = secrets.randbelow(10**6) if asked.seed is None else asked.seed
@@ -42,6 +44,8 @@ def main() -> None:
             print(f"kills: {kill_runs(_new(folder, 'kills'), seed, asked.kills)}", flush=True)
         if asked.forks:
             print(f"forks: {fork_and_kill(_new(folder, 'forks'), seed, asked.forks)}", flush=True)
+        if asked.stops:
+            print(f"stops: {stop_runs(_new(folder, 'stops'), seed, asked.stops)}", flush=True)
         if asked.flip_every:
             _say("flips", flips(_new(folder, "flips"), seed, asked.flip_every))
         if asked.truncations:

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 NOTHING = dict.fromkeys(
-    ["flip-every", "truncations", "mutations", "episodes", "manifests", "kills", "forks"], 0
+    ["flip-every", "truncations", "mutations", "episodes", "manifests", "kills", "forks", "stops"],
+    0,
 )
 
 
@@ -68,3 +69,10 @@ def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> Non
     started = re.search(r"started (\d+) processes, (\d+) workers ended", said)
     assert started is not None
     assert min(map(int, started.groups())) > 0, said
+
+
+def test_stopped_runs_keep_the_saves_of_a_run_that_went_straight_on() -> None:
+    said = soak(stops=6)
+    assert "6 stops" in said
+    (before,) = re.findall(r"(\d+) left a save before an evaluation", said)
+    assert int(before) > 0, said

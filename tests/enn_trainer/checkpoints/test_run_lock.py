@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enn_trainer import CheckpointError, StateManager, Trainer
+from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
+from enn_trainer.checkpoints import run_claim
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
@@ -242,3 +245,154 @@ def _can_be_locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+TRAINS = """
+import sys, time
+from pathlib import Path
+from enn_trainer import StateManager, train
+from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.worlds import Pasture
+
+class Slow(Pasture):
+    is_waiting = False
+
+    def act(self, actions):
+        if (Path(sys.argv[1]) / "wait").exists():
+            if not Slow.is_waiting:
+                print("waits", flush=True)
+            Slow.is_waiting = True
+            while (Path(sys.argv[1]) / "wait").exists():
+                time.sleep(0.01)
+        return super().act(actions)
+
+folder = Path(sys.argv[1])
+settings = [*SMALL[:-1], "total_timesteps=1000000", f"data_dir={folder}", *sys.argv[2:]]
+manager = StateManager(overrides=settings, checkpoint_dir=folder / "run", existing="continue")
+manager.save_interval_s = 0.0
+train(manager, Slow)
+"""
+
+
+class Training:
+    """A process that trains in `folder / "run"`, and waits in the middle of an update if told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_dir = folder, folder / "run"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TRAINS, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.wait_until(lambda: find(self.run_dir).step >= 48)
+
+    def hold(self) -> None:
+        """Let it wait in the middle of an update."""
+        (self.folder / "wait").touch()
+        assert self.process.stdout is not None
+        assert any(line == "waits\n" for line in self.process.stdout)
+
+    def go_on(self) -> None:
+        (self.folder / "wait").unlink()
+
+    def has_signed(self) -> bool:
+        """Whether it says in the lock that it trains."""
+        lock = self.run_dir / LOCK
+        return lock.exists() and str(self.process.pid) in lock.read_text()
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(CheckpointError):
+                if is_so():
+                    return
+            assert self.process.poll() is None, self.process.communicate()[0]
+            time.sleep(0.02)
+        raise AssertionError("it took too long")
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def removed(run_dir: Path, what: str) -> None:
+    if what == LOCK:
+        (run_dir / LOCK).unlink()
+    else:
+        run_dir.rename(run_dir.with_name("removed"))  # at once, while the run writes into it
+
+
+@pytest.mark.parametrize("what", ["run", LOCK])
+def test_run_whose_folder_or_lock_was_removed_makes_it_again_and_saves(
+    tmp_path: Path, what: str
+) -> None:
+    with Training(tmp_path) as training:
+        before = find(training.run_dir).step
+        removed(training.run_dir, what)
+        training.wait_until(training.has_signed)
+        training.wait_until(lambda: find(training.run_dir).step > before)
+        settings = [*SMALL, f"data_dir={tmp_path}"]
+        manager = StateManager(overrides=settings, checkpoint_dir=training.run_dir)
+        with pytest.raises(CheckpointError, match=f"process {training.process.pid} on "):
+            Trainer(manager, Meadow)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
+@pytest.mark.parametrize("what", ["run", LOCK])
+def test_second_process_is_refused_though_folder_or_lock_were_removed(
+    tmp_path: Path, what: str
+) -> None:
+    """Also in the middle of an update of the first, which then goes on."""
+    with Training(tmp_path) as training:
+        training.hold()
+        before = find(training.run_dir).step
+        removed(training.run_dir, what)
+        training.run_dir.mkdir(exist_ok=True)
+        for _ in range(2):
+            with (
+                pytest.raises(CheckpointError, match="expected a run that nobody trains"),
+                run_lock(training.run_dir),
+            ):
+                pass
+        training.go_on()
+        training.wait_until(training.has_signed)
+        training.wait_until(lambda: find(training.run_dir).step > before)
+        with (
+            pytest.raises(CheckpointError, match=f"process {training.process.pid} on "),
+            run_lock(training.run_dir),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("what", ["run", LOCK])
+def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, which does not know of the first one."""
+    monkeypatch.setattr(run_claim, "claim", nullcontext)
+    settings = [*SMALL, f"data_dir={tmp_path}"]
+    manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+    manager.save_interval_s = 0.0
+    taken = None
+
+    class Loses(Callback):
+        def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            nonlocal taken
+            if trainer.state.step == 48:
+                removed(tmp_path / "run", what)
+                (tmp_path / "run").mkdir(exist_ok=True)
+                taken = Holder(tmp_path / "run")
+                self.there = sorted(tmp_path.glob("run/*"))
+
+    callback = Loses()
+    try:
+        with pytest.raises(CheckpointError, match=r"was removed .* process .* trains there now"):
+            train(manager, Meadow, callbacks=[callback])
+        assert sorted(tmp_path.glob("run/*")) == callback.there
+    finally:
+        assert taken is not None
+        taken.__exit__()

@@ -359,3 +359,12 @@ def test_a_panel_is_never_higher_than_the_terminal(width: int, height: int) -> N
     assert any("return  0.500" in row for row in rows)
     assert any("╰" in row for row in rows)
     assert ("and 24 more" in str(rows)) == (height == 60)
+
+
+@pytest.mark.parametrize(("max_seconds", "left"), [(30.0, "28s"), (3600.0, "1m36s"), (1.0, "0s")])
+def test_time_left_ends_with_the_time_that_training_may_take(max_seconds: float, left: str) -> None:
+    console, clock = plain_console(), Clock()
+    with Progress(1_000_000, 0, console, clock, max_seconds) as progress:
+        clock.now_s += 2
+        progress.update(LINE._replace(step=20_480))
+    assert f"left {left}  " in output(console)

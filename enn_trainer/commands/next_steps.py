@@ -1,0 +1,72 @@
+"""Command lines to type after a run has ended."""
+
+import math
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from enn_trainer.commands.trust import names_code, naming_env
+from enn_trainer.config import TrainConfig
+from enn_trainer.ppo.annealing import total_steps
+from enn_trainer.run import TrainResult
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Now, read_bound
+
+
+def next_steps(result: TrainResult, manager: StateManager) -> str:
+    """Return what to type after a run of `enn train`, in the form that works in this shell."""
+    run_dir, config = manager.checkpoint_dir, manager.config
+    assert run_dir is not None
+    go_on = resume_command(run_dir, config, manager.state)
+    if result.interrupted:
+        return f"\nto continue:\n  {go_on}"
+    # Code that only a save names is not run, see `trust.py`.
+    env = ["--env", config.env.id] if names_code(config.env.id) else []
+    return "\n".join(
+        [
+            "\nnext:",
+            f"  {_command('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
+            f"  {_command('enn', 'eval', str(run_dir), *env)}",
+            f"  {go_on}",
+        ]
+    )
+
+
+def resume_command(run_dir: Path, config: TrainConfig, state: State) -> str:
+    """Return the command that continues a saved run, beyond the bounds that it has reached."""
+    more = [*shlex.split(naming_env(config)), *raised_bounds(config, state)]
+    return _command("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
+
+
+def raised_bounds(config: TrainConfig, state: State) -> list[str]:
+    """Return settings that raise or remove each bound at which a run would end at once."""
+    settings = []
+    if state.step >= total_steps(config):
+        settings.append(f"total_timesteps={2 * max(config.total_timesteps, state.step)}")
+    limit = config.max_train_time
+    if limit is not None and state.time_used >= limit:
+        settings.append(f"max_train_time={2 * max(limit, math.ceil(state.time_used), 1)}")
+    now = Now(state.step, state.time_used, state.metrics, frozenset(), 0)
+    open_bounds = [text for text in config.stop if not read_bound(text, "stop").is_met(now, {})]
+    if len(open_bounds) < len(config.stop):
+        settings.append(f"stop=[{', '.join(map(_quoted, open_bounds))}]")
+    return settings
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _command(program: str, *arguments: str) -> str:
+    return shlex.join([_as_typed(program), *arguments])
+
+
+def _as_typed(program: str) -> str:
+    """Return a program of this environment: by its name if a shell would find it by that."""
+    beside = Path(sys.executable).with_name(program)
+    found = shutil.which(program)
+    if found is not None and Path(found) == beside:
+        return program
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
