@@ -335,7 +335,9 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
     assert "setting: net.n_layer 1 -> 2" in out
-    assert out.endswith(f"; to go on: enn train --checkpoint-dir {tmp_path / 'new'} --resume\n")
+    go_on = f"--checkpoint-dir {tmp_path / 'new'} --resume total_timesteps=144\n"  # it was over
+    assert "; to go on: " in out
+    assert out.endswith(go_on)
     assert saved.config.env.id == world
     assert json.loads(saved.config.env.kwargs) == {"age": 4}
     on = ["train", "--checkpoint-dir", str(tmp_path / "new"), "--resume", "total_timesteps=96"]
