@@ -26,13 +26,13 @@ def reading(path: Path, read: Callable[[Path], C]) -> C:
         SaveGone: it was deleted or replaced, and reading it failed.
         CheckpointError: it cannot be read.
     """
-    before = _identity(path)
+    before = identity(path)
     try:
         return read(path)
     except SaveGone:
         raise
     except CheckpointError:
-        if before is not None and _identity(path) != before:
+        if before is not None and identity(path) != before:
             raise SaveGone(f"{path}: deleted or replaced while it was read") from None
         raise
 
@@ -58,8 +58,8 @@ def looking_again(path: Path, look: Callable[[], C]) -> C:
     )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of its name; None if there is none."""
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another one of its name; None if there is none."""
     try:
         status = path.stat()
     except OSError:

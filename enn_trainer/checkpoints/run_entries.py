@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
 from enn_trainer.checkpoints.existing_run import BESIDE, SET_ASIDE
 from enn_trainer.checkpoints.keep import DELETING, INDEX
-from enn_trainer.checkpoints.look_again import looking_again, reading
+from enn_trainer.checkpoints.look_again import MOST_LOOKS, identity
 from enn_trainer.checkpoints.pins import PINS
 from enn_trainer.checkpoints.plain_file import refuse_pickles
 from enn_trainer.checkpoints.run_lock import LOCK
@@ -63,18 +63,13 @@ def entries(run_dir: Path) -> list[Entry]:
 
 
 def _examined_again(path: Path) -> Entry:
-    """Examine a save, and if a run replaced it meanwhile the one that is there now."""
-
-    def examine(path: Path) -> Entry:
+    """Examine a save; if a run replaced it meanwhile, the one that is there now."""
+    for _ in range(MOST_LOOKS):
+        before = identity(path)
         entry = examined(path)
-        if entry.problems:
-            raise CheckpointError(str(path))
-        return entry
-
-    try:
-        return looking_again(path, lambda: reading(path, examine))
-    except CheckpointError:
-        return examined(path)
+        if not entry.problems or identity(path) in (before, None):
+            break
+    return entry
 
 
 def examined(path: Path) -> Entry:

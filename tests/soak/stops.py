@@ -114,13 +114,16 @@ class _Judge(Callback):
         metrics["eval/good"] = derive_seed(0, self._judged, trainer.state.step) % 1000
 
 
-def _train(folder: Path, judged: str, stop: tuple[signal.Signals, int | None, float] | None) -> int:
+def _train(
+    folder: Path, judged: str, stop: tuple[signal.Signals, int | None, float] | None
+) -> bool:
+    """Begin or continue a run; whether it came to its end."""
     folder.mkdir(exist_ok=True)
     settings = [*SETTINGS, *LEARNS_MORE, *POLICY, f"total_timesteps={TOTAL}", f"data_dir={folder}"]
     manager = StateManager(overrides=settings, checkpoint_dir=folder / "run")
     kind, at_step = (None, None) if stop is None else stop[:2]
-    train(manager, Pasture, callbacks=[_Judge(judged, kind, at_step)])
-    return manager.state.step
+    result = train(manager, Pasture, callbacks=[_Judge(judged, kind, at_step)])
+    return result.step == TOTAL and not result.interrupted  # else the last evaluation is missing
 
 
 def _lived(
@@ -135,7 +138,7 @@ def _lived(
             errors = os.open(folder / "errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             os.dup2(errors, 1)
             os.dup2(errors, 2)
-            status = 0 if _train(folder, judged, stop) == TOTAL else 2
+            status = 0 if _train(folder, judged, stop) else 2
         except BaseException as error:
             os.write(2, repr(error).encode())
             raise

@@ -14,6 +14,7 @@ from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, find_save
 from enn_trainer.checkpoints.contents import read_contents
 from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.test_train import SMALL, run
 from tests.enn_trainer.worlds import Pasture
@@ -191,3 +192,21 @@ def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
     saved = find_save.find(tmp_path / "step-000000000001")
     assert saved.manifest["why"] == "second"
     assert saved.read("state.ron") == b"other"
+
+
+def test_save_that_is_replaced_while_it_is_listed_is_valid(
+    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, 1, files, "first")
+    real = checkpoint.read_manifest
+
+    def replaced(path: Path) -> object:
+        monkeypatch.undo()
+        manifest = real(path)
+        other = {**files, "state.ron": b"other"}
+        checkpoint.save(tmp_path, 1, other, "second", {"metrics": {"a": 1.0}})
+        return manifest
+
+    monkeypatch.setattr(checkpoint, "read_manifest", replaced)
+    (entry,) = entries(tmp_path)
+    assert (entry.kind, entry.manifest["why"]) == ("valid", "second")
