@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -21,7 +22,8 @@ _NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")
 _MAX_AXES = 32
 _FREE = 1 << 16
 _FREE_PER_BYTE = 64
-_KEYS = (type(None), bool, int, float, str, bytes)
+_TEXT_KEYS = {str, bytes}  # whose hashes nobody can foresee
+_KEYS = {type(None), bool, int, float, *_TEXT_KEYS}
 
 
 def unpack_bounded(
@@ -79,10 +81,11 @@ def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     Raises:
         ValueError: a key is there twice, is no plain value, or shares its hash with too many.
     """
-    for key, _ in pairs:
-        if type(key) not in _KEYS:
-            raise ValueError(f"expected keys that are plain values, got a {type(key).__name__}")
-    check_hashes(key for key, _ in pairs)
+    kinds = {type(key) for key, _ in pairs}
+    if not kinds <= _TEXT_KEYS:
+        for kind in kinds - _KEYS:
+            raise ValueError(f"expected keys that are plain values, got a {kind.__name__}")
+        check_hashes(key for key, _ in pairs)
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
@@ -97,7 +100,7 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
         ValueError: they do.
     """
     # Hashes are integers below 2**64, of which few share a hash in turn.
-    counts = Counter(hash(key) for key in keys if type(key) not in (str, bytes))
+    counts = Counter(hash(key) for key in keys if type(key) not in _TEXT_KEYS)
     if counts and max(counts.values()) > MAX_SAME_HASH:
         raise ValueError(
             f"expected keys with different hashes, got {max(counts.values())} with the same one"
@@ -142,22 +145,27 @@ def number_array(
     Raises:
         ValueError: this is no array of numbers, or of another size.
     """
-    if not isinstance(dtype, str) or not _NUMBER_DTYPE.fullmatch(dtype):
+    kind = _number_dtype(dtype) if isinstance(dtype, str) else None
+    if kind is None:
         raise ValueError(f"expected an array of numbers, got {shortened(dtype)}")
-    if (
-        not isinstance(shape, list)
-        or len(shape) > _MAX_AXES
-        or any(type(n) is not int or n < 0 for n in shape)
-    ):
+    if not isinstance(shape, list) or len(shape) > _MAX_AXES or not {*map(type, shape)} <= {int}:
         raise ValueError(f"expected the shape of an array, got {shortened(shape)}")
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        raise ValueError(f"expected an array of numbers, got {dtype!r}") from None
+    if min(shape, default=0) < 0:
+        raise ValueError(f"expected the shape of an array, got {shape}")
     # NumPy would set aside the other axes of an array without numbers; a view takes nothing.
     if 0 in shape:
         allowance.take(math.prod(n for n in shape if n), "axes of an empty array")
     return np.frombuffer(bytearray(memoryview(data)[start:]), kind).reshape(shape)
+
+
+@lru_cache(maxsize=64)
+def _number_dtype(dtype: str) -> "np.dtype[Any] | None":
+    if not _NUMBER_DTYPE.fullmatch(dtype):
+        return None
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return None
 
 
 def shortened(value: object, most: int = 80) -> str:
@@ -172,5 +180,5 @@ def shortened(value: object, most: int = 80) -> str:
 
 
 def _cut(value: object, most: int) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= most else text[: most - 3] + "..."

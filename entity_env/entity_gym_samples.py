@@ -81,16 +81,16 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
         first = _sample(file, path, samples[0]) if samples else None
-    header = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
-    read = _read_subsampled if header.num_envs is None else _read_steps
-    return Recording(*header, complete, path, partial(read, path, header, last[1]))
+    recorded = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
+    read = _read_subsampled if recorded.num_envs is None else _read_steps
+    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
 
 
 def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
     subsample = contents.get("subsample", 1)
-    spaces = contents.get("obs_space"), contents.get("act_space")
+    spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
     is_whole = type(subsample) is int and subsample == 1
-    header = Header(*spaces, num_envs if is_whole else None, subsample)
+    header = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
     try:
         check_header(header)
     except ValueError as error:
@@ -200,8 +200,9 @@ def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
     with _named(path, sample):
         for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
             for name, is_valid in expected.items():
-                value = fields.get(name) if isinstance(fields, dict) else None
-                if not is_valid(value):
+                if not isinstance(fields, dict) or name not in fields:
+                    raise ValueError(f"{name}: expected such a field, got none")
+                if not is_valid(value := fields[name]):
                     raise ValueError(f"{name}: cannot be {type(value).__name__} {shortened(value)}")
     return sample
 

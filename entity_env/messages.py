@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from entity_env.bounds import (
     Allowance,
-    check_complete,
     number_array,
     shortened,
     unpack_bounded,
@@ -36,7 +35,7 @@ from entity_env.vec_env import (
 )
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
-_MAX_HEAD = 512  # bytes of the type and shape of an array
+_MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
@@ -152,9 +151,8 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
 
 
 def _array(data: bytes, allowance: Allowance) -> npt.NDArray[Any]:
-    head = data[:_MAX_HEAD]
-    check_complete(head)
-    unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_HEAD)
-    unpacker.feed(head)
+    # Short lists in few bytes: whatever they announce takes little.
+    unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
+    unpacker.feed(data[:_MAX_HEAD])
     dtype, shape = unpacker.unpack()
     return number_array(dtype, shape, data, allowance, unpacker.tell())

@@ -44,6 +44,7 @@ MAX_MASK_PER_BYTE = 512
 Ten thousand actors that may all select each other stay below it.
 """
 _MAX_NUMBER = 2**62
+_COUNTS = "iu"
 
 
 class Header(NamedTuple):
@@ -166,15 +167,15 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         ValueError: names the field.
     """
     for name, kinds in (
-        ("kept", "iu"),
-        ("episode", "iu"),
-        ("step", "iu"),
+        ("kept", _COUNTS),
+        ("episode", _COUNTS),
+        ("step", _COUNTS),
         ("reward", "fiu"),
         ("terminated", "b"),
         ("truncated", "b"),
     ):
         value = getattr(step, name)
-        _expect(value.dtype.kind in kinds, name, f"numbers of kind {kinds}", value.dtype)
+        _expect(_is_of(value, kinds), name, f"numbers of kind {kinds}", value.dtype)
     for name in ("episode", "step"):
         numbers = getattr(step, name)
         in_range = ((numbers >= 0) & (numbers < _MAX_NUMBER)).all()
@@ -185,6 +186,12 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
     if step.final is not None:
         _check_features(step.final, header, "final.")
         _check_blank(step.final, "final.")
+
+
+def _is_of(values: npt.NDArray[Any], kinds: str) -> bool:
+    # Joined with int64, uint64 becomes float64, which is no index.
+    fits = kinds != _COUNTS or np.can_cast(values.dtype, np.int64)
+    return values.dtype.kind in kinds and fits
 
 
 def _check_decisions(decisions: Decisions, header: Header, num_bytes: int) -> None:
@@ -202,8 +209,8 @@ def _check_decisions(decisions: Decisions, header: Header, num_bytes: int) -> No
         for name, rows in getattr(decisions, field).items():
             what = f"{field}[{name!r}]"
             _expect(name in action_space, what, f"actions among {[*action_space]}", name)
-            kinds = "iu" if field == "actions" else "f"
-            _expect(rows.values.dtype.kind in kinds, what, "numbers", rows.values.dtype)
+            kinds = _COUNTS if field == "actions" else "f"
+            _expect(_is_of(rows.values, kinds), what, f"numbers of kind {kinds}", rows.values.dtype)
             axes = (1, 2) if field == "logits" else (1,)
             _expect(rows.values.ndim in axes, what, "a number for each actor", rows.values.shape)
     _expect(decisions.values.dtype.kind == "f", "values", "numbers", decisions.values.dtype)
@@ -267,7 +274,7 @@ def _check_mask(
 
 def _check_positions(rows: Ragged, ends: npt.NDArray[np.int64], what: str) -> None:
     values = rows.values
-    _expect(values.dtype.kind in "iu" and values.ndim == 1, what, "positions", values.dtype)
+    _expect(_is_of(values, _COUNTS) and values.ndim == 1, what, "positions", values.dtype)
     _expect(len(rows) == len(ends), what, f"rows of {len(ends)} frames", len(rows))
     inside = (values >= 0) & (values < np.repeat(ends, rows.lengths))
     _expect(bool(inside.all()), what, "positions in the frame", values[~inside])

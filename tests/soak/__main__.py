@@ -1,4 +1,4 @@
-"""Damage saves and kill runs for as long as it takes, and sum up what came of it.
+"""Damage saves and recordings and kill runs for as long as it takes, and sum up what came of it.
 
     python -m tests.soak --seed 7
     python -m tests.soak --flip-every 20 --truncations 0 --mutations 0 --kills 20
@@ -16,6 +16,7 @@ import torch
 
 from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.kills import kill_runs
+from tests.soak.recordings import recordings
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--truncations", type=int, default=2_000)
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=1_000)
+    parser.add_argument("--recordings", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
@@ -47,6 +49,10 @@ def main() -> None:
         if asked.episodes:
             done = episodes(_new(folder, "episodes"), seed, asked.episodes)
             _say("episodes", done)
+            _say_reasons(done.reasons if asked.reasons else Counter())
+        if asked.recordings:
+            done = recordings(_new(folder, "recordings"), seed, asked.recordings)
+            _say("recordings", done)
             _say_reasons(done.reasons if asked.reasons else Counter())
 
 

@@ -9,7 +9,14 @@ import sys
 
 import pytest
 
-NOTHING = {"flip-every": 0, "truncations": 0, "mutations": 0, "episodes": 0, "kills": 0}
+NOTHING = {
+    "flip-every": 0,
+    "truncations": 0,
+    "mutations": 0,
+    "episodes": 0,
+    "recordings": 0,
+    "kills": 0,
+}
 
 
 def soak(**asked: int) -> str:
@@ -43,6 +50,15 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 30
     assert good > 5
+
+
+def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
+    said = soak(recordings=600)
+    found = re.findall(r"600 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
+    refused, good, more_mb = map(int, found[0])
+    assert refused > 200
+    assert good > 20
+    assert more_mb < 200
 
 
 @pytest.mark.parametrize("kills", [20])
