@@ -13,22 +13,25 @@ not numbers, and its steps are counted as in the file: from 1 in the first episo
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-import msgpack
 import numpy as np
+import numpy.typing as npt
 
+from entity_env.bounds import Allowance, dict_of, number_array, shortened, unpack_bounded
 from entity_env.ragged import Ragged
 from entity_env.read_recording import Recording
+from entity_env.rebuild import rebuilt
 from entity_env.record import EpisodeClock
+from entity_env.recorded_steps import Header, check_header, check_step
 from entity_env.recording_format import Decisions, RecordingError, Step
 from entity_env.spaces import (
     GLOBAL,
-    ActionSpace,
     CategoricalActionSpace,
     Entity,
     GlobalCategoricalActionSpace,
@@ -44,7 +47,7 @@ from entity_env.vec_env import (
 )
 
 _VERSIONS = (0, 1)
-_CLASSES: dict[str, Callable[..., Any]] = {
+_CLASSES: dict[str, type[Any]] = {
     "ObsSpace": ObsSpace,
     "Entity": Entity,
     "CategoricalActionSpace": CategoricalActionSpace,
@@ -55,7 +58,14 @@ _CLASSES: dict[str, Callable[..., Any]] = {
     "VecObs": dict,  # several of its fields need the spaces to be read
     "Metric": dict,
 }
-_Spaces = tuple[ObsSpace, dict[str, ActionSpace]]
+
+
+class _Sample(NamedTuple):
+    """A sample as it is in the file, and where it is."""
+
+    start: int
+    end: int
+    fields: dict[str, Any]
 
 
 def open_entity_gym_samples(path: str | Path) -> Recording:
@@ -70,20 +80,22 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
         last = samples[-1] if samples else header
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
-        try:
-            spaces = contents["obs_space"], contents["act_space"]
-            subsample = int(contents.get("subsample", 1))
-            first = _unpack(file, path, samples[0]) if samples else {"episode": []}
-            num_envs = len(first["episode"]) if subsample == 1 else None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordingError(f"{path}: cannot read its spaces: {error!r}") from None
-    where = path, spaces, last[1]
-    read = (
-        partial(_read_subsampled, *where)
-        if num_envs is None
-        else partial(_read_steps, *where, num_envs)
-    )
-    return Recording(*spaces, num_envs, subsample, complete, read)
+        first = _sample(file, path, samples[0]) if samples else None
+    recorded = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
+    read = _read_subsampled if recorded.num_envs is None else _read_steps
+    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
+
+
+def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
+    subsample = contents.get("subsample", 1)
+    spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
+    is_whole = type(subsample) is int and subsample == 1
+    header = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
+    try:
+        check_header(header)
+    except ValueError as error:
+        raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
+    return header
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
@@ -105,18 +117,20 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
         raise RecordingError(f"{path}: ends before its header does")
 
 
-def _read_steps(path: Path, spaces: _Spaces, end: int, num_envs: int) -> Iterator[Step]:
+def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
+    num_envs = header.num_envs or 0
     clock = EpisodeClock(num_envs)
     clock.restart()
-    for (at, sample), (_, following) in pairwise(_samples(path, end)):
-        try:
-            reward, done = following["obs"]["reward"], following["obs"]["done"]
-            counted = np.array(following["step"]) == np.array(sample["step"]) + 1
-            if not (done | counted).all():  # a reset, without the outcome of this sample
-                clock.restart()
+    for sample, following in pairwise(_samples(path, end)):
+        with _named(path, sample):
+            reward, done = (_numbers(following, name, num_envs) for name in ("reward", "done"))
+            counted = _numbers(following, "step", num_envs)
+            done = done.astype(np.bool_)
+            if not (done | (counted == _numbers(sample, "step", num_envs) + 1)).all():
+                clock.restart()  # a reset, without the outcome of this sample
                 continue
-            yield Step(
-                _decisions(sample, spaces, num_envs),
+            step = Step(
+                _decisions(sample.fields, header, num_envs),
                 np.arange(num_envs),
                 clock.episode,
                 clock.step,
@@ -125,40 +139,110 @@ def _read_steps(path: Path, spaces: _Spaces, end: int, num_envs: int) -> Iterato
                 np.zeros(num_envs, dtype=np.bool_),
                 None,
             )
-            clock.advance(done)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordingError(f"{path}: sample at byte {at}: {error!r}") from None
+            check_step(step, header, sample.end - sample.start)
+        yield step
+        clock.advance(done)
 
 
-def _read_subsampled(path: Path, spaces: _Spaces, end: int) -> Iterator[Step]:
-    for at, sample in _samples(path, end):
-        try:
-            count = len(sample["episode"])
-            yield Step(
-                _decisions(sample, spaces, count),
+def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
+    for sample in _samples(path, end):
+        with _named(path, sample):
+            count = len(sample.fields["episode"])
+            step = Step(
+                _decisions(sample.fields, header, count),
                 np.arange(count),
-                np.array(sample["episode"], dtype=np.int64),
-                np.array(sample["step"], dtype=np.int64),
+                _numbers(sample, "episode", count),
+                _numbers(sample, "step", count),
                 np.full(count, np.nan, dtype=np.float32),
                 np.zeros(count, dtype=np.bool_),
                 np.zeros(count, dtype=np.bool_),
                 None,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordingError(f"{path}: sample at byte {at}: {error!r}") from None
+            check_step(step, header, sample.end - sample.start)
+        yield step
 
 
-def _samples(path: Path, end: int) -> Iterator[tuple[int, Any]]:
-    """Where each sample begins, and the sample."""
+@contextmanager
+def _named(path: Path, sample: _Sample) -> Iterator[None]:
+    """Name the file and the byte in errors about a sample."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise RecordingError(f"{path}: sample at byte {sample.start}: {error}") from None
+
+
+def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
+    """Return one number for each frame, out of a sample or what is shown in it."""
+    value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
+    numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
+    if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
+        raise ValueError(f"{name}: expected {count} numbers, got {shortened(value)}")
+    kind = numbers.dtype.kind
+    if count and kind not in ("biuf" if name in _OF_OBS else "iu"):
+        raise ValueError(f"{name}: expected numbers, got {shortened(value)}")
+    return numbers if name in _OF_OBS else numbers.astype(np.int64)
+
+
+def _samples(path: Path, end: int) -> Iterator[_Sample]:
     with path.open("rb") as file:
         for i, block in enumerate(_blocks(file, path)):
             if i > 0 and block[1] <= end:
-                yield block[0], _unpack(file, path, block)
+                yield _sample(file, path, block)
 
 
-def _decisions(sample: Any, spaces: _Spaces, frames: int) -> Decisions:
-    obs_space, action_space = spaces
+def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
+    """Read a sample and check the kinds of its fields.
+
+    Raises:
+        RecordingError: it is damaged.
+    """
+    sample = _Sample(*block, _unpack(file, path, block))
+    with _named(path, sample):
+        for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
+            for name, is_valid in expected.items():
+                if not isinstance(fields, dict) or name not in fields:
+                    raise ValueError(f"{name}: expected such a field, got none")
+                if not is_valid(value := fields[name]):
+                    raise ValueError(f"{name}: cannot be {type(value).__name__} {shortened(value)}")
+    return sample
+
+
+def _is_per_frame(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim == 1)
+
+
+def _is_rows_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(rows, Ragged) for rows in value.values())
+
+
+def _is_rows_or_none(value: Any) -> bool:
+    return value is None or _is_rows_by_name(value)
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "obs": lambda value: isinstance(value, dict),
+    "episode": _is_per_frame,
+    "step": _is_per_frame,
+    "actions": _is_rows_by_name,
+    "probs": _is_rows_or_none,
+    "logits": _is_rows_or_none,
+}
+_OF_OBS: Mapping[str, Callable[[Any], bool]] = {
+    "features": _is_rows_by_name,
+    "visible": _is_rows_by_name,
+    "action_masks": lambda value: isinstance(value, dict),
+    "reward": _is_per_frame,
+    "done": _is_per_frame,
+}
+
+
+def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
+    obs_space, action_space = header.obs_space, header.action_space
     obs = sample["obs"]
+    kinds = VecCategoricalActionMask | VecSelectEntityActionMask
+    for name in action_space:
+        if not isinstance(mask := obs["action_masks"].get(name), kinds):
+            raise ValueError(f"action_masks[{name!r}]: expected a mask, got {shortened(mask)}")
     widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
         widths[GLOBAL] = len(obs_space.global_features)
@@ -208,13 +292,13 @@ def _or_empty(rows: Ragged, frames: int) -> Ragged:
     return rows if len(rows) else Ragged.empty(rows.values, frames)
 
 
-def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> Any:
+def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> dict[str, Any]:
     start, end = block
     file.seek(start)
+    data = file.read(end - start)
+    allowance = Allowance(len(data))
     try:
-        value = msgpack.unpackb(
-            file.read(end - start), object_hook=_decode, strict_map_key=False, raw=False
-        )
+        value = unpack_bounded(data, _refuse_extension, lambda pairs: _decode(pairs, allowance))
     except Exception as error:  # whatever damaged bytes lead to
         raise RecordingError(f"{path}: damaged at byte {start}: {error}") from None
     if not isinstance(value, dict):
@@ -222,21 +306,26 @@ def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> Any:
     return value
 
 
-def _decode(value: Mapping[Any, Any]) -> Any:
+def _refuse_extension(code: int, _data: bytes) -> Any:
+    raise RecordingError(f"expected no extension types, got {code}")
+
+
+def _decode(pairs: Sequence[tuple[Any, Any]], allowance: Allowance) -> Any:
+    value = dict_of(pairs)
     if b"nd" in value:
-        dtype = np.dtype(value[b"type"] if isinstance(value[b"type"], str) else "O")
-        if dtype.kind not in "biuf" or value.get(b"kind"):
+        if value.get(b"kind"):
             raise RecordingError("expected an array of numbers")
-        array = np.frombuffer(bytearray(value[b"data"]), dtype)
-        return array.reshape(value[b"shape"]) if value[b"nd"] else array[0]
+        shape = value[b"shape"] if value[b"nd"] else [1]
+        array = number_array(value[b"type"], shape, value[b"data"], allowance)
+        return array if value[b"nd"] else array[0]
     if "__flattened__" in value:
         lengths = np.asarray(value["__lengths__"], dtype=np.int64).reshape(-1)
-        if (lengths < 0).any():
-            raise RecordingError(f"expected lengths, got {lengths}")
-        return Ragged(value["__flattened__"], lengths)
+        fields = {"values": value["__flattened__"], "lengths": lengths}
+        return rebuilt(Ragged, fields, allowance)
     if "__classname__" in value:
         name = value["__classname__"]
-        if name not in _CLASSES:
-            raise RecordingError(f"expected one of {list(_CLASSES)}, got {name!r}")
-        return _CLASSES[name](**value["data"])
+        if not isinstance(name, str) or name not in _CLASSES:
+            raise RecordingError(f"expected one of {list(_CLASSES)}, got {shortened(name)}")
+        kind = _CLASSES[name]
+        return value["data"] if kind is dict else rebuilt(kind, value["data"], allowance)
     return value

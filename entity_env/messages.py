@@ -9,9 +9,17 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import numpy.typing as npt
 
+from entity_env.bounds import (
+    Allowance,
+    number_array,
+    shortened,
+    unpack_bounded,
+)
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
+from entity_env.rebuild import rebuilt
 from entity_env.spaces import (
     CategoricalActionSpace,
     Entity,
@@ -27,6 +35,7 @@ from entity_env.vec_env import (
 )
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
+_MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES = {
     cls.__name__: cls
@@ -72,16 +81,14 @@ def unpack(data: bytes | memoryview) -> Any:
     Raises:
         MessageError: the bytes are damaged or name a type that is not listed here.
     """
-    return _unpack(data, 0)
+    return _unpack(data, Allowance(len(data)), 0)
 
 
-def _unpack(data: bytes | memoryview, depth: int) -> Any:
+def _unpack(data: bytes | memoryview, allowance: Allowance, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise MessageError(f"expected batches nested at most {_MAX_DEPTH} deep")
     try:
-        return msgpack.unpackb(
-            data, ext_hook=lambda code, body: _decode(code, body, depth), strict_map_key=False
-        )
+        return unpack_bounded(data, lambda code, body: _decode(code, body, allowance, depth))
     except MessageError:
         raise
     except Exception as error:  # whatever damaged bytes lead to
@@ -125,23 +132,27 @@ def _encode_any(value: Any) -> Any:
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 
 
-def _decode(code: int, data: bytes, depth: int) -> Any:
+def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
     if code == _ARRAY:
-        unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
-        unpacker.feed(data)
-        dtype, shape = unpacker.unpack()
-        dtype = np.dtype(str(dtype))
-        if dtype.kind not in "biuf" or any(not isinstance(n, int) or n < 0 for n in shape):
-            raise MessageError(f"an array of {dtype} and shape {shape} cannot be read")
-        return np.frombuffer(bytearray(data[unpacker.tell() :]), dtype).reshape(shape)
+        return _array(data, allowance)
     if code == _DATACLASS:
-        name, fields = _unpack(data, depth + 1)
-        if name not in _CLASSES:
-            raise MessageError(f"expected one of {list(_CLASSES)}, got {name!r}")
-        return _CLASSES[name](**fields)
+        name, fields = _unpack(data, allowance, depth + 1)
+        if not isinstance(name, str) or name not in _CLASSES:
+            raise MessageError(f"expected one of {list(_CLASSES)}, got {shortened(name)}")
+        return rebuilt(_CLASSES[name], fields, allowance)
     if code == _LARGE_INT:
         return int.from_bytes(data, "little", signed=True)
     if code == _TRANSPOSED:
-        axes, array = _unpack(data, depth + 1)
+        axes, array = _unpack(data, allowance, depth + 1)
+        if not isinstance(array, np.ndarray) or sorted(axes) != list(range(array.ndim)):
+            raise MessageError(f"expected an array and its axes, got {shortened(axes)}")
         return array.transpose(np.argsort(axes))
     raise MessageError(f"unknown type code {code}")
+
+
+def _array(data: bytes, allowance: Allowance) -> npt.NDArray[Any]:
+    # Short lists in few bytes: whatever they announce takes little.
+    unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
+    unpacker.feed(data[:_MAX_HEAD])
+    dtype, shape = unpacker.unpack()
+    return number_array(dtype, shape, data, allowance, unpacker.tell())

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from entity_env.bounds import check_hashes
 from entity_env.environment import SeededRandom
 
 
@@ -119,13 +120,28 @@ def from_plain(value: Any) -> Any:
         return content[()]
     if kind == "texts":
         dtype, shape, texts = content
-        return np.array(texts, dtype).reshape(shape)
+        return _text_array(texts, dtype).reshape(shape)
     if kind == "text":
         dtype, text = content
-        return np.array(text, dtype)[()]
+        return _text_array([text], dtype)[0]
     if kind == "Random":
         version, words, gauss_next = content
         rng = random.Random(0)
         rng.setstate((version, _WORDS.unpack(words), gauss_next))
         return rng
-    return {"tuple": tuple, "set": set, "dict": dict}[kind](from_plain(content))
+    items = from_plain(content)
+    if kind in ("set", "dict"):
+        check_hashes(key if kind == "set" else key[0] for key in items)
+    return {"tuple": tuple, "set": set, "dict": dict}[kind](items)
+
+
+def _text_array(texts: list[Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Return an array of texts, each of which takes as much memory as its type says.
+
+    Raises:
+        ValueError: that is out of proportion to the texts.
+    """
+    size = np.dtype(dtype).itemsize * len(texts)
+    if size > max(1 << 20, 1024 * (len(texts) + sum(map(len, texts)))):
+        raise ValueError(f"expected texts in proportion to their type, got {size} bytes of {dtype}")
+    return np.array(texts, dtype)

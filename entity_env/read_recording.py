@@ -10,13 +10,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.recorded_steps import Header, read_header, read_step
 from entity_env.recording_format import (
     Decisions,
     Record,
     RecordingError,
     Step,
-    read_payload,
-    read_step,
     records,
     take_obs,
 )
@@ -70,6 +69,7 @@ class Recording:
             which environment a frame is of, nor all rewards and ends.
         subsample: one of so many frames was kept.
         complete: whether the file ends with a whole record; else its torn end is left out.
+        path: the file.
     """
 
     obs_space: ObsSpace
@@ -77,6 +77,7 @@ class Recording:
     num_envs: int | None
     subsample: int
     complete: bool
+    path: Path
     _read: Callable[[], Iterator[Step]] = field(repr=False)
     _parts: tuple["_Part", ...] = ()
 
@@ -91,19 +92,9 @@ class Recording:
         with path.open("rb") as file:
             header, *steps = records(file, path)
             last = steps[-1] if steps else header
-            contents = read_payload(file, path, header)
+            contents = read_header(file, path, header)
             complete = file.seek(0, 2) == last.end
-        try:
-            return cls(
-                contents["obs_space"],
-                contents["action_space"],
-                contents["num_envs"],
-                contents["subsample"],
-                complete,
-                partial(_read_steps, path, contents["num_envs"], last),
-            )
-        except KeyError as error:
-            raise RecordingError(f"{path}: expected {error} in the header") from None
+        return cls(*contents, complete, path, partial(_read_steps, path, contents, last))
 
     def steps(self) -> Iterator[Step]:
         """All steps, with the frames that belong to this part.
@@ -121,17 +112,20 @@ class Recording:
             )
 
     def episodes(self) -> Iterator[Episode]:
-        """The episodes of this part: each when it ends, at last those that did not.
+        """Return the episodes of this part: each when it ends, at last those that did not.
 
         Holds the running episodes and a few steps in memory.
 
         Raises:
-            RecordingError: the file is damaged; the message says where.
+            RecordingError: the file is damaged, or an episode goes on after it ended; the message
+                says where.
         """
         running: dict[int, _Running] = {}
+        shapes: dict[ActionName, tuple[int, ...]] = {}
         left: Ending = "unfinished" if self.num_envs is not None else "unknown"
         steps = self.steps()
         while chunk := list(islice(steps, _CHUNK)):
+            self._check_logits(chunk, shapes)
             pieces = _by_episode(chunk)
             for step in chunk:
                 if self.num_envs is not None:  # else a step does not show all that are running
@@ -143,13 +137,31 @@ class Recording:
                     episode = running.setdefault(number, _Running(number, env))
                     episode.rewards.append(step.reward[row])
                     if number in pieces:  # its first step in this chunk
-                        episode.pieces.append(pieces.pop(number))
+                        episode.add(pieces.pop(number))
+                    elif not episode.pieces:
+                        raise RecordingError(
+                            f"{self.path}: episode {number}: expected no step after its end, got "
+                            f"step {step.step[row]}"
+                        )
                     if step.truncated[row]:
                         yield running.pop(number).ended("truncated", _final(step, row))
                     elif step.terminated[row]:
                         yield running.pop(number).ended("terminated")
         for episode in running.values():
             yield episode.ended(left)
+
+    def _check_logits(
+        self, chunk: Sequence[Step], shapes: dict[ActionName, tuple[int, ...]]
+    ) -> None:
+        """Raise if the logits of an action are not of one shape in all steps so far."""
+        for step in chunk:
+            for name, rows in step.decisions.logits.items():
+                shape = rows.values.shape[1:]
+                if shapes.setdefault(name, shape) != shape:
+                    raise RecordingError(
+                        f"{self.path}: episode {step.episode.min()}, step {step.step.min()}: "
+                        f"logits[{name!r}]: expected rows of {shapes[name]}, got {shape}"
+                    )
 
     def split(self, test_fraction: float, seed: int) -> tuple["Recording", "Recording"]:
         """Divide the episodes at random.
@@ -202,16 +214,20 @@ class _Running:
     rewards: list[np.float32] = field(default_factory=list)
     pieces: list["_Piece"] = field(default_factory=list)
 
+    def add(self, piece: "_Piece") -> None:
+        # Pieces without frames are left out: to join them costs time for each type of entities.
+        if self.pieces and not len(self.pieces[-1][1]):
+            self.pieces.pop()
+        if not self.pieces or len(piece[1]):
+            self.pieces.append(piece)
+
     def ended(self, ending: Ending, final: VecObs | None = None) -> Episode:
-        return Episode(
-            self.number,
-            self.env,
-            np.array(self.rewards, dtype=np.float32),
-            ending,
-            Decisions.cat([decisions for decisions, _ in self.pieces]),
-            np.concatenate([steps for _, steps in self.pieces]),
-            final,
-        )
+        decisions, steps = self.pieces[0]
+        if len(self.pieces) > 1:
+            decisions = Decisions.cat([decisions for decisions, _ in self.pieces])
+            steps = np.concatenate([steps for _, steps in self.pieces])
+        rewards = np.array(self.rewards, dtype=np.float32)
+        return Episode(self.number, self.env, rewards, ending, decisions, steps, final)
 
 
 def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
@@ -222,8 +238,9 @@ def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
     order = np.argsort(numbers, kind="stable")
     present = np.unique(np.concatenate([step.episode for step in chunk]))
     frames = np.split(order, np.searchsorted(numbers[order], present)[1:])
+    nothing = decisions.take(order[:0]), steps[:0]
     return {
-        number: (decisions.take(own), steps[own])
+        number: (decisions.take(own), steps[own]) if len(own) else nothing
         for number, own in zip(present.tolist(), frames, strict=True)
     }
 
@@ -233,15 +250,9 @@ def _final(step: Step, row: int) -> VecObs | None:
     return None if step.final is None else take_obs(step.final, before)
 
 
-def _read_steps(path: Path, num_envs: int, last: Record) -> Iterator[Step]:
+def _read_steps(path: Path, header: Header, last: Record) -> Iterator[Step]:
     with path.open("rb") as file:
         for record in islice(records(file, path), 1, None):
             if record.end > last.end:
                 return
-            step = read_step(file, path, record)
-            if len(step.reward) != num_envs:
-                raise RecordingError(
-                    f"{path}: record at byte {record.start}: expected a step of {num_envs} "
-                    f"environments, got {len(step.reward)}"
-                )
-            yield step
+            yield read_step(file, path, record, header)

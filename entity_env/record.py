@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.messages import pack
+from entity_env.messages import MessageError, pack
 from entity_env.plain_open import append_plain, read_plain
 from entity_env.ragged import Ragged
+from entity_env.recorded_steps import read_header, read_step
 from entity_env.recording_format import (
     PREFIX,
     Decisions,
@@ -21,7 +22,6 @@ from entity_env.recording_format import (
     RecordingError,
     framed,
     read_payload,
-    read_step,
     records,
 )
 from entity_env.seeding import key_of, mix
@@ -291,8 +291,9 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
     """
     with _opened(path) as file:
         found = _matching_records(file, path, header)
-        while len(found) > 1:  # from the end: the steps to leave out are few
-            taken_at = read_step(file, path, found[-1]).run_step
+        begun = read_header(file, path, found[0]) if found else None
+        while begun and len(found) > 1:  # from the end: the steps to leave out are few
+            taken_at = read_step(file, path, found[-1], begun).run_step
             if taken_at is None or taken_at < run_step:
                 break
             found.pop()
@@ -331,7 +332,8 @@ def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]
         found = _matching_records(file, path, header)
         if len(found) < 2:
             return (found[0].end if found else 0), 0
-        return found[-1].end, int(read_step(file, path, found[-1]).episode.max()) + 1
+        last = read_step(file, path, found[-1], read_header(file, path, found[0]))
+        return found[-1].end, int(last.episode.max()) + 1
 
 
 def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> list[Record]:
@@ -341,6 +343,7 @@ def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> 
     if len(beginning) < len(begin) and begin.startswith(beginning):
         return []
     found = list(records(file, path))
+    read_header(file, path, found[0])  # refuses one that is damaged
     theirs = read_payload(file, path, found[0])
     names = {**header, **theirs}
     other = [name for name in names if _packed(theirs.get(name)) != _packed(header.get(name))]
@@ -352,8 +355,11 @@ def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> 
 
 
 def _packed(value: Any) -> bytes:
-    """As bytes; of a dictionary, what is kept by name, the order does not count."""
-    return pack(dict(sorted(value.items())) if isinstance(value, dict) else value)
+    """Return a value as bytes, in which the order of names in a dictionary does not count."""
+    try:
+        return pack(dict(sorted(value.items())) if isinstance(value, dict) else value)
+    except (TypeError, MessageError):  # keys of several kinds, which nothing here writes
+        return b""
 
 
 def _refuse_other_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -266,23 +266,12 @@ def read_payload(file: BinaryIO, path: Path, record: Record) -> dict[str, Any]:
         try:
             payload = unpack(data)
         except MessageError as error:
-            raise RecordingError(f"{path}: record at byte {record.start}: {error}") from None
-        if isinstance(payload, dict):
+            raise damaged(path, record, f"cannot be read: {error}") from None
+        if isinstance(payload, dict) and all(isinstance(name, str) for name in payload):
             return payload
     raise RecordingError(f"{path}: damaged record at byte {record.start - _HEAD.size}")
 
 
-def read_step(file: BinaryIO, path: Path, record: Record) -> Step:
-    """The step in a record.
-
-    Raises:
-        RecordingError: it is damaged, or not a step.
-    """
-    payload = read_payload(file, path, record)
-    try:
-        what = {name: payload.pop(name) for name in ("obs", "actions", "probs", "logits")}
-        decisions = Decisions(**what, values=payload.pop("values", None))
-        return Step(decisions, **payload)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        at = record.start - _HEAD.size
-        raise RecordingError(f"{path}: record at byte {at} is not a step: {error!r}") from None
+def damaged(path: Path, record: Record, problem: str) -> RecordingError:
+    """Return the error for a record that cannot be used, which names its first byte."""
+    return RecordingError(f"{path}: record at byte {record.start - _HEAD.size} {problem}")

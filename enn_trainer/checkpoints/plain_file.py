@@ -9,10 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, final
 
+from safetensors import SafetensorError
+
 from enn_trainer.errors import CheckpointError
 
 MAX_TEXT_BYTES = 1 << 22
 """Of what a person reads, such as a configuration; a thousand times what one takes."""
+
+MAX_HEADER_BYTES = 1 << 22
+"""Of a file of safetensors, which name its tensors: a hundred bytes for each."""
 
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
 
@@ -87,6 +92,22 @@ def read_plain_file(path: Path, most_bytes: int) -> bytes:
         if size_of(file) > most_bytes:
             raise CheckpointError(f"{path}: larger than it can be, {most_bytes} bytes")
         return file.read()
+
+
+def check_tensor_header(data: bytes) -> None:
+    """Raise if the header of a file of safetensors is larger than that of any network.
+
+    Its tensors take some hundred bytes each, also those that have no numbers.
+
+    Args:
+        data: The beginning of the file, at least eight bytes of it.
+
+    Raises:
+        SafetensorError: it is.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if size > MAX_HEADER_BYTES:
+        raise SafetensorError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {size}")
 
 
 def refuse_pickles(save_dir: Path) -> None:

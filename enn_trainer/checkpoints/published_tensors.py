@@ -20,6 +20,8 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.errors import CheckpointError
+from enn_trainer.settings.config_help import shown
+from entity_env.bounds import check_complete, dict_of
 from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT = "state.agent.msgpack"
@@ -81,7 +83,9 @@ def _by_our_names(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, T
     moments: dict[str, dict[str, Tensor]] = {key: {} for key in sorted(_MOMENTS)}
     for number, entry in content["state"].items():
         if number not in range(len(names)) or entry.keys() != _MOMENTS:
-            raise ValueError(f"{number!r}: expected a number and {sorted(_MOMENTS)}, got {entry}")
+            raise ValueError(
+                f"{shown(number)}: expected a number and {sorted(_MOMENTS)}, got {[*entry][:5]}"
+            )
         name = names[number]
         for key in ("exp_avg", "exp_avg_sq"):
             moments[key][name] = _tensor(name, entry[key])
@@ -123,10 +127,12 @@ def _unpacked(path: Path, longest_list: int) -> Any:
     """A file's data; a list is allocated as long as its header says, so that says no more."""
     data = read_plain_file(path, MAX_BYTES)
     try:
+        check_complete(data)
         return msgpack.unpackb(
             data,
             strict_map_key=False,
             max_array_len=longest_list,
+            object_pairs_hook=dict_of,
             max_map_len=len(data),
             max_str_len=4096,
             max_bin_len=len(data),

@@ -13,6 +13,7 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.fitting_network import fitting_network, load_weights
+from enn_trainer.checkpoints.plain_file import check_tensor_header
 from enn_trainer.checkpoints.resume_changes import changes, fixed
 from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
 from enn_trainer.config import TrainConfig
@@ -315,8 +316,10 @@ def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: it is damaged.
     """
+    data = saved.read(name)
     try:
-        return load_tensors(saved.read(name))
+        check_tensor_header(data)
+        return load_tensors(data)
     except CheckpointError:
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from enn_trainer.checkpoints.fitting_network import load_weights
+from enn_trainer.checkpoints.plain_file import check_tensor_header
 from enn_trainer.errors import CheckpointError
 
 
@@ -36,6 +37,8 @@ def _tensors(path: Path) -> Mapping[str, Tensor]:
     content: Any
     try:
         if path.suffix == ".safetensors":
+            with path.open("rb") as file:
+                check_tensor_header(file.read(8))
             return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of formats of long ago

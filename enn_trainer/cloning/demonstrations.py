@@ -195,6 +195,8 @@ class Reading:
     def _tensors(
         self, path: Path, recording: Recording, episodes: Sequence[Episode]
     ) -> Demonstrations:
+        for episode in episodes:
+            _check_steps(path, episode)
         decisions = Decisions.cat([episode.decisions for episode in episodes])
         batch = EntityBatch.of(decisions.obs, self.device)
         returns = [returns_of(episode, self.gamma) for episode in episodes]
@@ -221,6 +223,16 @@ class Reading:
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),
             +endings,
+        )
+
+
+def _check_steps(path: Path, episode: Episode) -> None:
+    """Raise if frames are of steps whose rewards are not in the recording."""
+    last = int(episode.steps.max(initial=-1))
+    if episode.ending == "terminated" and last >= len(episode.rewards):
+        raise RecordingError(
+            f"{path}: episode {episode.number}: expected steps up to {len(episode.rewards) - 1}, "
+            f"as there are rewards, got step {last}"
         )
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 PUBLISHED = "AdamW"
 _PUBLISHED_KWARGS = {"eps": 1e-5}
+_MAX_UNKNOWN = 20  # arguments that are named one by one
 _FIELDS = ("lr", "weight_decay")  # of the configuration
 _HOW = {"fused", "foreach", "capturable", "differentiable"}  # of which torch takes one
 
@@ -56,16 +57,22 @@ def _without_compiler(cls: Any) -> type[Optimizer]:
     return type(cls.__name__, (cls,), {**about, **methods, "step": step})
 
 
-def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]:
-    """What keeps an optimizer from training a network.
+@functools.lru_cache(maxsize=8)
+def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> tuple[str, ...]:
+    """Return what keeps an optimizer from training a network.
 
-    It is tried, so that whatever torch refuses is known before the run begins.
+    It is tried, so that whatever torch refuses is known before the run begins. A configuration asks
+    this again for each knot of its schedules.
 
     Args:
         name: of a class in `torch.optim`.
         kwargs: its further arguments, a JSON object.
         decays: whether it is asked for weight decay.
     """
+    return tuple(_problems_of_optimizer(name, kwargs, decays))
+
+
+def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]:
     classes = _classes()
     if name not in classes:
         usable = usable_optimizers()
@@ -80,7 +87,7 @@ def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]
     given = json.loads(kwargs)
     own = [key for key in arguments if key not in ("params", *_FIELDS)]
     unknown = [key for key in given if key not in own]
-    for key in unknown:
+    for key in unknown[:_MAX_UNKNOWN]:
         near = get_close_matches(key, own, n=1, cutoff=0.5)
         if key in _FIELDS:
             hint = f"is a setting of its own, optim.{key}"
@@ -89,6 +96,8 @@ def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]
         else:
             hint = f"is no argument of {name}, which has {', '.join(own)}"
         yield f"kwargs: {key} {hint}"
+    if len(unknown) > _MAX_UNKNOWN:
+        yield f"kwargs: {len(unknown) - _MAX_UNKNOWN} more that are no arguments of {name}"
     if unknown or (name, given) == (PUBLISHED, {}):  # known to work
         return
     without = _trial(name, {})

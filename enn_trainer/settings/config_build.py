@@ -7,10 +7,8 @@ List, Dict, Optional and further such dataclasses. Text whose field has the meta
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
@@ -24,6 +22,8 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import read_scheduled, scheduled_fields
 from enn_trainer.settings.config_help import joined, shown, unknown_field
 
+MAX_KNOTS = 20_000
+"""Positions that all schedules of a configuration have together; fewer where it has long lists."""
 MAX_UNKNOWN = 20
 """Unknown fields of a section that are told one by one; to find what each may mean takes time."""
 
@@ -74,8 +74,15 @@ def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
                 built[name] = _default(kinds[name], where, root)
     if problems:
         raise ConfigError(*problems)
-    try:
+    with _located(cls, path):
         return cls(**built)
+
+
+@contextmanager
+def _located(cls: Any, path: str) -> Iterator[None]:
+    """Name the section in the errors of its class."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(*(joined(path, problem) for problem in error.problems)) from error
     except ValueError as error:
@@ -83,29 +90,71 @@ def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
         raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
 
 
-def check_every_knot(cls: type[Any], values: dict[str, Any], config: Any) -> None:
-    """Build the configuration of every knot of its schedules, and so check what they lead to.
+def check_every_knot(config: Any) -> None:
+    """Raise if a schedule leads to values at one of its knots that the configuration refuses.
 
-    Between two knots values stay between theirs.
+    Between two knots values stay between theirs. Only the sections with schedules and those around
+    them are made again for a knot: all of a configuration takes tens of times as long.
+
+    Args:
+        config: A tree of dataclasses.
+
+    Raises:
+        ConfigError: they do, or there are more than MAX_KNOTS.
     """
     scheduled = scheduled_fields(config)
     schedules = {path: value.schedule for path, value in scheduled.items()}
     problems: dict[str, str] = {}
-    for clock, x in sorted({(s.clock, k.position) for s in schedules.values() for k in s.knots}):
-        then = copy.deepcopy(values)
+    knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
+    # Lists are checked anew for each knot: both may be long, but not together.
+    most = MAX_KNOTS * 1000 // max(1000, _num_items(config))
+    if len(knots) > most:
+        raise ConfigError(
+            f"{next(iter(schedules))}: expected schedules with at most {most} positions in "
+            f"all, got {len(knots)}"
+        )
+    for clock, x in sorted(knots):
+        then: dict[str, Any] = {}
         for path, schedule in schedules.items():
             if schedule.clock == clock:
                 *sections, name = path.split(".")
                 value = schedule.first_pass(x)
-                whole = isinstance(scheduled[path], int)
-                reduce(operator.getitem, sections, then)[name] = round(value) if whole else value
+                inside = reduce(lambda section, part: section.setdefault(part, {}), sections, then)
+                inside[name] = round(value) if isinstance(scheduled[path], int) else value
         try:
-            build(cls, then, "", cls)
+            _replaced(config, then, "")
         except ConfigError as error:
             for problem in error.problems:
                 problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
     if problems:
         raise ConfigError(*problems.values())
+
+
+def _num_items(config: Any) -> int:
+    """Return how many items the lists and dictionaries of a tree of dataclasses have."""
+    count = 0
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, list | dict):
+            count += len(value)
+        elif is_dataclass(value):
+            count += _num_items(value)
+    return count
+
+
+def _replaced(section: Any, changes: Mapping[str, Any], path: str) -> Any:
+    """Return a section with other values, those of inner sections in dictionaries."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in changes.items():
+        with collected(problems):
+            inner = isinstance(value, dict)
+            where = joined(path, name)
+            values[name] = _replaced(getattr(section, name), value, where) if inner else value
+    if problems:
+        raise ConfigError(*problems)
+    with _located(type(section), path):
+        return dataclasses.replace(section, **values)
 
 
 def _json_text(section: dict[Any, Any], path: str) -> str:

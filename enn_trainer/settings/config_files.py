@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from enn_trainer.config_checks import once
 from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import joined, shown
+from enn_trainer.settings.config_help import shown
 
 # A file may repeat parts of itself by YAML's aliases; so much is never meant by anybody.
 MAX_VALUES = 100_000
+
+MAX_CHARACTERS = 1 << 22
+"""Of a file, as of one in a save; a thousand times what a configuration takes."""
+MAX_PATHS = 1 << 24
+"""Characters in the paths of all values together; a thousand times what a configuration has."""
 
 _PLAIN = (dict, list, str, bool, int, float)
 
@@ -36,7 +41,11 @@ def read_file(path: Path) -> Any:
     """
     read = _format(path)[0]
     try:
-        return parsed(path.read_text("utf-8-sig"), read)
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            raise ConfigError(f"expected at most {MAX_CHARACTERS} characters")
+        return parsed(text, read)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (ConfigError, UnicodeDecodeError) as error:
@@ -89,25 +98,49 @@ def _format(path: Path) -> tuple[Callable[[str], Any], Callable[[Any], str]]:
 
 
 def _check_plain(value: Any) -> None:
-    """Refuse what is too deep, too much, or no plain data."""
-    left = MAX_VALUES
-    waiting = [(value, "", 1)]
+    """Raise if a value is too deep, has too much in it or too long names, or is no plain data."""
+    num_values = num_characters = 0
+    waiting: list[tuple[Any, _Place | None]] = [(value, None)]
     while waiting:
-        value, path, depth = waiting.pop()
-        left -= 1
-        if left < 0:
+        value, place = waiting.pop()
+        depth, length = (0, 0) if place is None else place[2:]
+        num_values, num_characters = num_values + 1, num_characters + length
+        if num_values > MAX_VALUES:
             raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
-        if depth > ron.MAX_DEPTH:
+        if num_characters > MAX_PATHS:
+            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
+        if depth >= ron.MAX_DEPTH:
             raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
+        items: Iterable[tuple[str, Any]] = ()
         if isinstance(value, dict):
-            waiting += [(v, joined(path, str(k)), depth + 1) for k, v in value.items()]
+            items = ((f".{key}", item) for key, item in value.items())
         elif isinstance(value, list):
-            waiting += [(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
+            items = ((f"[{i}]", item) for i, item in enumerate(value))
         elif value is not None and type(value) not in _PLAIN:
             raise ConfigError(
-                f"{path}: expected text in quotes, a number, true or false, a list or a section, "
-                f"got {type(value).__name__} {shown(str(value))}"
+                f"{_path(place)}: expected text in quotes, a number, true or false, a list or a "
+                f"section, got {type(value).__name__} {shown(str(value))}"
             )
+        waiting += [
+            (item, _Place(place, name, depth + 1, length + len(name))) for name, item in items
+        ]
+
+
+class _Place(NamedTuple):
+    """The place of a value, without the text of its path, which may be long."""
+
+    parent: _Place | None
+    name: str
+    depth: int
+    length: int
+
+
+def _path(place: _Place | None) -> str:
+    names = []
+    while place is not None:
+        names.append(place.name)
+        place = place.parent
+    return "".join(reversed(names)).removeprefix(".")
 
 
 # JSON

@@ -92,7 +92,7 @@ def load_with_sources(
             _apply_override(cls, values, override, sources, "command line")
     try:
         config: C = build(cls, values, "", cls)
-        check_every_knot(cls, values, config)
+        check_every_knot(config)
     except ConfigError as error:
         problems += map(sources.named_in, error.problems)
     if problems:

@@ -20,10 +20,12 @@ Source: the grammar of github.com/ron-rs/ron, docs/grammar.md.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from enn_trainer.errors import RonError
+from entity_env.bounds import MAX_SAME_HASH
 
 __all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "loads"]
 
@@ -216,10 +218,15 @@ class _Reader:
 
     def entries(self, end: str, read_key: Callable[[], Any]) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
+        same_hash: Counter[int] = Counter()
         self.starts[id(found)] = self.text.rfind("(" if end == ")" else "{", 0, self.at) + 1
         while not self.take(end):
             start = self.at
             key = read_key()
+            if not isinstance(key, str):
+                same_hash[hash(key)] += 1
+                if same_hash[hash(key)] > MAX_SAME_HASH:  # a dict would take quadratic time
+                    raise self.error("expected keys with different hashes", start)
             if key in found:
                 raise self.error(f"expected {key!r} once, it is there twice", start)
             self.expect(":", f"after {key!r}")

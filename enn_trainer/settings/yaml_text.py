@@ -7,11 +7,15 @@ and 15 in YAML 1.2 and something else for others, are text; and numbers may be g
 """
 
 import re
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
 import yaml
 
+from entity_env.bounds import MAX_SAME_HASH
+
+_MAX_NUMBER_LENGTH = 500  # as of RON
 _WORDS = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -56,8 +60,19 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
 
+    def construct_yaml_int(self, node: Any) -> int:
+        # With a tag !!int, PyYAML takes 1:30:00 for digits to the base 60, in quadratic time.
+        value = self.construct_scalar(node)
+        if ":" in value or len(value) > _MAX_NUMBER_LENGTH:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected a number, got {value[:80]!r}", node.start_mark
+            )
+        number: int = super().construct_yaml_int(node)
+        return number
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         found: set[Any] = set()
+        same_hash: Counter[int] = Counter()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key == "<<" and key_node.style is None:  # in quotes it is a name like others
@@ -65,6 +80,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
                     None, None, "expected no merge key (<<): say its fields", key_node.start_mark
                 )
             if isinstance(key, Hashable):  # else the class above refuses it
+                if not isinstance(key, str):
+                    same_hash[hash(key)] += 1
+                if same_hash[hash(key)] > MAX_SAME_HASH:  # a dict would take quadratic time
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "expected keys with different hashes", key_node.start_mark
+                    )
                 if key in found:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"expected {key!r} once, it is there twice", key_node.start_mark
@@ -81,7 +102,7 @@ _Loader.yaml_constructors = {
     tag: construct
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or tag in _KNOWN  # None: the one that refuses a tag
-}
+} | {"tag:yaml.org,2002:int": _Loader.construct_yaml_int}
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import time
 from dataclasses import asdict, replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from hyperstate.schedule import _parse_schedule as parse_as_published
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.schedules import (
@@ -22,6 +24,7 @@ from enn_trainer.schedules import (
     scheduled,
     scheduled_fields,
 )
+from enn_trainer.settings.config_io import load_config
 
 VALUES = st.floats(-1e6, 1e6).filter(lambda y: y == 0 or abs(y) > 1e-6)
 POSITIVE = st.floats(1e-6, 1e6)
@@ -246,3 +249,37 @@ def test_the_settings_that_are_printed_show_their_schedules() -> None:
     assert "lr=1.0 by 'step: 1@0 lin 0@100'" in repr(optimizer())
     assert as_written(optimizer().lr) == "step: 1@0 lin 0@100"
     assert as_written(0.5) == 0.5
+
+
+def test_a_schedule_of_very_many_points_is_checked_in_time() -> None:
+    """Each point is a configuration to check, of which only what changes is made again."""
+    points = " ".join(f"0.1@{i}" for i in range(8000))
+    start = time.process_time()
+    config = load_config(TrainConfig, None, [f"optim.lr=step: {points}"])
+    assert time.process_time() - start < 4
+    assert len(scheduled_fields(config)["optim.lr"].schedule.knots) == 8000
+
+
+def test_points_are_bounded_and_fewer_beside_long_lists() -> None:
+    points = " ".join(f"0.1@{i}" for i in range(20_001))
+    with pytest.raises(ConfigError, match=r"optim\.lr: expected schedules with at most 20000 pos"):
+        load_config(TrainConfig, None, [f"optim.lr=step: {points}"])
+    targets = ", ".join(f'"a{i}": 0.5' for i in range(20_000))
+    points = " ".join(f"0.1@{i}" for i in range(1_001))
+    with pytest.raises(ConfigError, match=r"optim\.lr: expected schedules with at most 1000 pos"):
+        load_config(
+            TrainConfig, None, [f"optim.lr=step: {points}", f"ppo.ent_targets={{{targets}}}"]
+        )
+
+
+def test_all_that_is_wrong_at_a_point_is_told_once_with_its_section() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(
+            TrainConfig,
+            None,
+            ["optim.lr=step: 0.1@0 -1@5 -1@7", "optim.update_epochs=step: 1@0 0@5"],
+        )
+    assert len(caught.value.problems) == 2
+    for problem, name in zip(caught.value.problems, ("lr", "update_epochs"), strict=True):
+        assert problem.startswith(f"optim.{name}: expected")
+        assert problem.endswith("(where step is 5)")

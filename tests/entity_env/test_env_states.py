@@ -34,6 +34,7 @@ from entity_env.any_vec_env import AnyVecEnv
 from entity_env.env_states import cat_states, split_state
 from entity_env.examples import ENV_REGISTRY, Minefield
 from entity_env.messages import pack, unpack
+from entity_env.plain_state import from_plain, to_plain
 from entity_env.record import RecordingVecEnv
 from entity_env.worker_process import RestartQuota
 from tests.entity_env.test_batch import assert_same
@@ -382,3 +383,28 @@ def test_the_code_of_worlds_is_the_same_in_workers() -> None:
         assert AddMetricsWrapper(AnyVecEnv(workers)).world_code() == here
     unknown = type("Made", (Named,), {})
     assert EnvList(unknown, 1).world_code() == here
+
+
+HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"set": [HASH_MODULUS * i for i in range(1000)]},
+        {"dict": [[HASH_MODULUS * i, 0] for i in range(1000)]},
+        {"dict": [[{"tuple": [HASH_MODULUS * i]}, 0] for i in range(1000)]},
+        {"set": [{"tuple": ["x", HASH_MODULUS * i]} for i in range(1000)]},
+    ],
+)
+def test_members_that_share_a_hash_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="different hashes"):
+        from_plain(value)
+
+
+def test_texts_take_memory_in_proportion_to_what_is_there() -> None:
+    for value in ({"text": ["<U100000000", "x"]}, {"texts": ["<U1000000", [100], ["x"] * 100]}):
+        with pytest.raises(ValueError, match="in proportion to their type"):
+            from_plain(value)
+    empty = np.zeros(1000, "<U200")
+    assert from_plain(to_plain(empty, "names")).dtype == empty.dtype

@@ -1,6 +1,7 @@
 """Plain data as bytes: exact when whole, refused when damaged."""
 
 import contextlib
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -157,3 +158,121 @@ def test_plain_data_come_back_bit_for_bit() -> None:
 def test_what_would_change_its_type_is_refused_where_that_matters(value: Any) -> None:
     with pytest.raises(MessageError):
         pack(value, exact=True)
+
+
+HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
+
+
+def test_lists_that_announce_more_than_there_is_take_no_memory() -> None:
+    """Their memory would be set aside level by level: a thousand times the bytes that there are."""
+    data = (b"\xdd" + (100_000).to_bytes(4, "big")) * 900 + bytes(100_000)
+    tracemalloc.start()
+    with pytest.raises(MessageError):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * len(data)
+
+
+def test_memory_is_at_most_a_hundred_times_the_bytes() -> None:
+    for value in ([{}] * 10_000, [[]] * 10_000, [{"": 0}] * 10_000, [b""] * 10_000, [0.5] * 10_000):
+        data = pack(value)
+        tracemalloc.start()
+        kept = unpack(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100 * len(data) + 100_000, kept[0]
+
+
+def test_keys_that_share_a_hash_are_refused() -> None:
+    hostile = {HASH_MODULUS * i: 0 for i in range(1, 1000)}
+    with pytest.raises(MessageError, match="expected keys with different hashes"):
+        unpack(pack({"world": [hostile]}))
+
+
+def test_dictionaries_by_large_integers_come_back() -> None:
+    """Positions of games are kept by such keys."""
+    value = {(i + 1) * 2**80 + i * 2**64: i for i in range(5_000)}
+    assert unpack(pack(value)) == value
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [(b"\xa1a", b"\x00"), (b"\xa1a", b"\x01")],
+        [(b"\x01", b"\x00"), (b"\xcb\x3f\xf0" + bytes(6), b"\x01")],
+        [(b"\xc7\x00\x09", b"\x00")],
+        [(b"\x90", b"\x00")],
+    ],
+    ids=["twice", "equal numbers", "extension", "list"],
+)
+def test_keys_that_nothing_writes_are_refused(items: list[tuple[bytes, bytes]]) -> None:
+    data = bytes([0x80 + len(items)]) + b"".join(key + value for key, value in items)
+    with pytest.raises(MessageError):
+        unpack(data)
+
+
+def test_times_are_read_as_numbers() -> None:
+    """A type of msgpack's own would come back, many of which share a hash as keys."""
+    assert unpack(b"\xd6\xff\x00\x00\x00\x07") == 7.0
+
+
+def packed_as(name: str, **fields: Any) -> bytes:
+    """What `pack` makes of an object of a class, whether it could be one or not."""
+    body = pack([name, fields])
+    return msgpack.packb(msgpack.ExtType(2, body))  # type: ignore[no-any-return]
+
+
+LENGTHS = np.array([1, 1])
+
+
+@pytest.mark.parametrize(
+    ("values", "lengths"),
+    [
+        (np.zeros(0), np.array([2**62, -(2**62)])),
+        (np.zeros(0), np.array([2**62] * 4)),
+        (np.zeros(2), np.array([3, -1])),
+        (np.zeros((2**40, 0)), np.array([2**40])),
+        (np.zeros(2), np.array([0.5, 1.5])),
+        (np.zeros(2), np.array([[1], [1]])),
+        (np.array(1.0), np.array([1])),
+        (2, np.array([2])),
+        (np.zeros(2), [1, 1]),
+    ],
+)
+def test_rows_whose_lengths_are_no_counts_of_them_are_refused(values: Any, lengths: Any) -> None:
+    with pytest.raises(MessageError, match=r"Ragged|axes of an empty array"):
+        unpack(packed_as("Ragged", values=values, lengths=lengths))
+
+
+def test_axes_of_empty_arrays_are_in_proportion_to_the_bytes() -> None:
+    with pytest.raises(MessageError, match="axes of an empty array"):
+        unpack(pack({"x": np.zeros((0, 2**30), dtype=np.float32)}))
+    few = np.zeros((0, 84, 84, 4), dtype=np.uint8)
+    assert_equal(unpack(pack({"x": few})), {"x": few})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("ObsSpace", {"global_features": 3}),
+        ("ObsSpace", {"global_features": [[1]]}),
+        ("ObsSpace", {"global_features": [HASH_MODULUS * i for i in range(100)]}),
+        ("ObsSpace", {"entities": {"a": 3}}),
+        ("ObsSpace", {"other": []}),
+        ("Entity", {}),
+        ("Entity", {"features": "abc"}),
+        ("CategoricalActionSpace", {"index_to_label": None}),
+        ("GlobalCategoricalActionSpace", {"index_to_label": {}}),
+        ("SelectEntityActionSpace", {"x": 1}),
+        ("VecCategoricalActionMask", {"actors": [], "mask": None}),
+        ("VecSelectEntityActionMask", {"actors": Ragged(np.zeros(2), LENGTHS), "actees": 1}),
+        ("Metric", {"count": "many"}),
+        ("VecObs", {"features": 1}),
+        ("VecObs", {"features": {}, "visible": {}, "action_masks": {"a": 1}}),
+        ("VecObs", {"features": {}, "visible": {}, "action_masks": {}, "metrics": {}}),
+    ],
+)
+def test_fields_of_another_kind_are_refused(name: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(MessageError, match=rf"{name}(\.\w+)?: expected"):
+        unpack(packed_as(name, **fields))

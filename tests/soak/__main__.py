@@ -1,4 +1,4 @@
-"""Damage saves and kill runs for as long as it takes, and sum up what came of it.
+"""Damage saves and recordings and kill runs for as long as it takes, and sum up what came of it.
 
     python -m tests.soak --seed 7
     python -m tests.soak --flip-every 20 --truncations 0 --mutations 0 --kills 20
@@ -18,6 +18,7 @@ from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
 from tests.soak.kills import kill_runs
+from tests.soak.recordings import recordings
 from tests.soak.stops import stop_runs
 
 
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--episodes", type=int, default=1_000)
     parser.add_argument("--manifests", type=int, default=5_000)
+    parser.add_argument("--recordings", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
     parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
@@ -59,6 +61,10 @@ def main() -> None:
         if asked.episodes:
             done = episodes(_new(folder, "episodes"), seed, asked.episodes)
             _say("episodes", done)
+            _say_reasons(done.reasons if asked.reasons else Counter())
+        if asked.recordings:
+            done = recordings(_new(folder, "recordings"), seed, asked.recordings)
+            _say("recordings", done)
             _say_reasons(done.reasons if asked.reasons else Counter())
 
 

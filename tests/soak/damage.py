@@ -192,7 +192,7 @@ def _summed_up(
                     reasons["the world itself fails, which says in which environment"] += 1
                     continue
                 kept = Path(tempfile.mkdtemp(prefix="found-by-soak-")) / save.name
-                shutil.copytree(save, kept)
+                (shutil.copytree if save.is_dir() else shutil.copy)(save, kept)
                 print(f"the save that brought this about is kept as {kept}", file=sys.stderr)
                 raise
             else:

@@ -46,7 +46,7 @@ def edited(rng: Random, value: Any, of_bytes: Damage) -> Any:
         return _instead(rng)
     if isinstance(value, Ragged) and value.values.dtype == np.uint8 and rng.random() < 0.8:
         return _with_other_message(rng, value, of_bytes)
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and dataclasses.fields(value):
         name = rng.choice([field.name for field in dataclasses.fields(value)])
         changed = copy.copy(value)
         object.__setattr__(changed, name, edited(rng, getattr(value, name), of_bytes))

@@ -28,6 +28,9 @@ _HOSTILE = [
     "[" + "1, " * 20_000 + "]",
     "{" + ", ".join(f'"k{i}": {{}}' for i in range(3000)) + "}",
     "(" + ", ".join(f"k{i}: 1" for i in range(3000)) + ")",
+    "{" + ", ".join(f"{(2**61 - 1) * i}: 0" for i in range(3000)) + "}",  # of one hash
+    '"step: ' + " ".join(f"0.1@{i}" for i in range(1000)) + '"',
+    "{" + '"' + "k" * 20_000 + '": [' + "1, " * 1000 + "]}",
 ]
 _NUMBERS = [0, -1, 1, 3, 2**31, 2**62, 2**63 - 1, 10**6, 1.5, None, "F32", True, [], {}]
 _FLOATS = [float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e-45, 0.0, 1e9]

@@ -10,7 +10,17 @@ import sys
 import pytest
 
 NOTHING = dict.fromkeys(
-    ["flip-every", "truncations", "mutations", "episodes", "manifests", "kills", "forks", "stops"],
+    [
+        "episodes",
+        "flip-every",
+        "forks",
+        "kills",
+        "manifests",
+        "mutations",
+        "recordings",
+        "stops",
+        "truncations",
+    ],
     0,
 )
 
@@ -53,6 +63,15 @@ def test_false_manifests_are_refused_in_one_line_or_read() -> None:
     refused, good = map(int, re.findall(r"300 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 50
     assert good > 50, "a list is given whatever lies in a run, and a run has an earlier save"
+
+
+def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
+    said = soak(recordings=600)
+    found = re.findall(r"600 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
+    refused, good, more_mb = map(int, found[0])
+    assert refused > 200
+    assert good > 20
+    assert more_mb < 200
 
 
 @pytest.mark.parametrize("kills", [20])

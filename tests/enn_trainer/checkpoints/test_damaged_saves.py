@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, load_agent, load_checkpoint
 from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.weights_file import load_weights_file
 from tests.soak.small_saves import copy_of_published, new_save, write_whole
 
 
@@ -314,3 +315,25 @@ def test_the_manifest_written_by_tests_is_that_of_saves(copy: Path) -> None:
     after = json.loads((copy / "manifest.json").read_text())
     assert before.keys() == after.keys()
     load_agent(copy)
+
+
+def test_a_header_of_very_many_tensors_is_refused(copy: Path, tmp_path: Path) -> None:
+    """A tensor without numbers takes some ten bytes in a header, and hundreds in memory."""
+    header = ",".join(
+        f'"t{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(90_000)
+    ).encode()
+    data = (len(header) + 2).to_bytes(8, "little") + b"{" + header + b"}"
+    rewrite(copy, checkpoint.WEIGHTS, lambda _: data)
+    refused(copy, "expected a header of at most 4194304 bytes")
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="expected a header of at most 4194304 bytes"):
+        load_weights_file(path, torch.nn.Linear(1, 1))
+
+
+def test_a_state_whose_keys_share_a_hash_is_refused(copy: Path) -> None:
+    hostile = ", ".join(f"{(2**61 - 1) * i}: 0" for i in range(1000))
+    rewrite(copy, "state.ron", lambda _: f"State(memory: {{{hostile}}})".encode())
+    refused(copy, "state.ron cannot be read: .*expected keys with different hashes")
+    rewrite(copy, "config.ron", lambda _: f"TrainConfig(version: {{{hostile}}})".encode())
+    refused(copy, "expected keys with different hashes")

@@ -131,7 +131,7 @@ def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> 
     assert acting.num_actors().sum() == shown.num_actors().sum()
 
 
-def changed(tmp_path: Path, **changes: object) -> Path:
+def changed(tmp_path: Path, of_step: dict[str, object] | None = None, **changes: object) -> Path:
     """A recording of one step in which something was changed."""
     path = record(tmp_path / "one", steps=1)
     (step,) = Recording.open(path).steps()
@@ -139,6 +139,7 @@ def changed(tmp_path: Path, **changes: object) -> Path:
     header = recording_header(recording.obs_space, recording.action_space, 16)
     fields = {**vars(replace(step.decisions, **changes)), **vars(step)}  # type: ignore[arg-type]
     del fields["decisions"]
+    fields |= of_step or {}
     (tmp_path / "changed").write_bytes(PREFIX + framed(header) + framed(fields))
     return tmp_path / "changed"
 
@@ -170,6 +171,13 @@ def test_choices_that_a_mask_forbids_are_refused(tmp_path: Path) -> None:
     masks["pick"] = replace(masks["pick"], mask=replace(mask, values=np.zeros_like(mask.values)))
     with pytest.raises(RecordingError, match="'pick': expected a choice that is allowed"):
         read(changed(tmp_path, obs=replace(step.decisions.obs, action_masks=masks)))
+
+
+def test_steps_without_rewards_are_refused(tmp_path: Path) -> None:
+    """The rewards before a step are not in a file that was begun in the middle of an episode."""
+    later = {"step": np.full(16, 7), "terminated": np.ones(16, np.bool_)}
+    with pytest.raises(RecordingError, match=r"changed: episode \d+: expected steps up to 0, .* 7"):
+        read(changed(tmp_path, later))
 
 
 @settings(max_examples=50, deadline=None)

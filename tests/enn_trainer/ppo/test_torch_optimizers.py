@@ -1,6 +1,7 @@
 """Optimizers of torch without its compiler: the same steps, and a run that begins sooner."""
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from enn_trainer.ppo.torch_optimizers import new_optimizer, usable_optimizers
+from enn_trainer.ppo.torch_optimizers import (
+    new_optimizer,
+    problems_of_optimizer,
+    usable_optimizers,
+)
 from tests.enn_trainer.test_train import SMALL
 
 NAMES = [name for name in usable_optimizers() if name != "LBFGS"]
@@ -77,3 +82,10 @@ def test_a_run_does_not_import_the_compiler(tmp_path: Path) -> None:
     )
     arguments = ["train", "env.id=Xor", *SMALL, "--checkpoint-dir", "run"]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=120, cwd=tmp_path)
+
+
+def test_very_many_unknown_arguments_are_not_told_one_by_one() -> None:
+    kwargs = json.dumps({f"betas{i}": 0 for i in range(30)})
+    problems = [*problems_of_optimizer("AdamW", kwargs, decays=False)]
+    assert len(problems) == 21
+    assert problems[-1] == "kwargs: 10 more that are no arguments of AdamW"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,32 @@ def test_whatever_stands_in_a_file_fails_in_one_way(
         path.write_bytes(text.encode())
         with contextlib.suppress(ConfigError):
             read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "message"),
+    [
+        (
+            ".yaml",
+            "".join(f"{(2**61 - 1) * i}: 0\n" for i in range(1000)),
+            "expected keys with different hashes",
+        ),
+        (".yaml", "a: !!int " + "1:" * 50_000 + "1", "expected a number"),
+        (".yaml", "a: !!int " + "1" * 1000, "expected a number"),
+        (".json", json.dumps({"a" * 100_000: dict.fromkeys(map(str, range(5000)), 0)}), "paths of"),
+        (".ron", f'{{"{"a" * 100_000}": [{"0," * 5000}]}}', "paths of at most"),
+        (".ron", "(" + " " * (1 << 22) + ")", "expected at most 4194304 characters"),
+    ],
+    ids=["hashes", "base 60", "digits", "names", "list", "blanks"],
+)
+def test_what_would_take_much_time_or_memory_is_refused(
+    suffix: str, text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"config{suffix}"
+    path.write_text(text)
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match=message):
+        read_file(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * len(text) + 10_000_000  # of which most is to import YAML

@@ -241,3 +241,19 @@ def test_an_error_is_one_of_ours_and_a_value_error() -> None:
 def test_a_struct_is_no_key() -> None:
     with pytest.raises(RonError, match="expected a key that is a string"):
         loads("{A(b: 1): 2}", named=True)
+
+
+HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
+
+
+def test_keys_that_share_a_hash_are_refused() -> None:
+    text = "{" + ",".join(f"{HASH_MODULUS * i}: 0" for i in range(1000)) + "}"
+    error = error_of(text)
+    assert error is not None
+    assert error.line == 1
+    assert "expected keys with different hashes" in str(error)
+
+
+def test_very_many_large_keys_are_read() -> None:
+    value = {(i + 1) * 2**80 + i * 2**64: i for i in range(5000)}
+    assert loads(dumps(value)) == value

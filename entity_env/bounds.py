@@ -1,0 +1,184 @@
+"""Bounds for data that strangers wrote: time and memory in proportion to the bytes that there are.
+
+msgpack sets a list's memory aside as its header says, level by level, before the items are read;
+and a dictionary takes quadratic time if its keys share a hash, which integers modulo 2**61 - 1 can.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+MAX_SAME_HASH = 64
+"""Keys of one dictionary that may share a hash; distinct numbers of 64 bits are at most 33."""
+
+_NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")
+_MAX_AXES = 32
+_FREE = 1 << 16
+_FREE_PER_BYTE = 64
+_TEXT_KEYS = {str, bytes}  # whose hashes nobody can foresee
+_KEYS = {type(None), bool, int, float, *_TEXT_KEYS}
+
+
+def unpack_bounded(
+    data: bytes | memoryview,
+    ext_hook: Callable[[int, bytes], Any],
+    map_hook: Callable[[Sequence[tuple[Any, Any]]], Any] | None = None,
+) -> Any:
+    """Read one msgpack value.
+
+    Time is linear in the bytes; memory is at most about 100 bytes for each, which nothing but
+    empty dictionaries takes.
+
+    Args:
+        data: The bytes, no more and no less.
+        ext_hook: Read an extension type from its code and bytes.
+        map_hook: Read a dictionary from its items; by default `dict_of`.
+
+    Returns:
+        None, bool, int, float, str, bytes, list, dict, and what `ext_hook` returns. A timestamp
+        is read as its seconds.
+
+    Raises:
+        ValueError: a list or dictionary is longer than the data, or a key is there twice, is no
+            plain value, or shares its hash with too many others.
+        Exception: anything that msgpack or `ext_hook` raises for damaged data.
+    """
+    check_complete(data)
+    return msgpack.unpackb(
+        data,
+        ext_hook=ext_hook,
+        object_pairs_hook=map_hook or dict_of,
+        strict_map_key=False,
+        timestamp=1,
+    )
+
+
+def check_complete(data: bytes | memoryview) -> None:
+    """Raise if a list or dictionary announces more items than there are; sets no memory aside.
+
+    Raises:
+        ValueError: it does.
+        Exception: anything that msgpack raises for damaged data.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+    unpacker.feed(data)
+    try:
+        unpacker.skip()
+    except msgpack.OutOfData:
+        raise ValueError(f"expected a value within its {len(data)} bytes, got more") from None
+
+
+def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a dictionary in linear time, whatever the keys are.
+
+    Raises:
+        ValueError: a key is there twice, is no plain value, or shares its hash with too many.
+    """
+    kinds = {type(key) for key, _ in pairs}
+    if not kinds <= _TEXT_KEYS:
+        for kind in kinds - _KEYS:
+            raise ValueError(f"expected keys that are plain values, got a {kind.__name__}")
+        check_hashes(key for key, _ in pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
+        raise ValueError(f"expected the key {shortened(twice)} once, it is there twice")
+    return found
+
+
+def check_hashes(keys: Iterable[Hashable]) -> None:
+    """Raise if so many keys share a hash that a dictionary or set of them takes quadratic time.
+
+    Raises:
+        ValueError: they do.
+    """
+    # Hashes are integers below 2**64, of which few share a hash in turn.
+    counts = Counter(hash(key) for key in keys if type(key) not in _TEXT_KEYS)
+    if counts and max(counts.values()) > MAX_SAME_HASH:
+        raise ValueError(
+            f"expected keys with different hashes, got {max(counts.values())} with the same one"
+        )
+
+
+class Allowance:
+    """A limit on what takes no bytes in a file but memory once it is used.
+
+    That is an array without numbers whose other axes are long, and rows without columns.
+
+    Args:
+        num_bytes: Of the message that they are in.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self.left = _FREE + _FREE_PER_BYTE * num_bytes
+
+    def take(self, count: int, what: str) -> None:
+        """Count some more.
+
+        Raises:
+            ValueError: they are more than the bytes allow.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(f"expected {what} in proportion to the bytes, got {count}")
+
+
+def number_array(
+    dtype: Any, shape: Any, data: bytes, allowance: Allowance, start: int = 0
+) -> npt.NDArray[Any]:
+    """Return an array of numbers that can be written to, in memory of its own.
+
+    Args:
+        dtype: Its type, such as "<f4".
+        shape: Its shape, with as many numbers as there are.
+        data: The bytes.
+        allowance: For an array without numbers.
+        start: Of the numbers in the bytes.
+
+    Raises:
+        ValueError: this is no array of numbers, or of another size.
+    """
+    kind = _number_dtype(dtype) if isinstance(dtype, str) else None
+    if kind is None:
+        raise ValueError(f"expected an array of numbers, got {shortened(dtype)}")
+    if not isinstance(shape, list) or len(shape) > _MAX_AXES or not {*map(type, shape)} <= {int}:
+        raise ValueError(f"expected the shape of an array, got {shortened(shape)}")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"expected the shape of an array, got {shape}")
+    # NumPy would set aside the other axes of an array without numbers; a view takes nothing.
+    if 0 in shape:
+        allowance.take(math.prod(n for n in shape if n), "axes of an empty array")
+    return np.frombuffer(bytearray(memoryview(data)[start:]), kind).reshape(shape)
+
+
+@lru_cache(maxsize=64)
+def _number_dtype(dtype: str) -> "np.dtype[Any] | None":
+    if not _NUMBER_DTYPE.fullmatch(dtype):
+        return None
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return None
+
+
+def shortened(value: object, most: int = 80) -> str:
+    """Return a value as it stands in a message, cut short if it is long."""
+    if isinstance(value, list | tuple | dict | set):
+        return f"a {type(value).__name__} of {len(value)}" if len(value) > 8 else _cut(value, most)
+    if isinstance(value, str | bytes):
+        return _cut(value[:most], most)
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return _cut(value, most)
+
+
+def _cut(value: object, most: int) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
