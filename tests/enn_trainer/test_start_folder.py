@@ -70,7 +70,8 @@ def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
     assert load_checkpoint(home / "runs/mine").state.step == 72
     assert load_checkpoint(home / "runs/mine").config.data_dir == "data"
     monkeypatch.chdir(home)
-    more = ["--checkpoint-dir", "runs/mine", "--resume", "total_timesteps=96"]
+    named = "env.id=wanders.py:Wanders"
+    more = ["--checkpoint-dir", "runs/mine", "--resume", named, "total_timesteps=96"]
     capsys.readouterr()
     assert enn(["train", *more]) == 0
     assert "resumed " in capsys.readouterr().out
