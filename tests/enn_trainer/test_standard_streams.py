@@ -74,7 +74,11 @@ def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
 
 def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> None:
     world = tmp_path / "leaves.py"
-    lines = ["import sys", "from entity_env import Environment", "class Mine(Environment):"]
+    lines = [
+        "import sys",
+        "from entity_env.examples import MoveToOrigin",
+        "class Mine(MoveToOrigin):",
+    ]
     world.write_text("\n".join([*lines, "    def __init__(self): sys.exit(0)\n"]))
     arguments = [*ENN, "play", f"{world}:Mine"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
