@@ -48,7 +48,7 @@ _COUNTS = "iu"
 
 
 class Header(NamedTuple):
-    """What was recorded, from the first record of a file.
+    """The first record of a file: spaces and the way of recording.
 
     Attributes:
         obs_space: As shown.

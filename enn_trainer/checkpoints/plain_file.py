@@ -64,7 +64,7 @@ class OpenFiles:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the files can no longer be read."""
+        """True once the files can no longer be read."""
         return not self._close.alive
 
     def rewound(self, name: str) -> BinaryIO:

@@ -9,12 +9,19 @@ import errno
 import os
 import socket
 import sys
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_HELD: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+from entity_env.forked_children import close_in_children
+
+
+class _NameHolder(socket.socket):
+    """A socket whose name is not kept alive by forked children."""
+
+    def close_in_child(self) -> None:
+        """Close the copy of a forked child; the name stays its parent's."""
+        self.close()
 
 
 @contextmanager
@@ -33,19 +40,11 @@ def claim(run_dir: Path) -> Iterator[bool]:
     path = run_dir.resolve()
     parent = path.parent.stat()
     name = f"\0enn-trainer {parent.st_dev}:{parent.st_ino}:".encode() + os.fsencode(path.name)
-    with socket.socket(socket.AF_UNIX) as held:
-        _HELD.add(held)
+    with _NameHolder(socket.AF_UNIX) as held:
+        close_in_children(held)
         is_free = True
         try:
             held.bind(name[:107])  # as many bytes as an address may have
         except OSError as error:
             is_free = error.errno != errno.EADDRINUSE
         yield is_free
-
-
-def _close_in_child() -> None:
-    for held in list(_HELD):
-        held.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)

@@ -54,7 +54,7 @@ class RunLock:
 
     @property
     def is_current(self) -> bool:
-        """Whether the file that is locked is still the one that others look at."""
+        """True while the path still leads to the file that is locked."""
         return _is_at(self._lock.descriptor, self._path)
 
     def renew(self) -> None:
@@ -136,7 +136,7 @@ class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path leads to an open file."""
+    """Return whether a path leads to an open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except OSError:

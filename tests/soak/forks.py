@@ -24,6 +24,7 @@ from enn_trainer.checkpoints.run_lock import LOCK
 from entity_env import Action, Observation
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 from tests.enn_trainer.worlds import Pasture
+from tests.soak.children import run_and_exit
 from tests.soak.small_saves import SETTINGS
 
 STEPS = 96
@@ -125,7 +126,8 @@ def _lived(run_dir: Path, processes: int, most_s: float) -> bool:
     """Let a process continue a run for a time, and return whether it came to its end."""
     trainer = os.fork()
     if trainer == 0:
-        _train_and_exit(run_dir, processes)
+        os.environ[PIDS] = str(run_dir)
+        run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, processes))
     ended = _within(most_s, lambda: os.waitid(os.P_PID, trainer, _PEEK) is not None)
     assert ended or most_s < LIFE_S, "a run took too long"
     os.kill(trainer, signal.SIGKILL)
@@ -135,22 +137,6 @@ def _lived(run_dir: Path, processes: int, most_s: float) -> bool:
 
 
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
-
-
-def _train_and_exit(run_dir: Path, processes: int) -> None:
-    status = 1
-    try:
-        errors = os.open(run_dir / ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
-        os.environ[PIDS] = str(run_dir)
-        _train(run_dir, processes)
-        status = 0
-    except BaseException as error:
-        os.write(2, repr(error).encode())
-        raise
-    finally:
-        os._exit(status)
 
 
 def _train(run_dir: Path, processes: int) -> None:

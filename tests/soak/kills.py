@@ -26,6 +26,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.tracking import open_track
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 from tests.enn_trainer.worlds import Pasture
+from tests.soak.children import run_and_exit
 from tests.soak.small_saves import LEARNS_MORE, SETTINGS
 
 STEPS_PER_UPDATE = 8
@@ -160,7 +161,7 @@ def _lived(run_dir: Path, kill: _KillTime | None) -> Life:
     process = os.fork()
     if process == 0:
         os.close(reader)
-        _run_and_exit(run_dir, writer)
+        run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, writer))
     os.close(writer)
     try:
         said = _listened(reader, process, kill)
@@ -214,23 +215,6 @@ def _moment(lines: list[list[bytes]], left: set[str]) -> str:
     if meanwhile:
         return "collecting, learning or evaluating"
     return "before or after writing a save"
-
-
-def _run_and_exit(run_dir: Path, writer: int) -> None:
-    """In the process that may be killed: continue the run, and say when something is saved."""
-    status = 1
-    try:
-        run_dir.mkdir(exist_ok=True)
-        errors = os.open(run_dir / ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
-        _train(run_dir, writer)
-        status = 0
-    except BaseException as error:
-        os.write(2, repr(error).encode())
-        raise
-    finally:
-        os._exit(status)
 
 
 def _train(run_dir: Path, writer: int) -> State:

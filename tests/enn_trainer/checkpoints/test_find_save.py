@@ -174,21 +174,27 @@ def test_files_of_a_save_are_closed_once_the_state_is_read(
     assert not is_open()
 
 
-def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
-    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+def save_that_is_replaced_once_its_manifest_is_read(
+    run_dir: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its manifest is of before, its files of afterwards."""
-    checkpoint.save(tmp_path, 1, files, "first")
+    checkpoint.save(run_dir, 1, files, "first")
     real = checkpoint.read_manifest
 
     def replaced(path: Path) -> object:
         monkeypatch.undo()
         manifest = real(path)
         other = {**files, "state.ron": b"other"}
-        checkpoint.save(tmp_path, 1, other, "second", {"metrics": {"a": 1.0}})
+        checkpoint.save(run_dir, 1, other, "second", {"metrics": {"a": 1.0}})
         return manifest
 
     monkeypatch.setattr(checkpoint, "read_manifest", replaced)
+
+
+def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
+    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is of before, its files of afterwards."""
+    save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)
     saved = find_save.find(tmp_path / "step-000000000001")
     assert saved.manifest["why"] == "second"
     assert saved.read("state.ron") == b"other"
@@ -197,16 +203,6 @@ def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
 def test_save_that_is_replaced_while_it_is_listed_is_valid(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint.save(tmp_path, 1, files, "first")
-    real = checkpoint.read_manifest
-
-    def replaced(path: Path) -> object:
-        monkeypatch.undo()
-        manifest = real(path)
-        other = {**files, "state.ron": b"other"}
-        checkpoint.save(tmp_path, 1, other, "second", {"metrics": {"a": 1.0}})
-        return manifest
-
-    monkeypatch.setattr(checkpoint, "read_manifest", replaced)
+    save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)
     (entry,) = entries(tmp_path)
     assert (entry.kind, entry.manifest["why"]) == ("valid", "second")
