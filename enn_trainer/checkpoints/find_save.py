@@ -39,6 +39,8 @@ def _find(named: Path, say: Callable[[str], None], to_continue: bool) -> checkpo
         return reading(path, checkpoint.verify)
     saved = newest(path, say, to_continue)
     if saved is None:
+        if not path.is_dir():  # since it was found
+            raise SaveGone(f"{path}: deleted")
         raise CheckpointError(
             f"{path}: expected a checkpoint, or the folder of a run with some in it "
             f"(named step-...), found neither"

@@ -174,6 +174,32 @@ def test_files_of_a_save_are_closed_once_the_state_is_read(
     assert not is_open()
 
 
+def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
+    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before anybody has looked for its manifest."""
+    (tmp_path / "run").mkdir()
+    for step in (1, 2):
+        facts = {"metrics": {"losses/entropy": -float(step)}}
+        checkpoint.save(tmp_path / "run", step, files, "test", facts)
+    best = tmp_path / "run" / checkpoint.save_name(2)
+    is_save, resolve = checkpoint.is_save, find_save.resolve
+    resolved: list[Path] = []
+
+    def resolve_noting(path: Path, say: Callable[[str], None]) -> Path:
+        resolved.append(resolve(path, say))
+        return resolved[-1]
+
+    def is_save_until_found(path: Path) -> bool:
+        if resolved == [best] and best.exists():
+            shutil.rmtree(best)
+        return is_save(path)
+
+    monkeypatch.setattr(find_save, "resolve", resolve_noting)
+    monkeypatch.setattr(checkpoint, "is_save", is_save_until_found)
+    assert find_save.find(tmp_path / "run@best").step == 1
+
+
 def save_that_is_replaced_once_its_manifest_is_read(
     run_dir: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
