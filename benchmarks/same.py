@@ -7,8 +7,8 @@ COMMIT is checked out in a folder of its own and its compiled part is built ther
 few commands of `enn`, run with the code of both at the same time, one thread each, and everything
 that they leave on the disk is compared: tensors of all saves, the rest of their state, metrics but
 those that measure time, memory or files, and recordings byte by byte. Every configuration of
-`configs/` takes three updates of at most 4,096 frames; other cases switch on the rest. What runs in
-one process runs once more without the compiled part.
+`configs/` for an example takes three updates of at most 4,096 frames; other cases switch on the
+rest. What runs in one process runs once more without the compiled part.
 
 --speed compares frames per second in the cases of `ceiling.py`, both checkouts in turns.
 Nothing is compared between machines: processors round differently.
@@ -36,6 +36,7 @@ from measured_on import processor, short_revision
 from safetensors import safe_open
 
 from enn_trainer import StateManager
+from entity_env.examples import ENV_REGISTRY
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_FRAMES = 4096
@@ -79,7 +80,8 @@ def cases() -> Iterator[Case]:
     """Yield all cases: configurations, then options, then those of one process uncompiled."""
     single: list[Case] = []
     for path in sorted((ROOT / "configs").glob("*.ron")):
-        settings = _of_config(path)
+        if (settings := _of_config(path)) is None:
+            continue
         for processes in (1, 2):
             own = (*settings, f"rollout.processes={processes}")
             case = Case(f"{path.stem}, {processes} processes", (_train(*own),))
@@ -97,9 +99,14 @@ def _train(*arguments: str, run: str = "run") -> tuple[str, ...]:
     return ("train", *arguments, f"data_dir={run}-data", "--checkpoint-dir", run)
 
 
-def _of_config(path: Path) -> tuple[str, ...]:
-    """Return the settings of a configuration, cut to three updates of at most 4,096 frames."""
+def _of_config(path: Path) -> tuple[str, ...] | None:
+    """Return the settings of a configuration, cut to three updates of at most 4,096 frames.
+
+    None if its environment is that of a benchmark, which `enn train` does not know.
+    """
     config = StateManager(init_path=path).config
+    if config.env.id not in ENV_REGISTRY:
+        return None
     num_envs = min(config.rollout.num_envs, 256)
     steps = max(1, min(config.rollout.steps, MOST_FRAMES // num_envs))
     frames = num_envs * steps
@@ -126,7 +133,12 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
     yield "value network", [_train(*herd, *RELPOS, one, "vf_net.d_model=24")], ()
     yield "reward scaling", [_train(*herd, one, "ppo.reward_scaling=true")], ()
     yield "entropy targets", [_train(*herd, one, 'ppo.ent_targets={"walk": 0.8}')], ()
-    bins = ("ppo.value_loss=hl_gauss", "ppo.value_bins.low=-3", "ppo.value_bins.high=3")
+    bins = (
+        "ppo.clip_vloss=false",
+        "ppo.value_loss=hl_gauss",
+        "ppo.value_bins.low=-3",
+        "ppo.value_bins.high=3",
+    )
     yield "value bins", [_train(*herd, one, *bins)], ()
     record = ("capture_samples=rollouts.rec", "capture_logits=true", "total_timesteps=256")
     recorded = _train(*herd, *record, one, run="recorded")
@@ -135,7 +147,7 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
     yield "cloning term", [recorded, _train(*herd, one, cloning, "bc.bs=32")], ()
     own = (*NET, "optim.bs=32", "clone.epochs=2", "--checkpoint-dir", "clone")
     clone = ("clone", "recorded-data/rollouts.rec", HERD, *own, "data_dir=clone-data")
-    ppo = ("train", "--checkpoint-dir", "clone", "--resume", one, *SMALL)
+    ppo = ("train", HERD, "--checkpoint-dir", "clone", "--resume", one, *SMALL)
     yield "clone", [recorded, clone, ppo], ()
     evaluated = ("eval.steps=8", "eval.interval=256", "eval.num_envs=8", "eval.opponent=older")
     evaluated += ("eval.capture_samples=eval.rec",)
@@ -144,9 +156,9 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
         name = "opponent of another world" + ", workers" * (processes == two)
         yield name, [older, _train(*herd, processes, *evaluated)], ()
     half = _train(*herd, one, "total_timesteps=512", "ppo.reward_scaling=true")
-    resumed = ("train", "--checkpoint-dir", "run", "--resume", "total_timesteps=1024")
+    goes_on = ("train", HERD, "--checkpoint-dir", "run", "--resume")
+    resumed = (*goes_on, "total_timesteps=1024")
     yield "resumed in the middle of episodes", [half, resumed], ()
-    goes_on = ("train", "--checkpoint-dir", "run", "--resume")
     always_saved = (*herd, one, "checkpoint.every_seconds=0")
     stopped = _train(*always_saved, 'env.kwargs={"stops_at": 200}')
     yield "update given up after SIGTERM", [stopped, goes_on], ()
