@@ -90,13 +90,16 @@ def _is_telling(tag: str) -> bool:
 def _facts(contents: Contents) -> list[tuple[str, str]]:
     manifest, state = contents.manifest, contents.state
     facts = [("step", str(state["step"]))]
-    if "packages" in manifest:  # not of one that enn_trainer 0.1.16 wrote
+    if "created" in manifest:  # not of one that enn_trainer 0.1.16 wrote
         size = sum(file["size"] for file in manifest["files"].values())
-        packages = {**manifest["packages"], "python": manifest["python"]}
+        packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
         facts += [
             ("saved", f"{manifest['created']}, because: {manifest['why']}"),
             ("size", f"{in_bytes(size)} in {len(manifest['files'])} files"),
-            ("packages", ", ".join(f"{name} {version}" for name, version in packages.items())),
+            (
+                "packages",
+                ", ".join(f"{name} {v}" for name, v in packages.items() if v) or "unknown",
+            ),
         ]
         facts += [
             (name, _text(value))

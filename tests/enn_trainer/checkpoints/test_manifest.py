@@ -122,6 +122,32 @@ def test_facts_of_a_later_writer_are_shown(
     assert ("weather" in capsys.readouterr().out) == (value is not None)
 
 
+OPTIONAL = ("packages", "python", "git", "command", "host", "run_name", "seed", "config_version")
+
+
+@pytest.mark.parametrize(
+    "fields", [*((name,) for name in (*OPTIONAL, "metrics", "time_used")), OPTIONAL]
+)
+def test_fields_that_need_not_be_there_are_not_missed(
+    fields: tuple[str, ...], run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = at(run_dir, 72)
+    for name in fields:
+        rewrite(newest, lambda content, name=name: content.pop(name))
+    for typed in (
+        ["show", str(newest)],
+        ["diff", str(newest), str(at(run_dir, 48))],
+        ["list", str(run_dir)],
+        ["list", str(run_dir), "--json"],
+        ["verify", str(run_dir)],
+        ["prune", str(run_dir), "--keep", "1"],
+    ):
+        assert run(["checkpoints", *typed]) == (typed[0] == "diff"), "1 where saves differ"
+        shown = capsys.readouterr().out
+        assert "0.1.16" not in shown, "as if it were of the published trainer"
+    assert load_checkpoint(run_dir).state.step == 72
+
+
 @pytest.mark.parametrize("name", ["step-000000000099", "step-0000000000072"])
 def test_save_whose_name_and_manifest_disagree_is_damaged(
     name: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
