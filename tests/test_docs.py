@@ -7,7 +7,7 @@ from pathlib import Path
 
 from enn_trainer import TrainConfig
 from enn_trainer.settings.config_io import load_config
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 
 ROOT = Path(__file__).parent.parent
 

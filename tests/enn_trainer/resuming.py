@@ -1,13 +1,16 @@
 """A run that went straight on, and one that was stopped halfway and resumed."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from enn_trainer import State, StateManager, train
-from tests.enn_trainer.test_train import SMALL, run
+from enn_trainer.callbacks import Callback
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Clockwork
 
 _OF_TIME = ("time", "fps", "eps", "throughput", "charts/SPS", "restart")
@@ -20,7 +23,7 @@ def straight_and_resumed(tmp_path: Path, *overrides: str) -> tuple[State, State]
     manager.save_interval_s = 0.0
     train(manager, Clockwork)
     save = tmp_path / "straight" / "step-000000000048"
-    resumed = run(tmp_path, "total_timesteps=96", env=Clockwork, init_path=save)
+    resumed = run_small(tmp_path, "total_timesteps=96", env=Clockwork, init_path=save)
     assert manager.state.step == resumed.state.step == 96
     return manager.state, resumed.state
 
@@ -57,3 +60,28 @@ def of_time(tag: str) -> bool:
 
 def _lasting(metrics: dict[str, Any]) -> dict[str, Any]:
     return {tag: value for tag, value in metrics.items() if not of_time(tag)}
+
+
+class StopsAt(Callback):
+    """Asks the run to stop, as SIGTERM does, in the update that begins at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.numbers = step, []
+
+    def on_update_start(self, trainer: Any) -> None:
+        if trainer.state.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+        self.numbers.append({tag: metrics[tag] for tag in metrics if not of_time(tag)})
+
+
+def go(folder: Path, env: Any, *settings: str, stops: int = -1, **options: Any) -> StateManager:
+    """A run, or the rest of it, in a folder of its own."""
+    manager = StateManager(
+        overrides=[*settings, f"data_dir={folder}"], checkpoint_dir=folder / "run"
+    )
+    callback = StopsAt(stops)
+    train(manager, env, callbacks=[callback], **options)
+    manager.numbers = callback.numbers  # type: ignore[attr-defined]
+    return manager

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from enn_trainer import Callback, StateManager, Trainer, load_checkpoint, train
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 

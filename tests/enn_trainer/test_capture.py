@@ -22,9 +22,9 @@ from entity_env.read_recording import Recording
 from entity_env.recording_format import Step
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from rogue_net.heads import actee_log_probs
-from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same
 
 CAPTURE = ["capture_samples=rollouts.rec", "capture_logits=true"]
 EVAL = ["eval.steps=5", "eval.interval=24", "eval.num_envs=4"]
@@ -61,8 +61,8 @@ class Breaks(Meadow):
 
 
 def test_recording_does_not_change_what_is_learnt(tmp_path: Path) -> None:
-    plain = run(tmp_path / "plain", *EVAL)
-    captured = run(tmp_path / "captured", *CAPTURE, *CAPTURE_EVAL)
+    plain = run_small(tmp_path / "plain", *EVAL)
+    captured = run_small(tmp_path / "captured", *CAPTURE, *CAPTURE_EVAL)
     assert torch.equal(weights(plain), weights(captured))
     for one, other in zip(plain.state.agent.buffers(), captured.state.agent.buffers(), strict=True):
         assert torch.equal(one, other)
@@ -120,9 +120,9 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [2, 3])
 def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path, processes: int) -> None:
     sampled = [*CAPTURE, "capture_samples_subsample=3"]
-    run(tmp_path / "one", *sampled)
-    run(tmp_path / "many", *sampled, f"rollout.processes={processes}")
-    run(tmp_path / "all", *CAPTURE)
+    run_small(tmp_path / "one", *sampled)
+    run_small(tmp_path / "many", *sampled, f"rollout.processes={processes}")
+    run_small(tmp_path / "all", *CAPTURE)
     one, many, whole = (steps_of(tmp_path / d / "rollouts.rec") for d in ("one", "many", "all"))
     assert_all_same(one, many)
     assert sum(len(s.kept) for s in whole) == 72
@@ -133,7 +133,7 @@ def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path, processes: in
 
 
 def test_logits_are_kept_when_asked_for(tmp_path: Path) -> None:
-    run(tmp_path, "capture_samples=rollouts.rec", *CAPTURE_EVAL, "eval.capture_logits=false")
+    run_small(tmp_path, "capture_samples=rollouts.rec", *CAPTURE_EVAL, "eval.capture_logits=false")
     for name in ("rollouts.rec", "evals.rec"):
         assert all(s.decisions.logits == {} for s in steps_of(tmp_path / name))
         assert all(
@@ -166,7 +166,7 @@ def test_evaluations_against_an_opponent_are_recorded(tmp_path: Path, only: bool
 def test_what_two_agents_say_is_put_together_frame_by_frame(tmp_path: Path) -> None:
     """Also for a selection, whose choices are as many as there are others in the frame."""
     options = ["eval.steps=20", "eval.num_envs=7", "eval.opponent=random"]
-    run(tmp_path, "total_timesteps=24", *CAPTURE_EVAL, *options)
+    run_small(tmp_path, "total_timesteps=24", *CAPTURE_EVAL, *options)
     sizes = set()
     for step in steps_of(tmp_path / "evals.rec"):
         said = step.decisions
@@ -186,7 +186,9 @@ def frames(rows: Any) -> list[Any]:
 
 def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> None:
     elsewhere = tmp_path / "else" / "where.rec"
-    run(tmp_path / "data", "capture_samples=a/b/c.rec", *EVAL, f"eval.capture_samples={elsewhere}")
+    run_small(
+        tmp_path / "data", "capture_samples=a/b/c.rec", *EVAL, f"eval.capture_samples={elsewhere}"
+    )
     assert steps_of(tmp_path / "data" / "a" / "b" / "c.rec")
     assert steps_of(elsewhere)
 
@@ -195,15 +197,15 @@ def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
     """What came after the save is done again, so it must go, or it would be there twice."""
     where = {"checkpoint_dir": tmp_path / "run"}
     options = [*CAPTURE, *CAPTURE_EVAL]
-    run(tmp_path, "total_timesteps=48", *options, env=Breaks, **where)
+    run_small(tmp_path, "total_timesteps=48", *options, env=Breaks, **where)
     before = steps_of(tmp_path / "rollouts.rec")
     Breaks.left = 24 + 20 + 8  # a rollout, an evaluation, a rollout: in its second step
     with pytest.raises(ZeroDivisionError):
-        run(tmp_path, "total_timesteps=144", env=Breaks, **where)
+        run_small(tmp_path, "total_timesteps=144", env=Breaks, **where)
     Breaks.left = 10**9
     assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 72 + FRAMES, FRAMES))
     assert run_steps(tmp_path / "evals.rec") == [s for s in (0, 24, 48, 72) for _ in range(5)]
-    run(tmp_path, "total_timesteps=144", env=Breaks, **where)
+    run_small(tmp_path, "total_timesteps=144", env=Breaks, **where)
     after = steps_of(tmp_path / "rollouts.rec")
     assert [s.run_step for s in after] == list(range(0, 144, FRAMES))
     assert_all_same(after[: len(before)], before)
@@ -216,10 +218,10 @@ def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
 
 def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
     where = {"checkpoint_dir": tmp_path / "run"}
-    run(tmp_path, *CAPTURE, *CAPTURE_EVAL, **where)
+    run_small(tmp_path, *CAPTURE, *CAPTURE_EVAL, **where)
     files = [tmp_path / "rollouts.rec", tmp_path / "evals.rec"]
     before = [steps_of(file) for file in files]
-    run(tmp_path, **where)
+    run_small(tmp_path, **where)
     for file, steps in zip(files, before, strict=True):
         assert [s.reward.tolist() for s in steps_of(file)] == [s.reward.tolist() for s in steps]
 
@@ -255,7 +257,7 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
 def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
     Breaks.left = 40
     with pytest.raises(ZeroDivisionError):
-        run(tmp_path, *CAPTURE, *CAPTURE_EVAL, env=Breaks)
+        run_small(tmp_path, *CAPTURE, *CAPTURE_EVAL, env=Breaks)
     Breaks.left = 10**9
     open_files = {link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
     assert not {tmp_path / "rollouts.rec", tmp_path / "evals.rec"} & open_files
@@ -265,20 +267,20 @@ def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["capture_samples", "eval.capture_samples"])
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> None:
     options = [*EVAL, f"{field}={tmp_path / 'file'}"]
-    run(tmp_path, *options)
+    run_small(tmp_path, *options)
     before = (tmp_path / "file").read_bytes()
     with pytest.raises(ConfigError, match=rf"^{field}: expected a new file .*file is there"):
-        run(tmp_path, *options, "total_timesteps=100000000")
+        run_small(tmp_path, *options, "total_timesteps=100000000")
     assert (tmp_path / "file").read_bytes() == before
 
 
 def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path) -> None:
     """As a process leaves it that is killed before the run is saved for the first time."""
-    run(tmp_path / "other", *CAPTURE)
+    run_small(tmp_path / "other", *CAPTURE)
     settings = [*SMALL, *CAPTURE, f"data_dir={tmp_path}"]
     Trainer(StateManager(overrides=settings), Meadow).close()
     assert (tmp_path / "rollouts.rec").stat().st_size > 0
-    run(tmp_path, *CAPTURE)
+    run_small(tmp_path, *CAPTURE)
     whole = (tmp_path / "rollouts.rec").read_bytes()
     assert len(steps_of(tmp_path / "rollouts.rec")) == len(
         steps_of(tmp_path / "other/rollouts.rec")
@@ -286,7 +288,7 @@ def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path
     for damaged in (b"a letter", whole[:-1], whole[:30] + b"?" + whole[31:]):
         (tmp_path / "rollouts.rec").write_bytes(damaged)
         with pytest.raises(ConfigError, match="expected a new file"):
-            run(tmp_path, *CAPTURE)
+            run_small(tmp_path, *CAPTURE)
         assert (tmp_path / "rollouts.rec").read_bytes() == damaged
 
 
@@ -294,13 +296,13 @@ def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path
 def test_what_cannot_be_recorded_to_is_refused_before_training(
     tmp_path: Path, content: str
 ) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     if content == "folder":
         (tmp_path / "it").mkdir()
     else:
         (tmp_path / "it").write_text("a letter")
     with pytest.raises(ConfigError, match=r"^capture_samples: expected a .*file.*/it") as error:
-        run(
+        run_small(
             tmp_path,
             "capture_samples=it",
             "total_timesteps=100000000",
@@ -312,14 +314,14 @@ def test_what_cannot_be_recorded_to_is_refused_before_training(
 
 
 def test_a_resumed_run_does_not_mix_different_recordings(tmp_path: Path) -> None:
-    run(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another num_envs"):
-        run(tmp_path, "rollout.num_envs=8", checkpoint_dir=tmp_path / "run")
+        run_small(tmp_path, "rollout.num_envs=8", checkpoint_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another subsample"):
-        run(tmp_path, "capture_samples_subsample=2", checkpoint_dir=tmp_path / "run")
-    run(tmp_path, "capture_samples=other.rec", "total_timesteps=24")
+        run_small(tmp_path, "capture_samples_subsample=2", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "capture_samples=other.rec", "total_timesteps=24")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another run"):
-        run(
+        run_small(
             tmp_path,
             "capture_samples=other.rec",
             "capture_logits=false",
@@ -344,19 +346,19 @@ class OtherLabels(Meadow):
 
 def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
-    run(tmp_path, "total_timesteps=48", *CAPTURE, *CAPTURE_EVAL, **folder)
-    run(tmp_path, "total_timesteps=96", env=OtherActions, **folder)
+    run_small(tmp_path, "total_timesteps=48", *CAPTURE, *CAPTURE_EVAL, **folder)
+    run_small(tmp_path, "total_timesteps=96", env=OtherActions, **folder)
     assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 96, FRAMES))
 
 
 def test_a_recording_with_labels_in_another_order_is_not_mixed_up(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
-    run(tmp_path, "total_timesteps=48", *CAPTURE, **folder)
+    run_small(tmp_path, "total_timesteps=48", *CAPTURE, **folder)
     before = (tmp_path / "rollouts.rec").read_bytes()
     with pytest.raises(ConfigError, match=r"labels of walk in another order.* another file"):
-        run(tmp_path, "total_timesteps=96", env=OtherLabels, **folder)
+        run_small(tmp_path, "total_timesteps=96", env=OtherLabels, **folder)
     assert (tmp_path / "rollouts.rec").read_bytes() == before
-    run(tmp_path, "total_timesteps=96", "capture_samples=b.rec", env=OtherLabels, **folder)
+    run_small(tmp_path, "total_timesteps=96", "capture_samples=b.rec", env=OtherLabels, **folder)
     assert run_steps(tmp_path / "b.rec") == list(range(48, 96, FRAMES))
 
 
@@ -366,33 +368,33 @@ def meadow_of(config: Any, num_envs: int, processes: int, first: int) -> EnvList
 
 def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Path) -> None:
     folder: dict[str, Any] = {"checkpoint_dir": tmp_path / "run", "env": meadow_of}
-    run(tmp_path, "total_timesteps=48", *CAPTURE_EVAL, 'eval.env.id="other"', **folder)
+    run_small(tmp_path, "total_timesteps=48", *CAPTURE_EVAL, 'eval.env.id="other"', **folder)
     first = run_steps(tmp_path / "evals.rec")
-    run(tmp_path, "total_timesteps=96", **folder)
+    run_small(tmp_path, "total_timesteps=96", **folder)
     assert run_steps(tmp_path / "evals.rec")[: len(first)] == first
     assert len(run_steps(tmp_path / "evals.rec")) > len(first)
     with pytest.raises(ConfigError, match=r"^eval.capture_samples: .*labels of walk in another"):
-        run(tmp_path, "total_timesteps=120", 'eval.env.id="same"', **folder)
+        run_small(tmp_path, "total_timesteps=120", 'eval.env.id="same"', **folder)
 
 
 def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_path: Path) -> None:
     """It has the file's name in its configuration, but the other run may go on as well."""
-    run(tmp_path, "total_timesteps=48", *CAPTURE, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "total_timesteps=48", *CAPTURE, checkpoint_dir=tmp_path / "run")
     before = (tmp_path / "rollouts.rec").read_bytes()
     fork = {"init_path": tmp_path / "run", "checkpoint_dir": tmp_path / "fork"}
     for where in (fork, {"init_path": tmp_path / "run"}):
         with pytest.raises(ConfigError, match=r"a new file .*rollouts.rec is there already"):
-            run(tmp_path, **where)
+            run_small(tmp_path, **where)
     assert (tmp_path / "rollouts.rec").read_bytes() == before
-    run(tmp_path, "capture_samples=fork.rec", **fork)
-    run(tmp_path, "total_timesteps=96", **fork)
+    run_small(tmp_path, "capture_samples=fork.rec", **fork)
+    run_small(tmp_path, "total_timesteps=96", **fork)
     assert run_steps(tmp_path / "fork.rec") == list(range(48, 96, FRAMES))
     assert (tmp_path / "rollouts.rec").read_bytes() == before
 
 
 def test_capture_that_is_switched_on_at_resume_begins_there(tmp_path: Path) -> None:
-    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
-    run(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
     assert run_steps(tmp_path / "rollouts.rec") == list(range(48, 72, FRAMES))
 
 

@@ -14,7 +14,7 @@ from enn_trainer import AgentError, RogueNet, RogueNetConfig, check_agent, load_
 from entity_env import ObsSpace
 from entity_env.examples import ENV_REGISTRY
 from rogue_net import EntityBatch, NetOutput
-from tests.enn_trainer.test_train import run
+from tests.enn_trainer.builders import run_small
 from tests.rogue_net.nets import ACTIONS, SPACE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -200,8 +200,8 @@ def test_the_documented_network_is_checked_trained_resumed_and_acts(tmp_path: Pa
     network = module.Averages(env)
     check_agent(network, env.obs_space(), env.action_space())
     options: dict[str, Any] = {"env": module.MultiArmedBandit, "checkpoint_dir": tmp_path / "run"}
-    run(tmp_path, "total_timesteps=48", agent=network, **options)
-    resumed = run(tmp_path, agent=module.Averages(env), **options)
+    run_small(tmp_path, "total_timesteps=48", agent=network, **options)
+    resumed = run_small(tmp_path, agent=module.Averages(env), **options)
     assert resumed.state.step == 72
     acting = load_agent(tmp_path / "run", agent=module.Averages(env))
     assert set(acting.act(env.reset()).actions) == set(env.action_space())

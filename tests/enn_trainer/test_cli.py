@@ -23,7 +23,7 @@ from enn_trainer import (
 from enn_trainer.cli import run
 from enn_trainer.commands.next_steps import raised_bounds
 from entity_env.examples import Xor
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import OURS, SMALL
 
 XOR = ["env.id=Xor", *SMALL]
 ROOT = Path(__file__).parents[2]
@@ -139,17 +139,6 @@ THEIRS = """
 
     @hyperstate.stateful_command(TrainConfig, State, init_train_state)
     def main(state_manager: hyperstate.StateManager) -> None:
-        train(state_manager=state_manager, env=TreasureHunt)
-
-    if __name__ == "__main__":
-        main()
-"""
-OURS = """
-    from enn_trainer import StateManager, command, train
-    from entity_env.examples import TreasureHunt
-
-    @command()
-    def main(state_manager: StateManager) -> None:
         train(state_manager=state_manager, env=TreasureHunt)
 
     if __name__ == "__main__":

@@ -13,7 +13,7 @@ from enn_trainer.cuda_settings import (
     cudnn_deterministic,
 )
 from enn_trainer.settings.config_io import load_config
-from tests.enn_trainer.test_train import run
+from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -35,7 +35,7 @@ def test_cudnn_is_deterministic_during_the_run_alone(
     with cudnn_deterministic(before):
         Asks.seen.clear()
         overrides = [f"torch_deterministic={str(asked).lower()}", "total_timesteps=24"]
-        run(tmp_path, *overrides, env=Asks)
+        run_small(tmp_path, *overrides, env=Asks)
         assert Asks.seen == {asked}
         assert torch.backends.cudnn.deterministic == before
 
@@ -47,7 +47,7 @@ def test_cudnn_is_restored_after_a_run_that_fails(tmp_path: Path) -> None:
 
     with cudnn_deterministic(False):
         with pytest.raises(ZeroDivisionError):
-            run(tmp_path, env=Fails)
+            run_small(tmp_path, env=Fails)
         assert not torch.backends.cudnn.deterministic
 
 
@@ -77,4 +77,4 @@ def test_a_cache_that_is_not_used_cannot_be_emptied() -> None:
 
 def test_a_machine_without_gpu_runs_with_the_settings_for_one(tmp_path: Path) -> None:
     """Configurations travel between machines."""
-    assert run(tmp_path, "cuda=true", "cuda_empty_cache=true").state.step == 72
+    assert run_small(tmp_path, "cuda=true", "cuda_empty_cache=true").state.step == 72

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from enn_trainer.agent import draw_uniforms
 from rogue_net.native import library
 from rogue_net.ragged import ActionBatch, RaggedTensor
-from tests.rogue_net.test_native import needs_compiled
+from tests.rogue_net.builders import needs_compiled
 
 
 def actions_of(lengths: list[list[int]]) -> dict[str, ActionBatch]:

@@ -26,7 +26,7 @@ from entity_env import (
 )
 from entity_env.any_vec_env import AnyVecEnv
 from entity_env.examples import Xor
-from tests.enn_trainer.test_train import run, weights
+from tests.enn_trainer.builders import run_small, weights
 
 ragged_buffer = pytest.importorskip("ragged_buffer")
 
@@ -105,7 +105,7 @@ def test_vectorised_environment_of_ragged_buffers_is_trained(tmp_path: Path) -> 
         made.append(BufferEnv(num_envs))
         return made[-1]
 
-    manager = run(tmp_path, env=factory)
+    manager = run_small(tmp_path, env=factory)
     assert manager.state.step == 72
     (env,) = made
     assert len(env.seen) == 12
@@ -120,14 +120,16 @@ def test_factory_of_environment_lists_is_trained_as_the_class(tmp_path: Path) ->
     def factory(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
         return EnvList(Xor, num_envs)
 
-    assert torch.equal(weights(run(tmp_path, env=factory)), weights(run(tmp_path, env=Xor)))
+    assert torch.equal(
+        weights(run_small(tmp_path, env=factory)), weights(run_small(tmp_path, env=Xor))
+    )
 
 
 def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="subclass of Environment"):
-        run(tmp_path, env=dict)
+        run_small(tmp_path, env=dict)
     with pytest.raises(TypeError, match="class or a factory"):
-        run(tmp_path, env="Xor")
+        run_small(tmp_path, env="Xor")
 
 
 def test_own_vectorised_environment_is_spoken_to_in_ragged() -> None:
@@ -178,13 +180,13 @@ class Reusing(VecEnv):
 
 
 def test_environment_may_reuse_its_arrays(tmp_path: Path) -> None:
-    reusing = run(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n)))
-    assert torch.equal(weights(reusing), weights(run(tmp_path, env=Xor)))
+    reusing = run_small(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n)))
+    assert torch.equal(weights(reusing), weights(run_small(tmp_path, env=Xor)))
 
 
 def test_numbers_that_are_not_finite_are_refused_from_a_factory_too(tmp_path: Path) -> None:
     with pytest.raises(InvalidObservation, match=r"environment 1, step 0: .*is_set=nan"):
-        run(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n), True))
+        run_small(tmp_path, env=lambda config, n, processes, first: Reusing(EnvList(Xor, n), True))
 
 
 def test_spaces_of_the_published_package_are_understood() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from enn_trainer import load_agent, load_checkpoint
 from enn_trainer.cli import run
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 
 SOURCE = """
     import functools

@@ -13,44 +13,11 @@ from enn_trainer.envs import env_factory
 from entity_env import (
     Environment,
     EnvList,
-    GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
-    Match,
-    Observation,
-    ObsSpace,
     VecEnv,
     check_env,
 )
-from tests.enn_trainer.test_train import SMALL, run, weights
-from tests.enn_trainer.worlds import Meadow, Pasture
-
-
-class Ring(Match):
-    """A match whose number of sides is an argument."""
-
-    def __init__(self, n: int = 2) -> None:
-        self.num_sides = n
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(["t"])
-
-    def action_space(self) -> dict[str, Any]:
-        return {"bid": GlobalCategoricalActionSpace(["low", "high"])}
-
-    def reset(self) -> list[Observation]:
-        self.t = 0
-        return self._observe()
-
-    def act(self, actions: Any) -> list[Observation]:
-        self.t += 1
-        return self._observe()
-
-    def _observe(self) -> list[Observation]:
-        offered = {"bid": GlobalCategoricalActionMask()}
-        return [
-            Observation(global_features=[self.t], actions=offered, reward=1.0, done=self.t == 4)
-            for _ in range(self.num_sides)
-        ]
+from tests.enn_trainer.builders import SMALL, run_small, weights
+from tests.enn_trainer.worlds import Meadow, Pasture, Ring, make_ring
 
 
 def make_meadow():  # type: ignore[no-untyped-def]
@@ -59,10 +26,6 @@ def make_meadow():  # type: ignore[no-untyped-def]
 
 def make_pasture() -> Environment:
     return Pasture()
-
-
-def make_ring(n: int = 2) -> Match:
-    return Ring(n)
 
 
 def make_four(a: int = 1, b: int = 2, c: int = 3, d: int = 4):  # type: ignore[no-untyped-def]
@@ -94,9 +57,9 @@ def test_function_that_makes_an_environment_trains_like_its_class(
 ) -> None:
     if processes == 2 and make is not make_meadow:
         pytest.skip("one is enough")
-    trained = run(tmp_path / "function", f"rollout.processes={processes}", env=make)
+    trained = run_small(tmp_path / "function", f"rollout.processes={processes}", env=make)
     cls = Pasture if make is make_pasture else Meadow
-    assert torch.equal(weights(trained), weights(run(tmp_path / "class", env=cls)))
+    assert torch.equal(weights(trained), weights(run_small(tmp_path / "class", env=cls)))
 
 
 def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path) -> None:
@@ -106,21 +69,21 @@ def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path)
         got.append((size, hard))
         return Meadow()
 
-    run(tmp_path, 'env.kwargs={"size": 3, "hard": true}', env=make)
+    run_small(tmp_path, 'env.kwargs={"size": 3, "hard": true}', env=make)
     assert set(got) == {(3, True)}
     with pytest.raises(ConfigError, match=r"env.kwargs: missing a required argument: 'size'"):
-        run(tmp_path, env=make)
+        run_small(tmp_path, env=make)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_function_that_makes_a_match_has_its_sides(tmp_path: Path, processes: int) -> None:
     settings = ["rollout.num_envs=6", f"rollout.processes={processes}", 'env.kwargs={"n": 3}']
     for env in (make_ring, Ring):
-        run(tmp_path, *settings, "eval.steps=4", env=env)
+        run_small(tmp_path, *settings, "eval.steps=4", env=env)
         with pytest.raises(
             ConfigError, match=r"^rollout.num_envs: expected multiples of 3, .*got 8"
         ):
-            run(tmp_path, *settings, "rollout.num_envs=8", env=env)
+            run_small(tmp_path, *settings, "rollout.num_envs=8", env=env)
 
 
 def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Path) -> None:
@@ -130,9 +93,9 @@ def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Pat
         match=r"^rollout.num_envs: expected multiples of 5, .* got 6.* set "
         r"eval.suites\['five'\].num_envs$",
     ):
-        run(tmp_path, "eval.steps=4", suite, env=Ring)
+        run_small(tmp_path, "eval.steps=4", suite, env=Ring)
     with pytest.raises(ConfigError, match=r"^eval.num_envs: expected multiples of 2, .* got 7"):
-        run(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
+        run_small(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
 
 
 def test_run_of_a_function_resumes_like_that_of_its_class(
@@ -141,10 +104,10 @@ def test_run_of_a_function_resumes_like_that_of_its_class(
     resumed = []
     for env, processes in ((make_pasture, 2), (Pasture, 1)):
         folder = tmp_path / env.__name__
-        run(tmp_path, "total_timesteps=48", env=env, checkpoint_dir=folder)
+        run_small(tmp_path, "total_timesteps=48", env=env, checkpoint_dir=folder)
         capsys.readouterr()
         more = f"rollout.processes={processes}"
-        resumed.append(weights(run(tmp_path, more, env=env, checkpoint_dir=folder)))
+        resumed.append(weights(run_small(tmp_path, more, env=env, checkpoint_dir=folder)))
         assert "its episodes go on" in capsys.readouterr().out
     assert torch.equal(*resumed)
 

@@ -28,8 +28,8 @@ from entity_env import InvalidObservation
 from entity_env.read_recording import Recording
 from entity_env.recording_format import Step
 from rogue_net import RogueNet
+from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.network_fields import NETWORK_CASES, net
-from tests.enn_trainer.test_train import SMALL, weights
 from tests.enn_trainer.worlds import Seen
 
 

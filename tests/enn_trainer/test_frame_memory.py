@@ -36,7 +36,7 @@ from entity_env import (
     batch_obs,
 )
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
-from tests.enn_trainer.test_train import run
+from tests.enn_trainer.builders import run_small
 
 
 class Crowd(Environment):
@@ -98,7 +98,7 @@ def test_training_names_the_environment_of_a_frame_that_needs_too_much_memory(
     tmp_path: Path, small_machine: None, size: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidObservation, match=REFUSED.format(0)):
-        run(tmp_path, f"env.kwargs={json.dumps(size)}", env=Crowd)
+        run_small(tmp_path, f"env.kwargs={json.dumps(size)}", env=Crowd)
 
 
 def test_evaluation_names_the_environment(small_machine: None) -> None:

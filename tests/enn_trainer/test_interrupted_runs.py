@@ -12,9 +12,8 @@ import pytest
 
 from enn_trainer import StateManager, interrupt, load_checkpoint, train
 from enn_trainer.callbacks import Callback
-from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.test_resumed_runs import StopsAt, go
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.resuming import StopsAt, assert_same, go
 from tests.enn_trainer.worlds import Clockwork, Pasture
 
 PROGRAM = """

@@ -21,8 +21,8 @@ from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
 from rogue_net.wiring import Wired
+from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, of_time
-from tests.enn_trainer.test_train import run
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -158,7 +158,7 @@ def test_number_of_threads_changes_nothing_at_all(
     for count in (1, 2, 3):
         passes.clear()
         with torch_threads(count):
-            managers.append(run(tmp_path, *overrides, callbacks=[Watching()]))
+            managers.append(run_small(tmp_path, *overrides, callbacks=[Watching()]))
             assert torch.get_num_threads() == count
         assert ({name[:4] for name in passes} == {"lane"}) == (count > 1)
         assert len(passes) > 2 * (72 / 6 + 72 / 10), "frames were not cut"
@@ -190,7 +190,7 @@ def test_network_of_somebody_else_sees_all_frames_at_once(
     config = RogueNetConfig(d_model=8, n_layer=1)
     Own.__init__(net, config, envs.obs_space(), envs.action_space(), {"value": 1})
     with torch_threads(2):
-        run(tmp_path, agent=net)
+        run_small(tmp_path, agent=net)
         assert torch.get_num_threads() == 2
     assert set(frames) <= {6, 10, 4, 1}, frames
     assert threads == {threading.main_thread().name}

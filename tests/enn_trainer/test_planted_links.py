@@ -24,8 +24,8 @@ from entity_env.examples import Xor
 from entity_env.plain_open import append_plain, new_file, read_plain, replace_file
 from entity_env.record import RecordingVecEnv
 from entity_env.recording_format import RecordingError
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"(b: 2)"}
 PRECIOUS = "precious\n"

@@ -2,8 +2,6 @@
 
 import dataclasses
 import importlib
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,13 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.messages import unpack
 from entity_env.metrics import AddMetricsWrapper
 from rogue_net.input_norm import Moments
-from tests.enn_trainer.resuming import assert_same, assert_same_clocks, of_time, tracked
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.resuming import (
+    assert_same,
+    assert_same_clocks,
+    go,
+    tracked,
+)
 from tests.enn_trainer.worlds import Meadow, Pasture
 
 TINY = [
@@ -40,31 +43,6 @@ TINY = [
     "total_timesteps=48",
     "capture_samples=rollouts.rec",
 ]
-
-
-class StopsAt(Callback):
-    """Asks the run to stop, as SIGTERM does, in the update that begins at a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.numbers = step, []
-
-    def on_update_start(self, trainer: Any) -> None:
-        if trainer.state.step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
-        self.numbers.append({tag: metrics[tag] for tag in metrics if not of_time(tag)})
-
-
-def go(folder: Path, env: Any, *settings: str, stops: int = -1, **options: Any) -> StateManager:
-    """A run, or the rest of it, in a folder of its own."""
-    manager = StateManager(
-        overrides=[*settings, f"data_dir={folder}"], checkpoint_dir=folder / "run"
-    )
-    callback = StopsAt(stops)
-    train(manager, env, callbacks=[callback], **options)
-    manager.numbers = callback.numbers  # type: ignore[attr-defined]
-    return manager
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

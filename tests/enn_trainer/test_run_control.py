@@ -30,11 +30,10 @@ from enn_trainer.config import BCConfig, EvalConfig
 from enn_trainer.settings.config_io import load_config
 from entity_env import Observation
 from rogue_net import RogueNetConfig
-from tests.enn_trainer import test_train
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
-from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
+from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -82,7 +81,7 @@ def test_resume_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_resume_with_nothing_there_is_refused(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_train.run(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "other")
+    run_small(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "other")
     more = [str(tmp_path / word) if word == "other" else word for word in more]
     said = refused(command(tmp_path, "--resume", *more), capsys)
     assert "--resume: expected a run to continue" in said

@@ -23,8 +23,8 @@ from enn_trainer.settings.config_help import _entries
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.tracking.track import flatten_config
 from entity_env.examples import MultiArmedBandit
-from tests.enn_trainer.test_train import SMALL, run, weights
-from tests.enn_trainer.tracking.test_track import hyperparameters, read
+from tests.enn_trainer.builders import SMALL, run_small, weights
+from tests.enn_trainer.tracking.builders import hyperparameters, read
 from tests.enn_trainer.worlds import Meadow
 
 # Each may follow a schedule and changes what is learnt: from one value to another.
@@ -94,7 +94,7 @@ def test_a_schedule_is_obeyed_from_its_step_on(tmp_path: Path, path: str) -> Non
     schedule = f"{path}=step: {first}@0 step {then}@48"
 
     def after(total: int, override: str) -> torch.Tensor:
-        return weights(run(tmp_path, *fixed, override, f"total_timesteps={total}"))
+        return weights(run_small(tmp_path, *fixed, override, f"total_timesteps={total}"))
 
     assert torch.equal(after(48, schedule), after(48, f"{path}={first}"))
     assert not torch.equal(after(72, schedule), after(72, f"{path}={first}"))
@@ -104,16 +104,18 @@ def test_a_resumed_run_evaluates_when_a_straight_one_does(tmp_path: Path) -> Non
     """The clock goes by the interval of now, not by that of the beginning."""
     schedule = "eval.interval=step: 24@0 step 96@40"
     settings = ["eval.steps=2", schedule, "total_timesteps=120"]
-    run(tmp_path, *settings, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
-    resumed = run(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
-    assert run(tmp_path, *settings).state.next_eval_step == resumed.state.next_eval_step == 144
+    run_small(tmp_path, *settings, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    resumed = run_small(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
+    assert (
+        run_small(tmp_path, *settings).state.next_eval_step == resumed.state.next_eval_step == 144
+    )
 
 
 def test_a_target_that_is_new_in_a_resumed_run_begins_with_the_coefficient_of_now(
     tmp_path: Path,
 ) -> None:
     schedule = "ppo.ent_coef=step: 0.5@0 step 0.01@24"
-    run(tmp_path, schedule, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, schedule, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     saves = StateManager(
         overrides=['ppo.ent_targets={"walk": 0.5}'], checkpoint_dir=tmp_path / "run"
     )
@@ -121,8 +123,8 @@ def test_a_target_that_is_new_in_a_resumed_run_begins_with_the_coefficient_of_no
 
 
 def test_the_first_update_has_the_value_of_the_beginning(tmp_path: Path) -> None:
-    still = run(tmp_path, "total_timesteps=24", "optim.lr=0")
-    scheduled = run(tmp_path, "total_timesteps=24", "optim.lr=step: 0@0 lin 0.1@24")
+    still = run_small(tmp_path, "total_timesteps=24", "optim.lr=0")
+    scheduled = run_small(tmp_path, "total_timesteps=24", "optim.lr=step: 0@0 lin 0.1@24")
     assert torch.equal(weights(still), weights(scheduled))
     assert scheduled.config.optim.lr == 0.1
 
@@ -133,8 +135,8 @@ def test_the_first_update_has_the_value_of_the_beginning(tmp_path: Path) -> None
 def test_a_schedule_is_not_annealed_as_well(tmp_path: Path, extra: tuple[str, ...]) -> None:
     """Annealing is on by default; who writes a schedule means its values. Warm-up is never on
     unless it is asked for, and is obeyed."""
-    constant = run(tmp_path, *extra, "optim.anneal_lr=false", "ppo.anneal_entropy=false")
-    scheduled = run(tmp_path, *extra, "optim.lr=step: 0.001@0", "ppo.ent_coef=step: 0.1@0")
+    constant = run_small(tmp_path, *extra, "optim.anneal_lr=false", "ppo.anneal_entropy=false")
+    scheduled = run_small(tmp_path, *extra, "optim.lr=step: 0.001@0", "ppo.ent_coef=step: 0.1@0")
     assert torch.equal(weights(constant), weights(scheduled))
 
 
@@ -164,8 +166,8 @@ def test_a_coefficient_below_zero_is_meant() -> None:
 
 def test_a_schedule_of_the_time_counts_seconds_of_training(tmp_path: Path) -> None:
     schedule = "optim.lr=time_used: 0.001@0 step 0@1e-9"
-    one = run(tmp_path, schedule, "total_timesteps=24")
-    more = run(tmp_path, schedule)
+    one = run_small(tmp_path, schedule, "total_timesteps=24")
+    more = run_small(tmp_path, schedule)
     assert torch.equal(weights(one), weights(more))
     assert more.config.optim.lr == 0.0
 
@@ -173,7 +175,9 @@ def test_a_schedule_of_the_time_counts_seconds_of_training(tmp_path: Path) -> No
 def test_evaluations_come_at_scheduled_intervals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(tmp_path, "eval.steps=2", "eval.interval=step: 24@0 step 48@24", "total_timesteps=144")
+    run_small(
+        tmp_path, "eval.steps=2", "eval.interval=step: 24@0 step 48@24", "total_timesteps=144"
+    )
     evaluated = [
         line.split()[2] for line in capsys.readouterr().out.splitlines() if "[eval]" in line
     ]
@@ -181,7 +185,7 @@ def test_evaluations_come_at_scheduled_intervals(
 
 
 def test_trackers_get_the_text_once_and_the_value_of_every_update(tmp_path: Path) -> None:
-    manager = run(tmp_path, "optim.lr=step: 0.75@0 lin 0@96", "optim.bs=step: 4@0 lin 12@96")
+    manager = run_small(tmp_path, "optim.lr=step: 0.75@0 lin 0@96", "optim.bs=step: 4@0 lin 12@96")
     log_dir = tmp_path / "runs" / manager.state.run_name
     events = read(log_dir)
     for tag in ("schedule/optim.lr", "charts/learning_rate"):
@@ -228,7 +232,7 @@ def test_a_resumed_run_sees_the_schedules_of_one_that_went_straight_on(tmp_path:
 
 
 def test_a_save_keeps_the_schedule_not_the_value_of_the_moment(tmp_path: Path) -> None:
-    run(tmp_path, SCHEDULES[0], checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, SCHEDULES[0], checkpoint_dir=tmp_path / "run")
     *_, save = sorted((tmp_path / "run").glob("step-*"))
     text = SCHEDULES[0].split("=")[1]
     assert f'lr: "{text}",' in (save / "config.ron").read_text()
@@ -279,7 +283,7 @@ def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
     if changed:
         theirs.config.seed = 2
     train(theirs, Meadow)
-    expected = run(tmp_path, *THEIRS, f"seed={theirs.config.seed}")
+    expected = run_small(tmp_path, *THEIRS, f"seed={theirs.config.seed}")
     assert torch.equal(weights(theirs), weights(expected))  # type: ignore[arg-type]
     assert (theirs.config.seed, theirs.config.optim.lr, theirs.config.optim.bs) == (
         2 if changed else 1,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.state_manager import load_checkpoint
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 
 ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
 WORLD = """

@@ -8,7 +8,7 @@ import pytest
 from enn_trainer import train
 from enn_trainer.cli import run as enn
 from enn_trainer.state_manager import StateManager, load_checkpoint
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 WORLD = """

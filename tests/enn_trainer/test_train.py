@@ -37,67 +37,44 @@ from entity_env import (
 )
 from entity_env.examples import Xor
 from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
-
-SMALL = [
-    "rollout.num_envs=6",
-    "rollout.steps=4",
-    "rollout.processes=1",
-    "optim.bs=10",
-    "net.d_model=8",
-    "net.n_layer=1",
-    "total_timesteps=72",
-]
-
-
-def run(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any) -> StateManager:
-    manager = StateManager(
-        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides],
-        checkpoint_dir=kwargs.pop("checkpoint_dir", None),
-        init_path=kwargs.pop("init_path", None),
-    )
-    train(manager, env, **kwargs)
-    return manager
-
-
-def weights(manager: StateManager) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in manager.state.agent.parameters()])
 
 
 def test_a_run_is_a_function_of_its_configuration(tmp_path: Path) -> None:
-    first, again = run(tmp_path), run(tmp_path)
-    other = run(tmp_path, "seed=2")
+    first, again = run_small(tmp_path), run_small(tmp_path)
+    other = run_small(tmp_path, "seed=2")
     assert torch.equal(weights(first), weights(again))
     assert not torch.equal(weights(first), weights(other))
 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_processes_change_nothing_at_all(tmp_path: Path, processes: int) -> None:
-    one = run(tmp_path)
-    many = run(tmp_path, f"rollout.processes={processes}")
+    one = run_small(tmp_path)
+    many = run_small(tmp_path, f"rollout.processes={processes}")
     assert torch.equal(weights(one), weights(many))
 
 
 def test_training_leaves_torch_generator_alone(tmp_path: Path) -> None:
     torch.manual_seed(0)
     expected = torch.get_rng_state()
-    run(tmp_path)
+    run_small(tmp_path)
     assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_total_that_does_not_divide_rounds_up(tmp_path: Path) -> None:
-    assert run(tmp_path, "total_timesteps=1").state.step == 24
-    assert run(tmp_path, "total_timesteps=25").state.step == 48
+    assert run_small(tmp_path, "total_timesteps=1").state.step == 24
+    assert run_small(tmp_path, "total_timesteps=25").state.step == 48
 
 
 def test_first_update_learns_during_warm_up(tmp_path: Path) -> None:
-    before = run(tmp_path, "total_timesteps=24", "optim.lr=0")
-    after = run(tmp_path, "total_timesteps=24", "optim.lr_warmup_steps=1000")
+    before = run_small(tmp_path, "total_timesteps=24", "optim.lr=0")
+    after = run_small(tmp_path, "total_timesteps=24", "optim.lr_warmup_steps=1000")
     assert not torch.equal(weights(before), weights(after))
 
 
 def test_max_train_time_ends_the_run(tmp_path: Path) -> None:
-    manager = run(tmp_path, "max_train_time=1", "total_timesteps=100000000")
+    manager = run_small(tmp_path, "max_train_time=1", "total_timesteps=100000000")
     assert 0 < manager.state.step < 100000000
     assert 1 <= manager.state.time_used < 10
 
@@ -105,11 +82,11 @@ def test_max_train_time_ends_the_run(tmp_path: Path) -> None:
 def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None:
     where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
     endless = "total_timesteps=100000000"
-    first = run(tmp_path, "max_train_time=1", endless, **where)
-    again = run(tmp_path, endless, **where)
+    first = run_small(tmp_path, "max_train_time=1", endless, **where)
+    again = run_small(tmp_path, endless, **where)
     assert again.state.step == first.state.step
     assert again.state.time_used == first.state.time_used >= 1
-    longer = run(tmp_path, "max_train_time=2", endless, **where)
+    longer = run_small(tmp_path, "max_train_time=2", endless, **where)
     assert longer.state.step > first.state.step
     assert 2 <= longer.state.time_used < first.state.time_used + 5
 
@@ -118,9 +95,9 @@ def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
     """The folder of its numbers is under `data_dir`, and a resumed run goes on in it."""
     where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
     options = ["name=mine", "trial=7", "seed=3", "env.id=Here"]
-    manager = run(tmp_path / "data", "total_timesteps=24", *options, **where)
+    manager = run_small(tmp_path / "data", "total_timesteps=24", *options, **where)
     assert manager.state.run_name.startswith("Here__mine__3__7__")
-    run(tmp_path / "data", "name=yours", "trial=8", **where)
+    run_small(tmp_path / "data", "name=yours", "trial=8", **where)
     (folder,) = (tmp_path / "data" / "runs").iterdir()
     assert folder.name == manager.state.run_name
     assert len(list(folder.glob("events*"))) == 2, "a file of each process"
@@ -128,7 +105,7 @@ def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
 
 def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
     """The frames of the first reset, then those of each of three rollouts."""
-    manager = run(tmp_path)
+    manager = run_small(tmp_path)
     embedding = manager.state.agent.embedding
     assert embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
 
@@ -145,14 +122,14 @@ def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
 
     real = enn_trainer.loop.optimize
     monkeypatch.setattr(enn_trainer.loop, "optimize", optimize)
-    run(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=tmp_path / "run")
     assert counts == []
-    run(tmp_path, "max_train_time=None", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "max_train_time=None", checkpoint_dir=tmp_path / "run")
     assert counts == [6 + 24, 6 + 24, 6 + 48], "also where the run was resumed before its first"
 
 
 def test_every_option_of_ppo_and_optimizer_has_an_effect(tmp_path: Path) -> None:
-    plain = weights(run(tmp_path))
+    plain = weights(run_small(tmp_path))
     for override in [
         "ppo.gae=false",
         "ppo.gamma=0.5",
@@ -172,13 +149,13 @@ def test_every_option_of_ppo_and_optimizer_has_an_effect(tmp_path: Path) -> None
         "optim.shuffle=false",
         "optim.name=SGD",
     ]:
-        assert not torch.equal(plain, weights(run(tmp_path, override))), override
+        assert not torch.equal(plain, weights(run_small(tmp_path, override))), override
 
 
 def test_resumed_run_continues(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = run(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
-    resumed = run(tmp_path, checkpoint_dir=folder)
+    first = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
+    resumed = run_small(tmp_path, checkpoint_dir=folder)
     assert resumed.state.step == 72
     assert resumed.state.restart == 1
     assert resumed.state.run_name == first.state.run_name
@@ -195,13 +172,13 @@ def test_resumed_run_continues(tmp_path: Path) -> None:
 
 
 def test_resumed_run_is_deterministic(tmp_path: Path) -> None:
-    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
-    results = [weights(run(tmp_path, init_path=tmp_path / "run")) for _ in range(2)]
+    run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    results = [weights(run_small(tmp_path, init_path=tmp_path / "run")) for _ in range(2)]
     assert torch.equal(*results)
 
 
 def test_checkpoint_restores_state_exactly(tmp_path: Path) -> None:
-    manager = run(tmp_path, checkpoint_dir=tmp_path / "run")
+    manager = run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     loaded = load_checkpoint(tmp_path / "run")
     assert loaded.config == manager.config
     state, expected = loaded.state, manager.state
@@ -216,13 +193,13 @@ def test_checkpoint_restores_state_exactly(tmp_path: Path) -> None:
 
 
 def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     files = list((tmp_path / "run").glob("step-*/*"))
     assert {p.suffix for p in files} == {".json", ".ron", ".safetensors", ".msgpack"}
 
 
 def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     env = Meadow()
     env.seed(1)
     obs = env.reset()
@@ -242,7 +219,7 @@ def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:
 
 
 def test_agent_shows_probabilities_of_legal_choices(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     agent = load_agent(tmp_path / "run", deterministic=True)
     env = Meadow()
     env.seed(3)
@@ -262,7 +239,7 @@ def test_hyperstate_manager_is_accepted_and_shows_the_result(tmp_path: Path) -> 
     theirs.config.seed = 2
     result = train(theirs, Meadow)
     assert theirs.state.step == result.step == 72
-    assert torch.equal(weights(theirs), weights(run(tmp_path, "seed=2")))
+    assert torch.equal(weights(theirs), weights(run_small(tmp_path, "seed=2")))
 
 
 def test_result_is_the_mean_return(tmp_path: Path) -> None:
@@ -274,7 +251,7 @@ def test_result_is_the_mean_return(tmp_path: Path) -> None:
 
 
 def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
 
     class Larger(Meadow):
         def obs_space(self) -> ObsSpace:
@@ -283,7 +260,7 @@ def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_pa
             return space
 
     with pytest.raises(CheckpointError, match=r"features of wolf: added \['teeth'\]"):
-        run(tmp_path, env=Larger, checkpoint_dir=tmp_path / "run")
+        run_small(tmp_path, env=Larger, checkpoint_dir=tmp_path / "run")
 
 
 def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_path: Path) -> None:
@@ -306,7 +283,7 @@ def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_p
             return obs
 
     assert any(len(e.features) > 1 for e in Meadow().obs_space().entities.values())
-    run(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     evaluation = ["eval.steps=6", "eval.interval=24", "eval.capture_samples=frames"]
     learnt, measured = [], []
@@ -333,10 +310,10 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
 
     mine = network()
     before = torch.cat([p.detach().flatten().clone() for p in mine.parameters()])
-    manager = run(tmp_path, "total_timesteps=48", agent=mine, checkpoint_dir=tmp_path / "run")
+    manager = run_small(tmp_path, "total_timesteps=48", agent=mine, checkpoint_dir=tmp_path / "run")
     assert manager.state.agent is mine
     assert not torch.equal(before, weights(manager))
-    resumed = run(tmp_path, agent=network(), checkpoint_dir=tmp_path / "run")
+    resumed = run_small(tmp_path, agent=network(), checkpoint_dir=tmp_path / "run")
     assert resumed.state.step == 72
 
 
@@ -351,7 +328,7 @@ def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
 
     env = Meadow()
     config = RogueNetConfig(d_model=8, resid_pdrop=0.5)
-    run(tmp_path, agent=Watched(config, env.obs_space(), env.action_space(), {"value": 1}))
+    run_small(tmp_path, agent=Watched(config, env.obs_space(), env.action_space(), {"value": 1}))
     assert seen == {("acts", False), ("judges", True)}
 
 
@@ -373,7 +350,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     tmp_path: Path, override: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as error:
-        run(tmp_path, override, env=Xor)
+        run_small(tmp_path, override, env=Xor)
     assert "\n" not in str(error.value)
 
 
@@ -383,7 +360,7 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
             raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine") as error:
-        run(tmp_path, env=Broken)
+        run_small(tmp_path, env=Broken)
     assert error.value.__notes__ == ["in environment 0, episode 0, step 1"]
 
 
@@ -421,55 +398,57 @@ def test_environment_that_draws_from_the_global_generator_is_reproducible(tmp_pa
         def seed(self, seed: int) -> None:
             """As an environment that has no seed."""
 
-    first, again = run(tmp_path, env=Global), run(tmp_path, env=Global)
+    first, again = run_small(tmp_path, env=Global), run_small(tmp_path, env=Global)
     assert torch.equal(weights(first), weights(again))
 
 
 def test_run_leaves_global_generators_as_they_were(tmp_path: Path) -> None:
     random.seed(3)
     expected = random.getstate()
-    run(tmp_path)
+    run_small(tmp_path)
     assert random.getstate() == expected
 
 
 def test_settings_of_the_optimizer_can_change_at_resume(tmp_path: Path) -> None:
-    run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     results = [
-        run(tmp_path, f"optim.weight_decay={decay}", init_path=tmp_path / "run")
+        run_small(tmp_path, f"optim.weight_decay={decay}", init_path=tmp_path / "run")
         for decay in (0.0, 0.9)
     ]
     assert not torch.equal(*map(weights, results))
 
 
 def test_network_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"net.d_model: expected 8 .* got 12") as error:
-        run(tmp_path, "net.d_model=12", checkpoint_dir=tmp_path / "run")
+        run_small(tmp_path, "net.d_model=12", checkpoint_dir=tmp_path / "run")
     assert "\n" not in str(error.value)
 
 
 def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     env = Meadow()
     other = RogueNet(RogueNetConfig(d_model=4), env.obs_space(), env.action_space(), {"value": 1})
     with pytest.raises(CheckpointError, match="weights do not fit") as error:
-        run(tmp_path, agent=other, checkpoint_dir=tmp_path / "run")
+        run_small(tmp_path, agent=other, checkpoint_dir=tmp_path / "run")
     assert "\n" not in str(error.value)
 
 
 def test_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="--checkpoint-dir"):
-        run(tmp_path, "total_timesteps=100000000", checkpoint_dir=tmp_path / "file")
+        run_small(tmp_path, "total_timesteps=100000000", checkpoint_dir=tmp_path / "file")
     with pytest.raises(ConfigError, match="data_dir"):
-        run(tmp_path, f"data_dir={tmp_path / 'file'}", "total_timesteps=100000000")
+        run_small(tmp_path, f"data_dir={tmp_path / 'file'}", "total_timesteps=100000000")
 
 
 def test_statistics_start_once(tmp_path: Path) -> None:
     """A save of step 0 has seen the first frames; those of the resumed run are not added."""
     folder = tmp_path / "run"
-    run(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=folder)
-    manager = run(tmp_path, "max_train_time=None", "total_timesteps=24", checkpoint_dir=folder)
+    run_small(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=folder)
+    manager = run_small(
+        tmp_path, "max_train_time=None", "total_timesteps=24", checkpoint_dir=folder
+    )
     embedding = manager.state.agent.embedding
     assert embedding.by_type["/__global__"].norm.count.item() == 6 + 24
 
@@ -477,7 +456,7 @@ def test_statistics_start_once(tmp_path: Path) -> None:
 def test_untouched_configuration_of_a_hyperstate_manager_gives_way_to_the_saved_one(
     tmp_path: Path,
 ) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     theirs = hyperstate.StateManager(
         TrainConfig, State, init_train_state, checkpoint_dir=tmp_path / "run"
     )
@@ -487,7 +466,7 @@ def test_untouched_configuration_of_a_hyperstate_manager_gives_way_to_the_saved_
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
-    names = {run(tmp_path, "total_timesteps=24").state.run_name for _ in range(3)}
+    names = {run_small(tmp_path, "total_timesteps=24").state.run_name for _ in range(3)}
     assert len(names) == 3
 
 
@@ -502,7 +481,7 @@ def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
             return {} if what == "actions" else {"walk": space["walk"]}
 
     with pytest.raises(ConfigError, match="env: expected a world"):
-        run(tmp_path, env=Empty)
+        run_small(tmp_path, env=Empty)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -516,7 +495,7 @@ def test_action_without_labels_is_refused_before_a_network_is_made(
 
     monkeypatch.setattr(RogueNet, "__init__", lambda *_, **__: pytest.fail("made a network"))
     with pytest.raises(InvalidSpace, match=r"action_space: \['walk'\].index_to_label: expected at"):
-        run(tmp_path, f"rollout.processes={processes}", env=Speechless)
+        run_small(tmp_path, f"rollout.processes={processes}", env=Speechless)
 
 
 def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
@@ -524,7 +503,7 @@ def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.seed = 3  # type: ignore[assignment,method-assign]
 
-    assert run(tmp_path, env=Seeded).state.step == 72
+    assert run_small(tmp_path, env=Seeded).state.step == 72
 
 
 def test_group_that_is_terminated_saves(tmp_path: Path) -> None:

@@ -30,22 +30,15 @@ from enn_trainer.checkpoints import checkpoint, save_writer
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns
-from entity_env import Observation
+from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
 from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.test_train import SMALL, run
 from tests.enn_trainer.worlds import Clockwork, Meadow
 
 EVALUATED = ["eval.steps=4", "eval.interval=24", "eval.num_envs=2"]
 
 
-def manager_of(tmp_path: Path, *overrides: str, checkpoint_dir: Path | None = None) -> StateManager:
-    return StateManager(
-        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides], checkpoint_dir=checkpoint_dir
-    )
-
-
 def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
-    whole = run(tmp_path)
+    whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
         for i in range(3):
             metrics = trainer.step()
@@ -55,7 +48,7 @@ def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
-    whole = run(tmp_path)
+    whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
         first = trainer.run(stop_conditions.Steps(24))
         assert (first.step, first.stopped_by) == (24, "step >= 24")
@@ -65,7 +58,7 @@ def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
 
 
 def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
-    whole = run(tmp_path, "optim.lr=0.1")
+    whole = run_small(tmp_path, "optim.lr=0.1")
     settings = [*EVALUATED, "eval.steps=40", "optim.lr=0.1"]
     with Trainer(manager_of(tmp_path, *settings), Meadow) as trainer:
         measured = []
@@ -334,16 +327,6 @@ def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
     assert train(resumed, Clockwork, stop=stop).step == straight.step
 
 
-class Exploding(Meadow):
-    """Rewards that float32 can carry, but not their squares, from the third update on."""
-
-    frames = 0
-
-    def _observe(self, reward: float) -> Observation:
-        type(self).frames += 1
-        return super()._observe(1e30 if self.frames > 60 else reward)
-
-
 def test_gradient_that_is_not_finite_stops_the_run_with_what_and_where(tmp_path: Path) -> None:
     Exploding.frames = 0
     manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
@@ -397,7 +380,7 @@ def test_update_that_takes_too_long_is_given_up_and_done_again(
     """The run is saved as it was before; resumed, it is the one that went straight on."""
     monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
     settings = {"env": Clockwork}
-    straight = run(tmp_path, "ppo.reward_scaling=true", **settings)
+    straight = run_small(tmp_path, "ppo.reward_scaling=true", **settings)
 
     class InMinibatches(Callback):
         def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
@@ -409,7 +392,9 @@ def test_update_that_takes_too_long_is_given_up_and_done_again(
     result = train(manager, Clockwork, callbacks=[callback])
     assert (result.step, result.interrupted) == (48, True)
     assert "given up" in result.stopped_by
-    resumed = run(tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run", **settings)
+    resumed = run_small(
+        tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run", **settings
+    )
     assert_same(resumed.state, straight.state)
 
 
@@ -432,7 +417,7 @@ def test_given_up_run_goes_on_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
-    straight = run(tmp_path, env=Clockwork)
+    straight = run_small(tmp_path, env=Clockwork)
     signals = Signals(24)
     with Trainer(manager_of(tmp_path), Clockwork, callbacks=[signals]) as trainer:
         assert trainer.run().step == 24

@@ -12,8 +12,8 @@ from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import env_factory
 from entity_env.examples import VecMinefield, VecMultiSnake
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
-from tests.enn_trainer.test_train import SMALL, run
 
 EVAL = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2"]
 
@@ -26,7 +26,7 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path: Path, env: Any) -> None
     manager.save_interval_s = 0.0
     train(manager, env)
     save = tmp_path / "straight" / "step-000000000048"
-    resumed = run(
+    resumed = run_small(
         tmp_path, "total_timesteps=96", env=env, init_path=save, checkpoint_dir=tmp_path / "resumed"
     )
     assert manager.state.step == resumed.state.step == 96

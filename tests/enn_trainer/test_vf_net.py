@@ -19,8 +19,8 @@ from enn_trainer.ppo.optimizers import value_network
 from enn_trainer.state import make_network
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.wiring import Wired
+from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
-from tests.enn_trainer.test_train import run
 from tests.enn_trainer.worlds import Meadow
 
 APART = ["vf_net.d_model=12", "vf_net.n_head=3", "vf_net.n_layer=2"]
@@ -62,18 +62,18 @@ def test_value_network_has_its_own_size_and_optimizer_before_and_after_resume(
 ) -> None:
     """The published trainer gave it the size of the policy; after a resume its optimizer held the
     policy's parameters, so that it was never trained again and the policy was stepped twice."""
-    first = run(tmp_path, *APART, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    first = run_small(tmp_path, *APART, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     assert_each_optimizer_trains_its_own(first.state)
     saved = weights(first.state.value_function)
     assert_each_optimizer_trains_its_own(load_checkpoint(tmp_path / "run").state)
-    resumed = run(tmp_path, checkpoint_dir=tmp_path / "run")
+    resumed = run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     assert_each_optimizer_trains_its_own(resumed.state)
     assert resumed.state.step == 72
     assert not torch.equal(weights(resumed.state.value_function), saved)
 
 
 def test_without_it_one_optimizer_trains_everything(tmp_path: Path) -> None:
-    state = run(tmp_path, "total_timesteps=24").state
+    state = run_small(tmp_path, "total_timesteps=24").state
     assert isinstance(state.agent, RogueNet)
     assert (state.value_function, state.vf_optimizer) == (None, None)
     assert trained_by(state.optimizer) == ids(state.agent.parameters())
@@ -89,14 +89,14 @@ def test_resumed_run_is_the_straight_one_to_the_last_bit(tmp_path: Path) -> None
 def test_policy_does_not_learn_from_the_value_loss_nor_the_other_way_round(tmp_path: Path) -> None:
     """In one update; the next one's advantages depend on the values."""
     one = ["total_timesteps=24", *APART]
-    plain = run(tmp_path, *one).state
-    other_values = run(tmp_path, *one, "ppo.vf_coef=0.01").state
+    plain = run_small(tmp_path, *one).state
+    other_values = run_small(tmp_path, *one, "ppo.vf_coef=0.01").state
     assert torch.equal(weights(plain.agent.policy), weights(other_values.agent.policy))
     assert not torch.equal(weights(plain.value_function), weights(other_values.value_function))
-    other_policy = run(tmp_path, *one, "ppo.ent_coef=0.9", "ppo.clip_coef=0.001").state
+    other_policy = run_small(tmp_path, *one, "ppo.ent_coef=0.9", "ppo.clip_coef=0.001").state
     assert not torch.equal(weights(plain.agent.policy), weights(other_policy.agent.policy))
     # Value clipping has the same coefficient, and nothing to clip before the values moved.
-    other_entropy = run(tmp_path, *one, "ppo.ent_coef=0.9").state
+    other_entropy = run_small(tmp_path, *one, "ppo.ent_coef=0.9").state
     assert torch.equal(weights(plain.value_function), weights(other_entropy.value_function))
 
 
@@ -104,7 +104,7 @@ def test_gradients_are_clipped_and_reported_apart(tmp_path: Path) -> None:
     """A large value loss must not take away the policy's share of `max_grad_norm`."""
 
     def norms(*overrides: str) -> tuple[float, float]:
-        state = run(tmp_path, "total_timesteps=24", *overrides).state
+        state = run_small(tmp_path, "total_timesteps=24", *overrides).state
         events = EventAccumulator(str(tmp_path / "runs" / state.run_name))
         events.Reload()
         policy, values = (
@@ -128,8 +128,8 @@ def test_each_gradient_has_the_norm_to_itself(tmp_path: Path) -> None:
     """A step of plain gradient descent is as long as the gradient after clipping."""
     settings = ["total_timesteps=24", "optim.name=SGD", "optim.lr=1", "optim.anneal_lr=false"]
     settings += ["optim.update_epochs=1", "optim.bs=24", "optim.max_grad_norm=0.0001", *APART]
-    begun = run(tmp_path, *settings, "max_train_time=0").state.agent
-    trained = run(tmp_path, *settings).state.agent
+    begun = run_small(tmp_path, *settings, "max_train_time=0").state.agent
+    trained = run_small(tmp_path, *settings).state.agent
     for part in ("policy", "value_function"):
         step = weights(getattr(trained, part)).double() - weights(getattr(begun, part)).double()
         assert step.norm().item() == pytest.approx(0.0001, rel=1e-2), part
@@ -137,7 +137,7 @@ def test_each_gradient_has_the_norm_to_itself(tmp_path: Path) -> None:
 
 def test_learning_rate_of_both_is_annealed_and_warmed_up(tmp_path: Path) -> None:
     for rates in (["optim.lr_warmup_steps=1000"], []):
-        state = run(tmp_path, *APART, *rates).state
+        state = run_small(tmp_path, *APART, *rates).state
         (policy,) = {group["lr"] for group in state.optimizer.param_groups}
         assert state.vf_optimizer is not None
         assert {group["lr"] for group in state.vf_optimizer.param_groups} == {policy}
@@ -145,7 +145,9 @@ def test_learning_rate_of_both_is_annealed_and_warmed_up(tmp_path: Path) -> None
 
 
 def test_loaded_agent_predicts_with_the_value_network(tmp_path: Path) -> None:
-    trained = run(tmp_path, *APART, "optim.lr=0.01", checkpoint_dir=tmp_path / "run").state.agent
+    trained = run_small(
+        tmp_path, *APART, "optim.lr=0.01", checkpoint_dir=tmp_path / "run"
+    ).state.agent
     agent = load_agent(tmp_path / "run")
     env = Meadow()
     env.seed(3)
@@ -160,9 +162,9 @@ def test_loaded_agent_predicts_with_the_value_network(tmp_path: Path) -> None:
 
 
 def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
-    run(tmp_path, *APART, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, *APART, checkpoint_dir=tmp_path / "run")
     evaluation = ["eval.steps=4", "eval.interval=24", f'eval.opponent="{tmp_path / "run"}"']
-    plain, evaluated = run(tmp_path, *APART), run(tmp_path, *APART, *evaluation)
+    plain, evaluated = run_small(tmp_path, *APART), run_small(tmp_path, *APART, *evaluation)
     assert torch.equal(weights(plain.state.agent), weights(evaluated.state.agent))
 
 
@@ -177,9 +179,9 @@ def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
 def test_value_network_of_a_run_that_continues_cannot_change(
     tmp_path: Path, before: list[str], after: list[str], message: str
 ) -> None:
-    run(tmp_path, *before, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, *before, checkpoint_dir=tmp_path / "run")
     with pytest.raises(CheckpointError, match=message) as error:
-        run(tmp_path, *after, checkpoint_dir=tmp_path / "run")
+        run_small(tmp_path, *after, checkpoint_dir=tmp_path / "run")
     assert "\n" not in str(error.value)
 
 
@@ -187,7 +189,7 @@ def test_its_settings_are_named_by_their_own_section(tmp_path: Path) -> None:
     translation = 'translation={"reference_entity": "Sun", "position_features": ["x"]}'
     for section in ("net", "vf_net"):
         with pytest.raises(ConfigError, match=f"^{section}: translation.reference_entity"):
-            run(tmp_path, *APART, f"{section}.{translation}")
+            run_small(tmp_path, *APART, f"{section}.{translation}")
 
 
 def test_a_network_of_ones_own_has_values_of_its_own(tmp_path: Path) -> None:
@@ -195,6 +197,6 @@ def test_a_network_of_ones_own_has_values_of_its_own(tmp_path: Path) -> None:
     config = StateManager(overrides=APART).config
     mine = make_network(config, env.obs_space(), env.action_space())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^vf_net: a network of your own"):
-        run(tmp_path, *APART, agent=mine)
-    state = run(tmp_path, agent=mine).state
+        run_small(tmp_path, *APART, agent=mine)
+    state = run_small(tmp_path, agent=mine).state
     assert trained_by(state.vf_optimizer) == ids(state.value_function.parameters())

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from entity_env import (
     Action,
@@ -13,6 +14,7 @@ from entity_env import (
     Environment,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
+    Match,
     Observation,
     ObsSpace,
     PlainState,
@@ -149,3 +151,35 @@ class Seen(Meadow):
             "size": float(self.size),
         }
         return obs
+
+
+class Ring(Match):
+    """A match whose number of sides is an argument."""
+
+    def __init__(self, n: int = 2) -> None:
+        self.num_sides = n
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"bid": GlobalCategoricalActionSpace(["low", "high"])}
+
+    def reset(self) -> list[Observation]:
+        self.t = 0
+        return self._observe()
+
+    def act(self, actions: Any) -> list[Observation]:
+        self.t += 1
+        return self._observe()
+
+    def _observe(self) -> list[Observation]:
+        offered = {"bid": GlobalCategoricalActionMask()}
+        return [
+            Observation(global_features=[self.t], actions=offered, reward=1.0, done=self.t == 4)
+            for _ in range(self.num_sides)
+        ]
+
+
+def make_ring(n: int = 2) -> Match:
+    return Ring(n)

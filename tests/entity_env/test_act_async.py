@@ -10,8 +10,7 @@ from entity_env import AddMetricsWrapper, EntityEnvError, EnvList, ParallelEnvLi
 from entity_env.any_vec_env import AnyVecEnv
 from entity_env.read_recording import Recording
 from entity_env.record import RecordingVecEnv
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_vec_envs import random_choices
+from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import SPACE, Walk
 
 

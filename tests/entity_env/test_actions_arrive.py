@@ -25,8 +25,7 @@ from entity_env import (
     VecEnv,
 )
 from entity_env.spaces import GLOBAL
-from tests.entity_env.test_batch import allowed_by_frame
-from tests.entity_env.test_vec_envs import random_choices
+from tests.entity_env.builders import allowed_by_frame, random_choices
 from tests.strategies import World, entities_named, worlds
 
 NUM_ENVS = 5

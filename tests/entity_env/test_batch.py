@@ -30,7 +30,8 @@ from entity_env import (
 )
 from entity_env.spaces import GLOBAL, has_global_entity
 from entity_env.unbatch import unbatch_actions
-from tests.strategies import World, entities_named, entities_of, worlds
+from tests.entity_env.builders import allowed_by_frame, assert_same
+from tests.strategies import World, entities_of, worlds
 
 
 @settings(max_examples=50)
@@ -104,30 +105,6 @@ def allowed_pairs(
     ]
 
 
-def allowed_by_frame(
-    obs: Observation, obs_space: ObsSpace, space: Any, mask: Any
-) -> list[tuple[Any, list[Any]]]:
-    """What the frame says, in the same terms."""
-    if mask is None:
-        return []
-    if isinstance(space, GlobalCategoricalActionSpace):
-        actors, choices = [GLOBAL], space.index_to_label
-        rows = None if mask.mask is None else [list(mask.mask)]
-    else:
-        actors = entities_named(obs, obs_space, mask.actor_ids, mask.actor_types)
-        if isinstance(space, CategoricalActionSpace):
-            choices = space.index_to_label
-        else:
-            choices = entities_named(obs, obs_space, mask.actee_ids, mask.actee_types)
-        rows = mask.mask
-    allowed = []
-    for k, actor in enumerate(actors):
-        legal = [one for j, one in enumerate(choices) if rows is None or rows[k][j]]
-        if legal:
-            allowed.append((actor, legal))
-    return allowed
-
-
 @given(worlds(), st.integers(0, 2**32 - 1))
 def test_what_was_chosen_for_an_entity_reaches_that_entity(world: World, seed: int) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -187,22 +164,6 @@ def test_a_batch_in_pieces_joins_to_the_whole(world: World) -> None:
     whole = batch_obs(world.frames, world.obs_space, world.action_space)
     pieces = [batch_obs([obs], world.obs_space, world.action_space) for obs in world.frames]
     assert_same(VecObs.cat(pieces), whole)
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    """Equal in every field, array, dtype and shape."""
-    assert type(got) is type(expected)
-    if isinstance(expected, np.ndarray):
-        assert got.dtype == expected.dtype
-        np.testing.assert_array_equal(got, expected)
-    elif isinstance(expected, dict):
-        assert got.keys() == expected.keys()
-        for key in expected:
-            assert_same(got[key], expected[key])
-    elif hasattr(expected, "__dict__"):
-        assert_same(vars(got), vars(expected))
-    else:
-        assert got == expected
 
 
 OBS_SPACE = ObsSpace(entities={"A": Entity(["x"])})

@@ -1,7 +1,7 @@
 """`check_env` finds whatever is wrong with an environment, names it, and finds nothing else."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,18 @@ from entity_env import (
 )
 from entity_env.examples import ENV_REGISTRY, Duel, MoveToOrigin, Xor
 from entity_env.spaces import GLOBAL
-from tests.entity_env.test_validate import RIGHT, Returns, frame, move, pick
+from tests.entity_env.invalid_worlds import (
+    RIGHT,
+    Good,
+    Returns,
+    SpaceReorders,
+    action_space_is,
+    frame,
+    move,
+    obs_space_is,
+    pick,
+    renamed,
+)
 from tests.entity_env.worlds import Bidding, Walk
 
 NAN, INF = float("nan"), float("inf")
@@ -126,37 +137,6 @@ def test_right_answers_are_no_problems(kind: str) -> None:
     assert check_env(lambda: Returns(RIGHT[kind]), episodes=2, max_steps=3).ok
 
 
-class Good(Environment):
-    """Three steps of one entity with a random feature. What follows breaks it."""
-
-    def obs_space(self) -> Any:
-        return ObsSpace(entities={"A": Entity(["x"])})
-
-    def action_space(self) -> Any:
-        return {"move": CategoricalActionSpace(["l", "r"])}
-
-    def reset(self) -> Any:
-        self.t = 0
-        return self.observe()
-
-    def act(self, actions: Mapping[str, Action]) -> Any:
-        self.t += 1
-        return self.observe()
-
-    def observe(self, **fields: Any) -> Observation:
-        return Observation(
-            **{
-                "features": {"A": [[self.draw()]]},
-                "actions": {"move": CategoricalActionMask()},
-                "done": self.t == 3,
-                **fields,
-            }
-        )
-
-    def draw(self) -> float:
-        return self.rng.random()
-
-
 class BeginsOver(Good):
     def reset(self) -> Observation:
         self.t = 3
@@ -252,37 +232,12 @@ class SpaceGrows(Good):
         return ObsSpace(entities={"A": Entity(["x"]), f"B{self.calls}": Entity([])})
 
 
-class SpaceReorders(Good):
-    made = 0
-
-    def __init__(self) -> None:
-        type(self).made += 1
-        self.names = ["A", "B"] if self.made % 2 else ["B", "A"]
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(entities={name: Entity(["x"]) for name in self.names})
-
-
 class ActionsGrow(Good):
     calls = 0
 
     def action_space(self) -> dict[str, ActionSpace]:
         self.calls += 1
         return {"move": CategoricalActionSpace([str(i) for i in range(self.calls)])}
-
-
-def obs_space_is(space: Any) -> Callable[[], Environment]:
-    return type("Odd", (Good,), {"obs_space": lambda self: space})
-
-
-def action_space_is(space: Any) -> Callable[[], Environment]:
-    return type("Odd", (Good,), {"action_space": lambda self: space})
-
-
-def renamed(space: Any, field: str, value: Any) -> Any:
-    """A space that was changed after it was made."""
-    setattr(space, field, value)
-    return space
 
 
 class ForgetsTime(PlainState, Good):

@@ -19,7 +19,7 @@ from entity_env import (
 from entity_env.any_vec_env import AnyVecEnv
 from entity_env.spaces import GLOBAL
 from rogue_net import RogueNet, RogueNetConfig
-from tests.entity_env.test_check_env import (
+from tests.entity_env.invalid_worlds import (
     Good,
     SpaceReorders,
     action_space_is,

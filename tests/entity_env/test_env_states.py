@@ -37,8 +37,7 @@ from entity_env.messages import pack, unpack
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.record import RecordingVecEnv
 from entity_env.worker_process import RestartQuota
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_vec_envs import random_choices
+from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import Walk
 
 NUM_ENVS = 4

@@ -46,8 +46,7 @@ from entity_env.examples import (
 from entity_env.match import Solo
 from entity_env.messages import pack, unpack
 from entity_env.validate import validate_observation
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_vec_envs import play, random_choices
+from tests.entity_env.builders import assert_same, play, random_choices
 
 SOLO = [name for name, cls in ENV_REGISTRY.items() if issubclass(cls, Environment)]
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as some
 from entity_env import batch_obs
 from entity_env.channel import FlatArrays
 from entity_env.flat_obs import put_together, take_apart
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from entity_env import Action, Observation, ParallelEnvList
-from tests.entity_env.test_vec_envs import stepped
+from tests.entity_env.builders import stepped
 from tests.entity_env.worlds import SPACE, Walk
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")

@@ -14,7 +14,7 @@ from entity_env import (
 from entity_env import frames as located
 from entity_env.features import batch_entities
 from entity_env.spaces import has_global_entity
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 
 

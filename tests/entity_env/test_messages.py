@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from entity_env import Ragged, batch_obs
 from entity_env.messages import MessageError, pack, unpack
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 
 ARRAYS = st.sampled_from([np.bool_, np.int8, np.int64, np.uint64, np.float32, np.float64]).flatmap(

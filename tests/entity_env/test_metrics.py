@@ -5,23 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import AddMetricsWrapper, EnvList, Metric
-from tests.entity_env.test_vec_envs import play
+from tests.entity_env.builders import expected_episodes, play
 from tests.entity_env.worlds import Walk
-
-
-def expected_episodes(num_envs: int, steps: int, counted: list[bool]) -> list[tuple[int, float]]:
-    """(length, return) of the finished episodes, environment by environment and step by step."""
-    finished = []
-    lengths, returns = [0] * num_envs, [0.0] * num_envs
-    for obs in play(EnvList(Walk, num_envs), steps)[1:]:
-        for i in range(num_envs):
-            lengths[i] += 1
-            returns[i] += float(obs.reward[i])
-            if obs.done[i]:
-                if counted[i]:
-                    finished.append((lengths[i], returns[i]))
-                lengths[i], returns[i] = 0, 0.0
-    return finished
 
 
 def check(counted: list[bool], envs: AddMetricsWrapper) -> None:

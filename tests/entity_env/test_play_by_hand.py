@@ -16,7 +16,6 @@ from entity_env import (
     GlobalCategoricalAction,
     Match,
     Observation,
-    Ragged,
     batch_obs,
 )
 from entity_env.examples import (
@@ -34,6 +33,7 @@ from entity_env.read_recording import Episode, Recording
 from entity_env.testing import DelayedIdentity, PickTheMarked
 from entity_env.unbatch import unbatch_actions
 from entity_env.vec_env import VecSelectEntityActionMask
+from tests.entity_env.builders import check_probabilities
 from tests.entity_env.worlds import Bidding, Walk
 
 CHOICE = re.compile(r"(?:^  |   )([^\s()]+)\)(?: (\S+(?: \S+)*))?", re.MULTILINE)
@@ -340,31 +340,6 @@ def test_agent_gives_advice_in_every_world(name: str, tmp_path: Path) -> None:
     assert any("%" in text for text in shown)
     for step in Recording.open(path).steps():
         check_probabilities(step.decisions)
-
-
-def check_probabilities(decisions: Any) -> None:
-    """Of what was chosen and of everything, in the form that recordings have."""
-    for name, mask in decisions.obs.action_masks.items():
-        chosen, probs = decisions.actions[name], decisions.probs[name]
-        logits: Ragged = decisions.logits[name]
-        np.testing.assert_array_equal(probs.lengths, chosen.lengths)
-        if isinstance(mask, VecSelectEntityActionMask):
-            lengths = mask.actors.lengths * mask.actees.lengths
-            np.testing.assert_array_equal(logits.lengths, lengths)
-            widths = np.repeat(mask.actees.lengths, mask.actors.lengths)
-        else:
-            np.testing.assert_array_equal(logits.lengths, mask.actors.lengths)
-            widths = np.full(mask.actors.items(), logits.size2())
-        flat, start = np.exp(logits.values.reshape(-1)), 0
-        legal = None if mask.mask is None else mask.mask.values.reshape(-1)
-        for choice, prob, width in zip(chosen.values, probs.values, widths, strict=True):
-            row = flat[start : start + width]
-            assert row.sum() == pytest.approx(1)
-            assert row[choice] == pytest.approx(prob)
-            if legal is not None:
-                np.testing.assert_array_equal(row > 0, legal[start : start + width])
-            start += width
-        assert start == len(flat)
 
 
 def test_agent_plays_the_other_sides(tmp_path: Path) -> None:

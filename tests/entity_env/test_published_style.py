@@ -25,7 +25,7 @@ from entity_env import (
     ObsSpace,
     ValidatingEnv,
 )
-from tests.entity_env.test_vec_envs import play
+from tests.entity_env.builders import play
 
 PUBLISHED_NAMES = """
     Environment ObsSpace Entity Observation EntityName ActionName EntityID

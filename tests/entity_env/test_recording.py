@@ -21,16 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_env import (
-    Action,
     ActionSpace,
     AddMetricsWrapper,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    Entity,
-    Environment,
     EnvList,
     Metric,
-    Observation,
     ObsSpace,
     Ragged,
     VecEnv,
@@ -42,41 +36,19 @@ from entity_env.entity_gym_samples import open_entity_gym_samples
 from entity_env.read_recording import Episode, Recording
 from entity_env.record import RecordingVecEnv, end_before, recording_header
 from entity_env.recording_format import Decisions, RecordingError, Step, framed, take_obs
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_metrics import expected_episodes
-from tests.entity_env.test_vec_envs import play, random_choices
+from tests.entity_env.builders import (
+    ROOT,
+    SAMPLES,
+    Tiny,
+    assert_same,
+    expected_episodes,
+    play,
+    random_choices,
+)
 from tests.entity_env.worlds import Walk
 from tests.strategies import World, worlds
 
-ROOT = Path(__file__).parents[2]
-SAMPLES = ROOT / "tests" / "golden" / "entity_gym_samples"
 EXPECTED = json.loads((SAMPLES / "expected.json").read_text())
-
-
-class Tiny(Environment):
-    """One thing, one action; a file of a few steps is small. Only for tests."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(entities={"A": Entity(["x"])})
-
-    def action_space(self) -> dict[str, ActionSpace]:
-        return {"go": CategoricalActionSpace(["l", "r"])}
-
-    def reset(self) -> Observation:
-        self.clock = 0
-        return self.observe()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.clock += 1
-        return self.observe()
-
-    def observe(self) -> Observation:
-        return Observation(
-            entities={"A": [[self.clock]]},
-            actions={"go": CategoricalActionMask()},
-            reward=self.clock,
-            truncated=self.clock == 2,
-        )
 
 
 class Replay(VecEnv):

@@ -19,7 +19,7 @@ from entity_env.examples.draw import (
     line,
     rectangle,
 )
-from tests.entity_env.test_vec_envs import random_choices
+from tests.entity_env.builders import random_choices
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)

@@ -21,7 +21,7 @@ from entity_env import (
 )
 from entity_env.channel import Channel, ChannelClosedError
 from entity_env.shared_memory import SharedMemory
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same
 from tests.entity_env.worlds import SPACE, Walk
 
 

@@ -1,7 +1,5 @@
 """Whatever an environment returns wrongly is refused with the field and the step."""
 
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,60 +7,17 @@ import pytest
 
 from entity_env import (
     CategoricalActionMask,
-    CategoricalActionSpace,
-    Entity,
-    Environment,
     EnvList,
     GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
     InvalidObservation,
     Observation,
-    ObsSpace,
     SelectEntityActionMask,
-    SelectEntityActionSpace,
     ValidatingEnv,
 )
 from entity_env.random_play import random_choices
+from tests.entity_env.invalid_worlds import RIGHT, A, Returns, frame, move, pick
 
-A = {"A": [[1.0, 2.0], [3.0, 4.0]]}
 NAN, INF = float("nan"), float("inf")
-
-
-class Returns(Environment):
-    """A good first frame, then what it is told to return."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(["t"], {"A": Entity(["x", "y"]), "B": Entity(["z"])})
-
-    def action_space(self) -> dict[str, Any]:
-        return {
-            "move": CategoricalActionSpace(["l", "r"]),
-            "plan": GlobalCategoricalActionSpace(["u", "v", "w"]),
-            "pick": SelectEntityActionSpace(),
-        }
-
-    def reset(self) -> Observation:
-        return frame()
-
-    def act(self, actions: Any) -> Any:
-        return self.answer
-
-
-def frame(**fields: Any) -> Observation:
-    return Observation(**{"global_features": [0.0], "features": A, **fields})
-
-
-def move(**fields: Any) -> Observation:
-    ids = {"A": ["a", "b"]}
-    return frame(ids=ids, actions={"move": CategoricalActionMask(**fields)})
-
-
-def pick(**fields: Any) -> Observation:
-    ids = {"A": ["a", "b"]}
-    return frame(ids=ids, actions={"pick": SelectEntityActionMask(**fields)})
 
 
 def with_flag(name: str, value: Any) -> Observation:
@@ -281,32 +236,6 @@ def test_end_that_is_neither_true_nor_false_is_refused(flag: str, value: Any) ->
 @pytest.mark.parametrize("value", [1, 0, 1.0, 3, np.True_, np.int8(0), np.array(True), np.zeros(1)])
 def test_end_that_is_a_number_or_an_array_of_one_is_accepted(flag: str, value: Any) -> None:
     assert frame(**{flag: value}).done is bool(value)
-
-
-RIGHT = {
-    "nothing": frame(features={}),
-    "no rows of no type": frame(features={"A": [], "B": []}),
-    "integers": frame(features={"A": [[1, 2]]}, reward=True, metrics={"win": 1}),
-    "masks of zeros and ones": move(mask=[[0, 1], [1.0, 0.0]]),
-    "booleans": frame(features={"A": np.array([[True, False]])}, reward=np.True_),
-    "doubles": frame(features={"A": np.array([[1.0, 2.0]])}, reward=np.float64(1)),
-    "halves": frame(features={"A": np.ones((1, 2), np.float16)}, reward=np.float16(1)),
-    "unsigned integers": frame(features={"A": np.ones((1, 2), np.uint8)}, reward=np.uint8(1)),
-    "rows that are arrays": frame(features={"A": [np.ones(2), np.ones(2, np.int64)]}),
-    "an array of objects": frame(features={"A": np.array([[1, Fraction(1, 2)]], object)}),
-    "decimals": frame(
-        features={"A": [[Decimal("1.5"), Fraction(1, 3)]]},
-        reward=Decimal("0.5"),
-        metrics={"win": Fraction(1, 2)},
-    ),
-    "large integers": frame(features={"A": [[2**63, 10**30]]}, reward=10**30),
-    "an array of one number": frame(reward=np.array(2.0)),
-    "ids of all kinds": frame(features={**A, "B": [[0.0]]}, ids={"A": [1, "1"], "B": [(1,)]}),
-    "ids in an array": frame(ids={"A": np.array([7, 8])}),
-    "nobody acts": move(actor_ids=[], mask=[]),
-    "nothing legal": pick(mask=[[False, False], [False, False]]),
-    "hidden but not named": frame(visible={"A": [True, False]}),
-}
 
 
 @pytest.mark.parametrize("kind", RIGHT)

@@ -23,49 +23,20 @@ from entity_env import (
     Observation,
     ObsSpace,
     ParallelEnvList,
-    Ragged,
     VecEnv,
     VecObs,
-    VecSelectEntityActionMask,
     WorkerError,
 )
 from entity_env.examples import ENV_REGISTRY
 from entity_env.parallel_env_list import cores_of_workers, split_evenly
 from entity_env.seeding import derive_seed, key_of, mix, mix_ints
 from entity_env.worker_process import RestartQuota
-from tests.entity_env.test_batch import assert_same
+from tests.entity_env.builders import assert_same, play, random_choices, stepped
 from tests.entity_env.worlds import SPACE, Bidding, Dies, FailsLater, Nan, Sleeps, Walk
 
 
 class WalkHere(Walk):
     """Defined in the test's own module, which a worker cannot import by name."""
-
-
-def random_choices(envs: VecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, Ragged]:
-    """A random legal choice of each actor."""
-    choices = {}
-    for name, space in envs.action_space().items():
-        mask = obs.action_masks[name]
-        if isinstance(mask, VecSelectEntityActionMask):
-            widths = np.repeat(mask.actees.lengths, mask.actors.lengths)
-        else:
-            widths = np.full(mask.actors.items(), len(space))  # type: ignore[arg-type]
-        flat = np.ones(int(widths.sum()), np.bool_) if mask.mask is None else mask.mask.values
-        rows = np.split(flat.reshape(-1), np.cumsum(widths)[:-1]) if len(widths) else []
-        values = [int(rng.choice(np.flatnonzero(row))) for row in rows]
-        choices[name] = Ragged(np.array(values, dtype=np.int64), mask.actors.lengths)
-    return choices
-
-
-def play(envs: VecEnv, steps: int, shown: ObsSpace | None = None) -> list[VecObs]:
-    """Frames of a seeded run with random choices."""
-    shown = shown or envs.obs_space()
-    rng = np.random.default_rng(0)
-    envs.seed(5)
-    frames = [envs.reset(shown)]
-    for _ in range(steps):
-        frames.append(envs.act(random_choices(envs, frames[-1], rng), shown))
-    return frames
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -267,10 +238,6 @@ def test_validation_counts_ids() -> None:
         play(EnvList(ForgetsAnId, 2, validate=True), 1)
 
 
-def stepped(workers: VecEnv, obs: VecObs) -> VecObs:
-    return workers.act(random_choices(workers, obs, np.random.default_rng(1)), SPACE)
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a core cannot be chosen")
 def test_as_many_workers_as_cores_stay_on_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = sorted(os.sched_getaffinity(0))
@@ -372,7 +339,7 @@ def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
         "import sys, time\n"
         "import numpy as np\n"
         "from entity_env import ParallelEnvList\n"
-        "from tests.entity_env.test_vec_envs import random_choices\n"
+        "from tests.entity_env.builders import random_choices\n"
         "from tests.entity_env.worlds import SPACE, HoldsTheInterpreter, Sleeps\n"
         "world = HoldsTheInterpreter if sys.argv[1] == 'hanging in C' else Sleeps\n"
         "envs = ParallelEnvList(world, 2, 2)\n"

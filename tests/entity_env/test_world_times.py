@@ -12,8 +12,7 @@ from entity_env import Action, Environment, EnvList, Observation, ObsSpace, Para
 from entity_env.match import Match
 from entity_env.metrics import AddMetricsWrapper
 from entity_env.world_times import TimedWorld
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_vec_envs import play, random_choices
+from tests.entity_env.builders import assert_same, play, random_choices
 from tests.entity_env.worlds import SPACE, Bidding, Walk
 
 

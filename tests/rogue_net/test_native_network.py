@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rogue_net import EntityBatch, RogueNet
 from rogue_net.ragged import RaggedTensor
-from tests.rogue_net.test_native import answers, large_case, needs_compiled, torch_only
+from tests.rogue_net.builders import answers, large_case, needs_compiled, torch_only
 
 
 def uniforms_for(batch: EntityBatch) -> dict[str, Tensor]:

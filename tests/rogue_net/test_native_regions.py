@@ -12,7 +12,7 @@ import torch
 import rogue_net
 from rogue_net.native import library
 from rogue_net.relpos_cells import between, grid_cells
-from tests.rogue_net.test_native import needs_compiled
+from tests.rogue_net.builders import needs_compiled
 
 NATIVE = Path(rogue_net.__file__).parent / "native"
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no compiler")

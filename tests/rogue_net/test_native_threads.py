@@ -13,8 +13,7 @@ from entity_env import ActionSpace, CategoricalActionMask, Entity, Observation, 
 from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.native import threads
 from rogue_net.native.threads import num_parts, num_threads, threads_at_work
-from tests.rogue_net.nets import ACTIONS, batch_of, by_frame
-from tests.rogue_net.test_native import (
+from tests.rogue_net.builders import (
     GRID,
     KINDS,
     answers,
@@ -24,6 +23,7 @@ from tests.rogue_net.test_native import (
     needs_compiled,
     torch_only,
 )
+from tests.rogue_net.nets import ACTIONS, batch_of, by_frame
 
 
 @needs_compiled

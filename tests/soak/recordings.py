@@ -19,7 +19,7 @@ from entity_env import EnvList
 from entity_env.record import RecordingVecEnv
 from entity_env.recording_format import PREFIX, records
 from tests.enn_trainer.worlds import Pasture
-from tests.entity_env.test_vec_envs import play
+from tests.entity_env.builders import play
 from tests.soak import mutations
 from tests.soak.damage import Summary, _summed_up
 from tests.soak.message_mutations import edited, messages

@@ -10,7 +10,7 @@ from enn_trainer import CheckpointError, load_checkpoint
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import manifest
 from enn_trainer.checkpoints.find_save import find
-from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST
+from tests.enn_trainer.checkpoints.builders import NEWEST
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 

@@ -18,7 +18,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_env.environment import Environment
 from rogue_net.rogue_net import RogueNet
-from tests.enn_trainer.test_train import SMALL, run, weights
+from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Clockwork
 
 
@@ -58,7 +58,7 @@ class Oiled(Clockwork):
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("saved")
-    run(folder, env=Clockwork, checkpoint_dir=folder / "run")
+    run_small(folder, env=Clockwork, checkpoint_dir=folder / "run")
     return folder / "run"
 
 
@@ -150,7 +150,7 @@ def test_moments_follow_their_parameters(saved_run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor", "ASGD", "RMSprop", "Rprop"])
 def test_moments_of_any_optimizer_follow(tmp_path: Path, name: str) -> None:
-    run(tmp_path, f"optim.name={name}", env=Clockwork, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, f"optim.name={name}", env=Clockwork, checkpoint_dir=tmp_path / "run")
     # Of pegs there is one input, the hour; as oil they have another one.
     evolved = evolved_to(Oiled(), tmp_path / "run", rules=Rules({("type", "peg"): "oil"}))
     assert evolved.report.moments_dropped == []
@@ -200,7 +200,7 @@ def test_head_of_which_no_label_is_left_is_new(saved_run: Path) -> None:
 
 def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: Path) -> None:
     group = 'optim.groups=[(pattern: "*/gear*", lr_factor: 0.5)]'
-    run(tmp_path, group, env=Clockwork, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, group, env=Clockwork, checkpoint_dir=tmp_path / "run")
     world = Clockwork()
     space = world.obs_space()
     types = {"wheel" if name == "gear" else name: one for name, one in space.entities.items()}
@@ -215,7 +215,7 @@ def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: P
 
 def test_targets_of_the_entropy_of_actions_that_are_gone_are_dropped(tmp_path: Path) -> None:
     targets = ['ppo.ent_targets={"turn": 0.5}', "ppo.ent_target_lr=0.2", "ppo.ent_coef=0.01"]
-    run(tmp_path, *targets, env=Clockwork, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, *targets, env=Clockwork, checkpoint_dir=tmp_path / "run")
     saved = find(tmp_path / "run")
     world = Clockwork()
     actions = world.action_space()

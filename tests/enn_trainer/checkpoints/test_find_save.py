@@ -16,7 +16,7 @@ from enn_trainer.checkpoints.contents import read_contents
 from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run as enn
-from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Pasture
 
 KEEP_ONE = CheckpointConfig(keep=1)
@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a save of a run."""
     folder = tmp_path_factory.mktemp("saved")
     best = 'checkpoint.best=["losses/entropy min"]'
-    run(folder, "total_timesteps=24", best, env=Pasture, checkpoint_dir=folder / "run")
+    run_small(folder, "total_timesteps=24", best, env=Pasture, checkpoint_dir=folder / "run")
     saved = find_save.find(folder / "run")
     return {name: saved.read(name) for name in saved.manifest["files"]}
 

@@ -4,9 +4,7 @@
 """
 
 import json
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +14,12 @@ from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.find_save import find
-from enn_trainer.settings import ron
-from tests.golden.make_checkpoint import CHECKPOINTS, Farm, said
-
-VERSIONS = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir())
-NEWEST = CHECKPOINTS / version("enn-trainer")
+from tests.enn_trainer.checkpoints.builders import (
+    NEWEST,
+    VERSIONS,
+    resaved,
+)
+from tests.golden.make_checkpoint import Farm, said
 
 every_version = pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.name)
 
@@ -80,20 +79,6 @@ def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
 
 
 # The first version of states
-
-FIRST_FILES = ("config.ron", "state.ron", "state.agent.safetensors", "state.optimizer.safetensors")
-FIRST_FIELDS = ("version", "step", "restart", "next_eval_step", "obs_space", "action_space")
-
-
-def resaved(tmp_path: Path, **changes: Any) -> Path:
-    """The save of this version with what the first version had, and changes of `state.ron`."""
-    saved = find(NEWEST)
-    files = {name: saved.read(name) for name in FIRST_FILES}
-    state = ron.loads(files["state.ron"].decode())
-    first = {name: state[name] for name in FIRST_FIELDS} | {"version": 1} | changes
-    files["state.ron"] = ron.dumps(ron.Struct("State", first)).encode()
-    (tmp_path / "old").mkdir()
-    return saves.save(tmp_path / "old", saved.step, files, "test").path
 
 
 def test_save_without_what_came_later_goes_on_with_defaults(tmp_path: Path) -> None:

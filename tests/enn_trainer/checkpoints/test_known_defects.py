@@ -27,8 +27,8 @@ from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.config_schema import schema_of
 from enn_trainer.settings.schema_changes import schema_changes
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_trainer.checkpoints.test_published_checkpoint import Trap
-from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.builders import SMALL, run_small
+from tests.enn_trainer.checkpoints.published import Trap
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -36,7 +36,7 @@ def test_saving_again_without_progress_keeps_the_save(tmp_path: Path) -> None:
     """hyperstate deleted the only checkpoint when `step()` came twice at one step, also when the
     second time was after a resume."""
     where = tmp_path / "run"
-    manager = run(tmp_path, checkpoint_dir=where)
+    manager = run_small(tmp_path, checkpoint_dir=where)
     manager.save_interval_s = 0.0
     kept = {path.name for path in saves.saved_paths(where)}
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_saving_again_without_progress_keeps_the_save(tmp_path: Path) -> None:
 )
 def test_directory_of_another_name_does_not_restart_the_run(name: str, tmp_path: Path) -> None:
     """hyperstate took any that ends in twelve digits, loaded nothing, and began at 0."""
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     (tmp_path / "run" / name).mkdir()
     assert StateManager(checkpoint_dir=tmp_path / "run").state.step == 72
 
@@ -65,8 +65,8 @@ def test_incomplete_newest_save_is_passed_over_by_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = tmp_path / "run"
-    run(tmp_path, "total_timesteps=48", checkpoint_dir=where)
-    run(tmp_path, checkpoint_dir=where)
+    run_small(tmp_path, "total_timesteps=48", checkpoint_dir=where)
+    run_small(tmp_path, checkpoint_dir=where)
     (where / "step-000000000072/state.ron").unlink()
     assert StateManager(checkpoint_dir=where).state.step == 48
     assert "skipped a damaged checkpoint, using step-000000000048" in capsys.readouterr().out
@@ -151,7 +151,7 @@ def test_unknown_fields_are_refused_at_every_depth_and_cannot_be_ignored() -> No
 def test_schedule_at_any_depth_has_its_value_when_a_run_resumes(tmp_path: Path) -> None:
     """hyperstate began again at x = 0, and knew two levels."""
     lr = "optim.lr=step: 0.1@0 lin 0.02@80"
-    run(tmp_path, lr, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, lr, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     manager = StateManager(checkpoint_dir=tmp_path / "run")
     assert manager.state.step == 48
     assert float(manager.config.optim.lr) == pytest.approx(0.1 - 0.08 * 48 / 80)
@@ -159,7 +159,7 @@ def test_schedule_at_any_depth_has_its_value_when_a_run_resumes(tmp_path: Path) 
 
 def test_infinity_in_a_configuration_is_saved_and_comes_back(tmp_path: Path) -> None:
     """hyperstate's writer wrote what its reader does not know."""
-    manager = run(tmp_path, "optim.max_grad_norm=inf", checkpoint_dir=tmp_path / "run")
+    manager = run_small(tmp_path, "optim.max_grad_norm=inf", checkpoint_dir=tmp_path / "run")
     assert manager.config.optim.max_grad_norm == float("inf")
     assert StateManager(checkpoint_dir=tmp_path / "run").config.optim.max_grad_norm == float("inf")
 
@@ -180,7 +180,7 @@ class Halves(RogueNet):
 
 def test_numbers_of_sixteen_bits_are_saved_and_come_back(tmp_path: Path) -> None:
     """hyperstate's tensors went through numpy, which has no bfloat16."""
-    manager = run(tmp_path, agent=Halves(Meadow()), checkpoint_dir=tmp_path / "run")
+    manager = run_small(tmp_path, agent=Halves(Meadow()), checkpoint_dir=tmp_path / "run")
     before = manager.state.agent.sixteen_bits
     assert before.dtype == torch.bfloat16
     again = StateManager(
@@ -209,7 +209,7 @@ def test_no_source_stops_in_a_debugger() -> None:
 
 def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> None:
     """The published loader unpickled what a state named, if an environment variable said so."""
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     saved = find(tmp_path / "run")
     whole = {name: saved.read(name) for name in saved.manifest["files"]}
     for name in whole:

@@ -16,8 +16,8 @@ from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 from tests.enn_trainer.worlds import Meadow
 from tests.soak.small_saves import write_whole
 

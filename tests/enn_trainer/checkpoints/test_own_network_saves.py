@@ -19,7 +19,7 @@ from entity_env import (
 from entity_env.environment import Environment
 from rogue_net import NetOutput
 from rogue_net.answer import answer
-from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.builders import SMALL, run_small
 
 
 class Hourly(Environment):
@@ -73,7 +73,7 @@ class Simple(torch.nn.Module):
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("own")
-    run(folder, env=Hourly, agent=Simple(), checkpoint_dir=folder / "run")
+    run_small(folder, env=Hourly, agent=Simple(), checkpoint_dir=folder / "run")
     return folder / "run"
 
 

@@ -19,7 +19,7 @@ from enn_trainer.checkpoints import run_claim
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 HOLD = """

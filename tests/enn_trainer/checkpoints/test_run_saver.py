@@ -15,9 +15,9 @@ from enn_trainer.checkpoints import checkpoint, disk, keep
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.save_writer import SaveWriter
 from enn_trainer.cli import run as enn
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
 from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.test_train import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 NEVER = "checkpoint.every_seconds=1000000"

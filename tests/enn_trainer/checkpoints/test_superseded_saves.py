@@ -18,9 +18,9 @@ from enn_trainer.checkpoints.run_lock import run_lock
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.stop_conditions import Steps, StopsRising
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
-from tests.enn_trainer.test_train import SMALL
 from tests.enn_trainer.worlds import Pasture
 
 SETTINGS = [

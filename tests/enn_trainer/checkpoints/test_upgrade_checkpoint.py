@@ -13,14 +13,9 @@ from enn_trainer.checkpoints.state_files import REST, to_files
 from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from entity_env.examples import CherryPick
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_trainer.checkpoints.test_golden_checkpoints import NEWEST, VERSIONS, resaved
-from tests.enn_trainer.checkpoints.test_published_checkpoint import (
-    GOLDEN,
-    NAMES,
-    moments_of,
-    published,
-)
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.checkpoints.builders import NEWEST, VERSIONS, resaved
+from tests.enn_trainer.checkpoints.published import GOLDEN, NAMES, moments_of, published
 from tests.golden.make_checkpoint import Farm, said
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from enn_trainer import CheckpointError, StateManager, load_agent
 from entity_env.examples import CherryPick
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_trainer.checkpoints.test_published_checkpoint import Trap
+from tests.enn_trainer.checkpoints.published import Trap
 
 
 def network(d_model: int = 8) -> RogueNet:

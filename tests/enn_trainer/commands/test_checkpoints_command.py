@@ -21,9 +21,9 @@ from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.pins import pin, read_pins
 from enn_trainer.cli import run
 from enn_trainer.tables import show_table
-from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 from tests.enn_trainer.worlds import Meadow
 
 STEPS = (24, 48, 72)

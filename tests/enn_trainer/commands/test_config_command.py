@@ -32,7 +32,7 @@ from enn_trainer.settings.config_io import dump_config, load_config
 from enn_trainer.settings.config_schema import Schema, dump_schema, load_schema, schema_of
 from enn_trainer.settings.schema_changes import accepts, edit_distance, schema_changes
 from enn_trainer.settings.upgrade_files import upgraded_file, write_whole
-from tests.enn_trainer.settings.test_config_io import PUBLISHED
+from tests.enn_trainer.settings.builders import PUBLISHED
 
 SCHEMA = Path(enn_trainer.__file__).parent / "settings" / "config_schema.ron"
 

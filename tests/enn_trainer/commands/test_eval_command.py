@@ -20,12 +20,11 @@ from enn_trainer.commands.eval_report import EvalProgress, table
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluate import SuiteResult
 from entity_env.examples import MineSweeper
-from tests.enn_trainer import test_train
-from tests.enn_trainer.evaluation import test_evaluate
-from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
-from tests.enn_trainer.evaluation.test_eval_suites import config_of
+from tests.enn_trainer.builders import run_small
+from tests.enn_trainer.checkpoints.published import GOLDEN
+from tests.enn_trainer.evaluation.builders import config_of, run_duel
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_envs import make_ring
+from tests.enn_trainer.worlds import make_ring
 
 QUICK = ["--episodes", "12", "--num-envs", "6"]
 
@@ -34,14 +33,14 @@ QUICK = ["--episodes", "12", "--num-envs", "6"]
 def mines(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("mines")
     overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
-    test_train.run(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
+    run_small(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
     return str(folder / "run")
 
 
 @pytest.fixture(scope="module")
 def duel(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("duel")
-    test_evaluate.run(folder, "env.id=Duel", checkpoint_dir=folder / "run")
+    run_duel(folder, "env.id=Duel", checkpoint_dir=folder / "run")
     return str(folder / "run")
 
 
@@ -171,8 +170,8 @@ def test_each_suite_has_as_many_environments_as_fit_its_sides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody typed a number, so none is refused."""
-    name = "tests.enn_trainer.test_envs:make_ring"
-    test_train.run(tmp_path, f"env.id={name}", env=make_ring, checkpoint_dir=tmp_path / "run")
+    name = "tests.enn_trainer.worlds:make_ring"
+    run_small(tmp_path, f"env.id={name}", env=make_ring, checkpoint_dir=tmp_path / "run")
     ring = [str(tmp_path / "run"), "--env", name, "--episodes", "12"]
     suites = ["--suite", "n=2", "--suite", "n=5", "--suite", "n=4"]
     for processes in ("1", "2"):
@@ -188,7 +187,7 @@ def test_run_of_an_unknown_world_asks_for_env(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was trained from a script has the default `env.id`."""
-    test_train.run(tmp_path, env=MineSweeper, checkpoint_dir=tmp_path / "run")
+    run_small(tmp_path, env=MineSweeper, checkpoint_dir=tmp_path / "run")
     capsys.readouterr()
     assert run(["eval", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err

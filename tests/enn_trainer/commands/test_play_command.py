@@ -15,10 +15,10 @@ import pytest
 from enn_trainer.cli import run
 from entity_env.examples import Duel, MineSweeper
 from entity_env.read_recording import Recording
-from tests.enn_trainer import test_train
-from tests.enn_trainer.evaluation import test_evaluate
+from tests.enn_trainer.builders import run_small
+from tests.enn_trainer.evaluation.builders import run_duel
 from tests.enn_trainer.one_line import refused
-from tests.entity_env.test_play_by_hand import check_probabilities
+from tests.entity_env.builders import check_probabilities
 
 SOURCE = """
     from entity_env.examples import Xor
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> str:
 def duellist(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a run of few updates in `Duel`."""
     folder = tmp_path_factory.mktemp("duel")
-    test_evaluate.run(folder, checkpoint_dir=folder / "run")
+    run_duel(folder, checkpoint_dir=folder / "run")
     return str(folder / "run")
 
 
@@ -53,7 +53,7 @@ def duellist(tmp_path_factory: pytest.TempPathFactory) -> str:
 def sweeper(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a run of few updates in `MineSweeper`."""
     folder = tmp_path_factory.mktemp("mines")
-    test_train.run(folder, env=MineSweeper, checkpoint_dir=folder / "run")
+    run_small(folder, env=MineSweeper, checkpoint_dir=folder / "run")
     return str(folder / "run")
 
 

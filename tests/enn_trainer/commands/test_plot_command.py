@@ -11,8 +11,8 @@ from enn_trainer import ConfigError
 from enn_trainer.cli import run as enn
 from enn_trainer.commands.curves import Run, confidence, curve_of, grouped, smoothed
 from enn_trainer.commands.plot_command import read_run
-from tests.enn_trainer.evaluation.test_eval_published import GOLDEN
-from tests.enn_trainer.test_train import run
+from tests.enn_trainer.builders import run_small
+from tests.enn_trainer.checkpoints.published import GOLDEN
 
 PNG = b"\x89PNG\r\n"
 
@@ -29,7 +29,7 @@ def write_run(folder: Path, seed: int, values: list[float], **config: object) ->
 def test_a_run_is_drawn_from_any_of_its_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manager = run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
+    manager = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
     folder = tmp_path / "runs" / manager.state.run_name
     for i, path in enumerate((folder, folder / "metrics.jsonl", tmp_path / "c")):
         out = tmp_path / f"{i}.png"

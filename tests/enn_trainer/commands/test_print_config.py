@@ -10,8 +10,7 @@ from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings.config_io import load_with_sources
-from tests.enn_trainer.test_cli import OURS
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import OURS, SMALL
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[str, str]]:

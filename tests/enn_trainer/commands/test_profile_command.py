@@ -14,8 +14,8 @@ from enn_trainer.commands.profile_advice import what_limits
 from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
 from enn_trainer.envs import env_factory
 from entity_env.examples import Xor
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 
 SOURCE = """
     import time

@@ -12,9 +12,8 @@ from enn_trainer.checkpoints.find_save import find
 from enn_trainer.cli import run
 from entity_env.examples import Xor
 from entity_env.named_world import is_environment_factory
-from tests.enn_trainer import test_train
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.test_train import SMALL
 from tests.soak.small_saves import write_whole
 
 MARK = Path("marked")
@@ -42,7 +41,7 @@ def xor_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("foreign_world.py").write_text(SOURCE)
     with monkeypatch.context() as quiet:
         quiet.setattr("builtins.print", lambda *_, **__: None)
-        test_train.run(tmp_path, "env.id=Xor", env=Xor, checkpoint_dir=Path("run"))
+        run_small(tmp_path, "env.id=Xor", env=Xor, checkpoint_dir=Path("run"))
     return Path("run")
 
 

@@ -16,7 +16,7 @@ from enn_trainer.evaluation.eval_metrics import (
     t_quantile_975,
 )
 from entity_env import EnvList, ParallelEnvList
-from tests.entity_env.test_vec_envs import play
+from tests.entity_env.builders import play
 from tests.entity_env.worlds import Walk
 
 

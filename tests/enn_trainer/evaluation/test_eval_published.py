@@ -19,9 +19,9 @@ from entity_env import Observation, SelectEntityActionMask
 from entity_env.batch import batch_obs
 from entity_env.examples import CherryPick
 from rogue_net import EntityBatch
-from tests.enn_trainer.evaluation import test_evaluate
+from tests.enn_trainer.checkpoints.published import GOLDEN
+from tests.enn_trainer.evaluation.builders import run_duel
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16"
 CASES = json.loads((GOLDEN / "expected.json").read_text())["cases"]
 
 
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused(
 def test_own_save_comes_before_a_published_one(tmp_path: Path) -> None:
     """A run that was continued with this program is newer than what it began with."""
     run_dir = tmp_path / "run"
-    test_evaluate.run(tmp_path, "total_timesteps=64", checkpoint_dir=run_dir)
+    run_duel(tmp_path, "total_timesteps=64", checkpoint_dir=run_dir)
     shutil.copytree(GOLDEN, run_dir / "latest-step000000004096")
     saved = read_saved_run(run_dir)
     assert saved.path == run_dir / "step-000000000064"
@@ -148,7 +148,7 @@ def test_own_save_comes_before_a_published_one(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    manager, _ = test_evaluate.run(tmp_path, "total_timesteps=64")
+    manager, _ = run_duel(tmp_path, "total_timesteps=64")
     with torch.no_grad():
         next(manager.state.agent.parameters()).view(-1)[0] = torch.nan
     name = next(iter(dict(manager.state.agent.named_parameters())))

@@ -14,15 +14,10 @@ from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env import Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel, MineSweeper
-from tests.enn_trainer.evaluation.test_evaluate import DUEL, run
+from tests.enn_trainer.evaluation.builders import DUEL, EPISODES, config_of, run_duel
 
 MINES = ["env.id=MineSweeper", 'env.kwargs={"nmines": 3, "nrobots": 1}']
-EPISODES = ["eval.episodes=10", "eval.interval=64", "eval.num_envs=4"]
 CPU = torch.device("cpu")
-
-
-def config_of(*overrides: str, text: str = "(version: 5)") -> TrainConfig:
-    return load_config(TrainConfig, None, overrides, text=text)
 
 
 def suites_of(*overrides: str) -> dict[str, Any]:
@@ -39,9 +34,9 @@ def optimizer_state(manager: StateManager) -> list[torch.Tensor]:
 def test_training_is_the_same_to_the_bit_whatever_is_evaluated(tmp_path: Path) -> None:
     """Dropout shows whether an evaluation leaves the network switched to acting, or not."""
     dropout = ["net.resid_pdrop=0.1", "net.attn_pdrop=0.1", "total_timesteps=256"]
-    without, _ = run(tmp_path, *dropout)
+    without, _ = run_duel(tmp_path, *dropout)
     suites = ["eval.suites.greedy.deterministic=true", "eval.suites.random.opponent=random"]
-    with_it, result = run(tmp_path, *dropout, *EPISODES, *suites)
+    with_it, result = run_duel(tmp_path, *dropout, *EPISODES, *suites)
     assert result.eval["eval/greedy/episodic_reward.count"] == 10
     ours, theirs = without.state.agent.state_dict(), with_it.state.agent.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -113,7 +108,7 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
 
 def test_every_suite_is_tracked_under_its_name(tmp_path: Path) -> None:
     suites = ["eval.suites.many.episodes=12", 'eval.suites.large.env.kwargs={"nmines": 7}']
-    _, result = run(tmp_path, *MINES, *EPISODES, *suites, env=MineSweeper)
+    _, result = run_duel(tmp_path, *MINES, *EPISODES, *suites, env=MineSweeper)
     found = result.eval
     assert found["eval/episodic_reward.count"] == 10
     assert found["eval/many/episodic_reward.count"] == 12
@@ -123,7 +118,7 @@ def test_every_suite_is_tracked_under_its_name(tmp_path: Path) -> None:
 
 
 def agent_of(tmp_path: Path) -> StateManager:
-    manager, _ = run(tmp_path, "total_timesteps=64")
+    manager, _ = run_duel(tmp_path, "total_timesteps=64")
     return manager  # type: ignore[no-any-return]
 
 
@@ -219,7 +214,7 @@ def test_episodes_that_never_end_are_given_up_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limited = [*EPISODES, "eval.max_steps=30", "eval.run_on_first_step=false"]
-    _, result = run(tmp_path, *limited, "total_timesteps=64", env=Endless)
+    _, result = run_duel(tmp_path, *limited, "total_timesteps=64", env=Endless)
     assert result.eval["eval/episodic_reward.count"] == 4
     words = " ".join(capsys.readouterr().out.split())
     assert "WARNING: 6 of 10 episodes were not over within max_steps=30" in words
@@ -229,7 +224,7 @@ def test_episodes_that_never_end_are_given_up_and_named(
 def test_suite_of_another_world_is_named(tmp_path: Path) -> None:
     suites = 'eval.suites.odd.env.kwargs={"no": 1}'
     with pytest.raises(ConfigError, match=r"^eval\.suites\['odd'\]\.env\.kwargs: "):
-        run(tmp_path, *EPISODES, suites)
+        run_duel(tmp_path, *EPISODES, suites)
 
 
 def test_suite_classes_are_exported_and_checked_in_python() -> None:
@@ -239,7 +234,7 @@ def test_suite_classes_are_exported_and_checked_in_python() -> None:
 
 def test_limit_of_a_suite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [*EPISODES, "eval.suites.short.max_steps=20", "total_timesteps=64"]
-    run(tmp_path, *own, "eval.max_steps=30", "eval.run_on_first_step=false", env=Endless)
+    run_duel(tmp_path, *own, "eval.max_steps=30", "eval.run_on_first_step=false", env=Endless)
     words = " ".join(capsys.readouterr().out.split())
     assert (
         "max_steps=20 and are left out: the rest are the shorter ones; raise eval.suites" in words

@@ -14,9 +14,8 @@ from enn_trainer.evaluation.video import FilmedEnvs, tiled
 from entity_env import Entity, Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel
 from entity_env.match import Match
-from tests.enn_trainer.evaluation.test_eval_suites import EPISODES
-from tests.enn_trainer.evaluation.test_evaluate import run
-from tests.entity_env.test_vec_envs import play
+from tests.enn_trainer.evaluation.builders import EPISODES, run_duel
+from tests.entity_env.builders import play
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="the extra video")
 
@@ -87,9 +86,9 @@ def test_sheet_has_pictures_of_any_sizes() -> None:
 
 
 def test_run_leaves_films_that_change_no_number(tmp_path: Path) -> None:
-    _, without = run(tmp_path / "a", *EPISODES, "total_timesteps=64")
+    _, without = run_duel(tmp_path / "a", *EPISODES, "total_timesteps=64")
     films = ["eval.capture_videos=true", "eval.suites.greedy.deterministic=true"]
-    manager, result = run(tmp_path / "b", *EPISODES, *films, "total_timesteps=64")
+    manager, result = run_duel(tmp_path / "b", *EPISODES, *films, "total_timesteps=64")
     assert {n: v for n, v in result.eval.items() if "greedy" not in n} == without.eval
     folder = tmp_path / "b/runs" / manager.state.run_name / "videos"
     names = [f"step-{step:012d}{suite}.mp4" for step in (0, 64) for suite in ("", "-greedy")]
@@ -150,7 +149,7 @@ def test_world_whose_pictures_cannot_be_taken_is_refused_before_the_run(
 ) -> None:
     long = ["total_timesteps=100000000", "eval.run_on_first_step=false"]
     with pytest.raises(ConfigError, match=rf"^eval\.capture_videos: .*{message}"):
-        run(tmp_path, *EPISODES, *long, "eval.capture_videos=true", env=world)
+        run_duel(tmp_path, *EPISODES, *long, "eval.capture_videos=true", env=world)
 
 
 class Growing(Duel):
@@ -165,9 +164,9 @@ def test_pictures_that_change_size_cost_the_video_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     episodes = [*EPISODES, "total_timesteps=64", "eval.run_on_first_step=false"]
-    _, without = run(tmp_path / "a", *episodes)
+    _, without = run_duel(tmp_path / "a", *episodes)
     capsys.readouterr()
-    manager, result = run(tmp_path / "b", *episodes, "eval.capture_videos=true", env=Growing)
+    manager, result = run_duel(tmp_path / "b", *episodes, "eval.capture_videos=true", env=Growing)
     assert result.eval == without.eval
     said = " ".join(capsys.readouterr().out.split())
     assert "no video: eval.capture_videos: expected pictures of Growing of one size" in said

@@ -33,35 +33,19 @@ from entity_env import (
 )
 from entity_env.examples import Duel, Xor
 from rogue_net import EntityBatch
-from tests.enn_trainer.test_train import weights
+from tests.enn_trainer.builders import weights
+from tests.enn_trainer.evaluation.builders import DUEL, run_duel
 from tests.enn_trainer.worlds import Meadow
 
-DUEL = [
-    "rollout.num_envs=8",
-    "rollout.steps=8",
-    "rollout.processes=1",
-    "optim.bs=32",
-    "net.d_model=8",
-    "net.n_layer=1",
-    "total_timesteps=128",
-]
 EVAL = ["eval.steps=20", "eval.interval=64", "eval.num_envs=8"]
-
-
-def run(tmp_path: Path, *overrides: str, env: Any = Duel, **kwargs: Any) -> tuple[Any, Any]:
-    manager = StateManager(
-        overrides=[*DUEL, f"data_dir={tmp_path}", *overrides],
-        checkpoint_dir=kwargs.get("checkpoint_dir"),
-    )
-    return manager, train(manager, env)
 
 
 @pytest.mark.parametrize("opponent", [[], ["eval.opponent=random"]])
 def test_training_is_the_same_with_and_without_evaluation(
     tmp_path: Path, opponent: list[str]
 ) -> None:
-    without, _ = run(tmp_path)
-    with_it, result = run(tmp_path, *EVAL, *opponent)
+    without, _ = run_duel(tmp_path)
+    with_it, result = run_duel(tmp_path, *EVAL, *opponent)
     assert torch.equal(weights(without), weights(with_it))
     assert result.eval["eval/episodic_reward.count"] > 0
 
@@ -78,9 +62,9 @@ def test_global_generators_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path) -> None:
-    _, one = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
-    _, again = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
-    _, three = run(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=3")
+    _, one = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
+    _, again = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
+    _, three = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=3")
     assert one.eval == again.eval
     assert one.eval.keys() == three.eval.keys()
     for name, value in one.eval.items():
@@ -151,14 +135,14 @@ def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
 
 
 def test_checkpoint_is_an_opponent(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "earlier")
-    _, result = run(tmp_path, *EVAL, f"eval.opponent={tmp_path / 'earlier'}")
+    run_duel(tmp_path, checkpoint_dir=tmp_path / "earlier")
+    _, result = run_duel(tmp_path, *EVAL, f"eval.opponent={tmp_path / 'earlier'}")
     assert -1 <= result.eval["eval/episodic_reward.mean"] <= 1
 
 
 def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "earlier")
-    _, result = run(
+    run_duel(tmp_path, checkpoint_dir=tmp_path / "earlier")
+    _, result = run_duel(
         tmp_path,
         *EVAL,
         "eval.num_envs=64",
@@ -212,7 +196,7 @@ def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_pa
     def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
         return EnvList({"A": Bidding, "B": BiddingFromTheTop}[config.id], num_envs, first)
 
-    run(tmp_path, "env.id=A", env=worlds, checkpoint_dir=tmp_path / "earlier")
+    run_duel(tmp_path, "env.id=A", env=worlds, checkpoint_dir=tmp_path / "earlier")
     greedy = ["eval.deterministic=true", f"eval.opponent={tmp_path / 'earlier'}"]
     suite = ["env.id=A", "eval.env.id=A", "eval.suites.turned.env.id=B"]
     same = ["optim.lr=0", "total_timesteps=64"]
@@ -227,23 +211,23 @@ def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_pa
 
 def test_opponent_without_an_environment_to_play_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval\.num_envs: expected at least 2 .* got 1"):
-        run(tmp_path, *EVAL, "eval.opponent=random", "eval.num_envs=1")
+        run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.num_envs=1")
 
 
 def test_settings_of_the_environments_of_evaluations_are_named_when_they_do_not_fit(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match=r"eval\.env\.kwargs"):
-        run(tmp_path, *EVAL, 'eval.env.kwargs={"no": 1}')
+        run_duel(tmp_path, *EVAL, 'eval.env.kwargs={"no": 1}')
 
 
 def test_opponent_only_evaluates_the_opponent(tmp_path: Path) -> None:
-    _, result = run(tmp_path, *EVAL, "eval.opponent=random", "eval.opponent_only=true")
+    _, result = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.opponent_only=true")
     assert result.eval["eval/episodic_reward.mean"] == 0  # both sides count
 
 
 def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "duel")
+    run_duel(tmp_path, checkpoint_dir=tmp_path / "duel")
     env = Meadow()
     with pytest.raises(CheckpointError, match=r"another world.*actions"):
         create_opponent(
@@ -256,31 +240,31 @@ def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
 
 def test_opponent_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
-        run(tmp_path, *EVAL, "eval.opponent=nowhere")
+        run_duel(tmp_path, *EVAL, "eval.opponent=nowhere")
 
 
 def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval.num_envs: expected multiples of 2"):
-        run(tmp_path, *EVAL, "eval.num_envs=7")
+        run_duel(tmp_path, *EVAL, "eval.num_envs=7")
 
 
 def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
     """What was measured at the end is saved with it, and not measured again."""
-    run(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
+    run_duel(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").state.next_eval_step == 128 + 64
-    manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
+    manager, _ = run_duel(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
     assert manager.state.next_eval_step == 256 + 64
 
 
 def test_first_evaluation_can_wait(tmp_path: Path) -> None:
-    manager, _ = run(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
+    manager, _ = run_duel(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
     assert evaluated_at(tmp_path) == [64]
     assert manager.state.next_eval_step == 64 + 64
 
 
 def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
-    run(tmp_path, checkpoint_dir=tmp_path / "run")
-    manager, _ = run(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
+    run_duel(tmp_path, checkpoint_dir=tmp_path / "run")
+    manager, _ = run_duel(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
     assert manager.state.next_eval_step == 128 + 3 * 64
 
 
@@ -306,7 +290,7 @@ def test_run_is_saved_also_if_its_last_evaluation_fails(tmp_path: Path) -> None:
 
 def test_opponent_is_looked_up_before_training(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"^eval.opponent: nowhere"):
-        run(tmp_path, *EVAL, "eval.opponent=nowhere", "total_timesteps=100000000")
+        run_duel(tmp_path, *EVAL, "eval.opponent=nowhere", "total_timesteps=100000000")
 
 
 def test_request_to_stop_ends_an_evaluation() -> None:
@@ -329,23 +313,25 @@ def evaluated_at(folder: Path) -> list[int]:
 
 def test_an_agent_is_not_evaluated_twice_at_one_step(tmp_path: Path) -> None:
     """With an interval shorter than a rollout the clock would otherwise fall behind."""
-    run(tmp_path, *EVAL, "eval.interval=10")
+    run_duel(tmp_path, *EVAL, "eval.interval=10")
     assert evaluated_at(tmp_path) == [0, 64, 128]
 
 
 def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) -> None:
     """Else a run that was set to be measured rarely would wait for that time to come."""
     folder = tmp_path / "run"
-    run(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
-    manager, _ = run(tmp_path, "eval.interval=64", "total_timesteps=256", checkpoint_dir=folder)
+    run_duel(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
+    manager, _ = run_duel(
+        tmp_path, "eval.interval=64", "total_timesteps=256", checkpoint_dir=folder
+    )
     assert evaluated_at(tmp_path) == [0, 64, 128, 192, 256]
     assert manager.state.next_eval_step == 256 + 64
 
 
 def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
-    run(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
+    run_duel(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
     later = ["eval.run_on_first_step=false", "total_timesteps=192"]
-    run(tmp_path, *EVAL, *later, checkpoint_dir=tmp_path / "run")
+    run_duel(tmp_path, *EVAL, *later, checkpoint_dir=tmp_path / "run")
     assert evaluated_at(tmp_path) == [128, 192]
 
 
@@ -355,11 +341,11 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
 
     here, elsewhere = "env.id=Duel", "eval.env.id=Xor"
     with pytest.raises(ConfigError, match=r"^eval.env: expected the world of env; .*entity types"):
-        run(tmp_path, *EVAL, here, elsewhere, env=worlds)
-    run(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
+        run_duel(tmp_path, *EVAL, here, elsewhere, env=worlds)
+    run_duel(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
 
 
 def test_an_odd_number_of_environments_leaves_one_more_to_the_agent(tmp_path: Path) -> None:
     """Worlds without sides may have any number; those with an odd index are the opponent's."""
-    _, three = run(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
+    _, three = run_duel(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
     assert three.eval["eval/step.count"] == 2 * 20

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,22 +28,10 @@ from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from entity_env import Observation
 from rogue_net import RogueNet
-from tests.enn_trainer.ppo.test_optimize import a_rollout, double
-from tests.enn_trainer.test_train import run, weights
+from tests.enn_trainer.builders import run_small, weights
+from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double
 from tests.enn_trainer.worlds import Meadow
 
-BINS = ValueBinsConfig(-1.0, 3.0, 21)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "as published": {},
-    "joint ratio": {"ratio": "frame"},
-    "equal frames": {"weight_by": "frame"},
-    "joint ratio of equal frames": {"ratio": "frame", "weight_by": "frame"},
-    "dual clip": {"dual_clip": 1.1},
-    "huber": {"value_loss": "huber", "huber_delta": 0.1},
-    "range of its own": {"vf_clip_coef": 0.01},
-    "hl_gauss": {"value_loss": "hl_gauss", "clip_vloss": False, "value_bins": BINS},
-    "entropy targets": {"ent_targets": {"walk": 0.5, "watch": 0.2}},
-}
 ON_THE_COMMAND_LINE = {
     "ratio": ["ppo.ratio=frame"],
     "weight_by": ["ppo.weight_by=frame"],
@@ -264,8 +251,8 @@ def test_network_without_bins_is_refused_where_the_loss_needs_them() -> None:
 
 @pytest.mark.parametrize("name", sorted(ON_THE_COMMAND_LINE))
 def test_option_changes_the_run(tmp_path: Path, name: str) -> None:
-    changed = run(tmp_path, "optim.lr=0.03", *ON_THE_COMMAND_LINE[name])
-    plain = run(tmp_path, "optim.lr=0.03")
+    changed = run_small(tmp_path, "optim.lr=0.03", *ON_THE_COMMAND_LINE[name])
+    plain = run_small(tmp_path, "optim.lr=0.03")
     policy = [weights_of_policy(manager.state.agent) for manager in (changed, plain)]
     assert not torch.equal(*policy)
 
@@ -277,7 +264,7 @@ def weights_of_policy(net: RogueNet) -> torch.Tensor:
 
 
 def test_what_the_loss_learns_is_saved_bit_for_bit(tmp_path: Path) -> None:
-    state = run(tmp_path, *LEARNT, checkpoint_dir=tmp_path / "run").state
+    state = run_small(tmp_path, *LEARNT, checkpoint_dir=tmp_path / "run").state
     saved = load_checkpoint(tmp_path / "run").state
     assert saved.ent_tunings.keys() == state.ent_tunings.keys() == {"walk", "call"}
     for name, tuning in state.ent_tunings.items():
@@ -294,8 +281,8 @@ def test_what_the_loss_learns_is_saved_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    before = run(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=folder).state
-    runs = [run(tmp_path, "total_timesteps=72", init_path=folder).state for _ in range(2)]
+    before = run_small(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=folder).state
+    runs = [run_small(tmp_path, "total_timesteps=72", init_path=folder).state for _ in range(2)]
     for name in before.ent_tunings:
         assert torch.equal(runs[0].ent_tunings[name], runs[1].ent_tunings[name])
         assert not torch.equal(runs[0].ent_tunings[name], before.ent_tunings[name])
@@ -307,13 +294,13 @@ def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 def test_options_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
-    on = run(tmp_path, *LEARNT, "rollout.num_envs=8", init_path=folder).state
+    run_small(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
+    on = run_small(tmp_path, *LEARNT, "rollout.num_envs=8", init_path=folder).state
     assert on.reward_scaling is not None
     assert len(on.reward_scaling.returns) == 8
-    run(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=tmp_path / "other")
+    run_small(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=tmp_path / "other")
     off = ["ppo.reward_scaling=false", 'ppo.ent_targets={"call": 0.1}']
-    state = run(tmp_path, *off, init_path=tmp_path / "other").state
+    state = run_small(tmp_path, *off, init_path=tmp_path / "other").state
     assert state.reward_scaling is None
     assert set(state.ent_tunings) == {"call"}
 
@@ -327,15 +314,15 @@ class Rich(Meadow):
 
 def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) -> None:
     scaled = ON_THE_COMMAND_LINE["reward_scaling"]
-    poor, rich = run(tmp_path, *scaled), run(tmp_path, *scaled, env=Rich)
+    poor, rich = run_small(tmp_path, *scaled), run_small(tmp_path, *scaled, env=Rich)
     assert torch.equal(weights(poor), weights(rich))
-    assert not torch.equal(weights(run(tmp_path)), weights(run(tmp_path, env=Rich)))
+    assert not torch.equal(weights(run_small(tmp_path)), weights(run_small(tmp_path, env=Rich)))
 
 
 def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
     folder, binned = tmp_path / "run", ON_THE_COMMAND_LINE["hl_gauss"]
-    run(tmp_path, *binned, "total_timesteps=48", checkpoint_dir=folder)
-    resumed = run(tmp_path, checkpoint_dir=folder)
+    run_small(tmp_path, *binned, "total_timesteps=48", checkpoint_dir=folder)
+    resumed = run_small(tmp_path, checkpoint_dir=folder)
     assert resumed.state.step == 72
     assert resumed.config.ppo.value_bins == ValueBinsConfig(-2.0, 4.0)
     assert torch.equal(weights(load_checkpoint(folder)), weights(resumed))
@@ -346,7 +333,7 @@ def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
 
 def test_bins_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run(tmp_path, *ON_THE_COMMAND_LINE["hl_gauss"], checkpoint_dir=folder)
+    run_small(tmp_path, *ON_THE_COMMAND_LINE["hl_gauss"], checkpoint_dir=folder)
     for changes, message in (
         (["ppo.value_bins.high=5"], r"ppo.value_bins.high: expected 4.0 .* got 5.0"),
         (
@@ -355,10 +342,10 @@ def test_bins_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
         ),
     ):
         with pytest.raises(CheckpointError, match=message) as error:
-            run(tmp_path, *changes, checkpoint_dir=folder)
+            run_small(tmp_path, *changes, checkpoint_dir=folder)
         assert "\n" not in str(error.value)
 
 
 def test_target_for_an_action_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ppo.ent_targets: .*'walk'.* got \['wakl'\]"):
-        run(tmp_path, 'ppo.ent_targets={"wakl": 0.5}')
+        run_small(tmp_path, 'ppo.ent_targets={"wakl": 0.5}')

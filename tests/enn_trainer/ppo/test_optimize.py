@@ -10,47 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer import OptimizerConfig, PPOConfig, RogueNetConfig, TrainConfig
+from enn_trainer import OptimizerConfig, PPOConfig
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.ppo import minibatches as minibatches_module
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.optimize import optimize
-from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.work import Work
-from enn_trainer.state import make_network
-from entity_env import AddMetricsWrapper, EnvList
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
-from tests.enn_trainer.worlds import Meadow
-
-
-def a_rollout(
-    num_envs: int = 4,
-    steps: int = 6,
-    seed: int = 0,
-    pdrop: float = 0.0,
-    ppo: PPOConfig | None = None,
-) -> tuple[RogueNet, Rollout]:
-    envs = AddMetricsWrapper(EnvList(Meadow, num_envs))
-    envs.seed(seed)
-    obs = envs.reset(envs.obs_space())
-    config = TrainConfig.__new__(TrainConfig)  # only what make_network reads
-    config.seed = seed
-    config.ppo = ppo or PPOConfig()
-    config.net = RogueNetConfig(d_model=16, embd_pdrop=pdrop, resid_pdrop=pdrop, attn_pdrop=pdrop)
-    net = make_network(config, envs.obs_space(), envs.action_space())
-    net.update_input_stats(EntityBatch.of(obs))
-    rollout = collect(
-        envs,
-        net,
-        obs,
-        envs.obs_space(),
-        steps=steps,
-        seed=seed,
-        first_frame=0,
-        device=torch.device("cpu"),
-    )
-    return net, rollout
+from tests.enn_trainer.ppo.builders import a_rollout, double
 
 
 def gradients_of_one_step(
@@ -89,24 +58,6 @@ def gradients_of_one_step(
         work=Work(lanes),
     )
     return seen[-1]
-
-
-def double(rollout: Rollout) -> Rollout:
-    batch = rollout.batch
-    features = {
-        name: type(rows)(rows.values.double(), rows.lengths)
-        for name, rows in batch.features.items()
-    }
-    return Rollout(
-        **{
-            **vars(rollout),
-            "batch": EntityBatch(features, batch.visible, batch.actions, batch.num_frames),
-            "values": rollout.values.double(),
-            "rewards": rollout.rewards.double(),
-            "last_values": rollout.last_values.double(),
-            "final_values": rollout.final_values.double(),
-        }
-    )
 
 
 @settings(max_examples=15, deadline=None)

@@ -19,8 +19,8 @@ from enn_trainer.ppo.torch_optimizers import usable_optimizers
 from entity_env import ObsSpace
 from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.translate import TranslationConfig
+from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
-from tests.enn_trainer.test_train import run
 from tests.enn_trainer.worlds import Clockwork, Meadow
 from tests.rogue_net.nets import ACTIONS, SPACE
 
@@ -186,12 +186,12 @@ def group(pattern: str, **settings: Any) -> str:
 
 def test_group_of_nothing_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"optim.groups\[0\].pattern='nothing'"):
-        run(tmp_path, group("nothing", lr_factor=2.0))
+        run_small(tmp_path, group("nothing", lr_factor=2.0))
 
 
 def test_settings_of_a_group_have_an_effect(tmp_path: Path) -> None:
     def weights(*overrides: str) -> torch.Tensor:
-        state = run(tmp_path, "total_timesteps=24", *overrides).state
+        state = run_small(tmp_path, "total_timesteps=24", *overrides).state
         return torch.cat([p.detach().flatten() for p in state.agent.parameters()])
 
     plain = weights()
@@ -258,25 +258,27 @@ def test_trunk_waits_while_a_new_head_is_tuned(tmp_path: Path) -> None:
     )
     frozen = f"optim.groups=[{trunk}]"
     decay = "optim.weight_decay=0.5"
-    begun = run(tmp_path, "max_train_time=0").state
-    before = run(tmp_path, frozen, decay, "total_timesteps=48").state
-    after = run(tmp_path, frozen, decay, "total_timesteps=72").state
+    begun = run_small(tmp_path, "max_train_time=0").state
+    before = run_small(tmp_path, frozen, decay, "total_timesteps=48").state
+    after = run_small(tmp_path, frozen, decay, "total_timesteps=72").state
     assert all("heads" in name for name in names_that_moved(begun, before))
     assert any("embedding" in name for name in names_that_moved(begun, after))
 
 
 def test_value_function_may_be_trained_alone_at_first(tmp_path: Path) -> None:
     policy = group("policy.*", freeze_until=72)
-    begun = run(tmp_path, "max_train_time=0", "vf_net.d_model=8").state
-    state = run(tmp_path, "vf_net.d_model=8", policy).state
+    begun = run_small(tmp_path, "max_train_time=0", "vf_net.d_model=8").state
+    state = run_small(tmp_path, "vf_net.d_model=8", policy).state
     moved = names_that_moved(begun, state)
     assert moved
     assert all(name.startswith("value_function.") for name in moved)
 
 
 def test_everything_may_be_frozen(tmp_path: Path) -> None:
-    begun = run(tmp_path, "max_train_time=0").state
-    assert names_that_moved(begun, run(tmp_path, group("*", freeze_until=1000)).state) == set()
+    begun = run_small(tmp_path, "max_train_time=0").state
+    assert (
+        names_that_moved(begun, run_small(tmp_path, group("*", freeze_until=1000)).state) == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,9 +295,9 @@ def test_resumed_run_freezes_and_thaws_as_the_straight_one(
 
 def test_groups_may_change_when_a_run_continues(tmp_path: Path) -> None:
     """Moments go by the name of the parameter, not by its place in the optimizer."""
-    first = run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run").state
+    first = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run").state
     moments = {n: first.optimizer.state[p] for n, p in first.agent.named_parameters()}
-    again = run(
+    again = run_small(
         tmp_path,
         "total_timesteps=48",
         'optim.groups=[(pattern: "*.bias", lr_factor: 0.5), (pattern: "*heads*")]',
@@ -310,7 +312,7 @@ def test_groups_may_change_when_a_run_continues(tmp_path: Path) -> None:
 
 def test_input_statistics_of_what_is_frozen_go_on(tmp_path: Path) -> None:
     """They follow the frames; only parameters are frozen."""
-    state = run(tmp_path, group("embedding.*", freeze_from=0), env=Meadow).state
+    state = run_small(tmp_path, group("embedding.*", freeze_from=0), env=Meadow).state
     assert state.agent.embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
 
 
@@ -339,7 +341,7 @@ def test_any_optimizer_of_torch_trains_and_resumes(tmp_path: Path, name: str, kw
     assert type(straight.optimizer) is type(resumed.optimizer)
     assert isinstance(straight.optimizer, getattr(torch.optim, name))
     assert_same(straight, resumed)
-    begun = run(tmp_path, "max_train_time=0", env=Clockwork).state
+    begun = run_small(tmp_path, "max_train_time=0", env=Clockwork).state
     assert names_that_moved(begun, straight)
 
 
@@ -377,8 +379,8 @@ def test_optimizer_of_a_run_that_continues_cannot_change(
     tmp_path: Path, override: str, message: str, own: bool
 ) -> None:
     """Its moments would mean something else, or be missing."""
-    first = run(tmp_path, checkpoint_dir=tmp_path / "run").state.agent
+    first = run_small(tmp_path, checkpoint_dir=tmp_path / "run").state.agent
     with pytest.raises(CheckpointError, match=message) as error:
-        run(tmp_path, override, checkpoint_dir=tmp_path / "run", agent=first if own else None)
+        run_small(tmp_path, override, checkpoint_dir=tmp_path / "run", agent=first if own else None)
     assert "\n" not in str(error.value)
-    run(tmp_path, "optim.kwargs={ }", checkpoint_dir=tmp_path / "run")  # the same
+    run_small(tmp_path, "optim.kwargs={ }", checkpoint_dir=tmp_path / "run")  # the same

@@ -16,7 +16,7 @@ from enn_trainer.ppo.torch_optimizers import (
     problems_of_optimizer,
     usable_optimizers,
 )
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 
 NAMES = [name for name in usable_optimizers() if name != "LBFGS"]
 

@@ -21,10 +21,9 @@ from enn_trainer.ppo.entropy_targets import begun
 from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.rollout import Rollout
 from rogue_net import RogueNet
-from tests.enn_trainer.ppo.test_loss_options import OPTIONS
-from tests.enn_trainer.ppo.test_optimize import a_rollout, double
+from tests.enn_trainer.builders import Exploding, manager_of
+from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double
 from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.test_trainer import Exploding, manager_of
 
 WAITING_METHODS = ["item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__"]
 WAITING_OPERATIONS = {

@@ -16,7 +16,7 @@ from enn_trainer.schedules import scheduled_fields
 from enn_trainer.settings.config_files import MAX_VALUES, read_file, written
 from enn_trainer.settings.config_io import dump_config, load_config
 from enn_trainer.settings.config_sources import as_data
-from tests.enn_trainer.settings.test_config_io import PUBLISHED, Inner, Outer
+from tests.enn_trainer.settings.builders import PUBLISHED, Inner, Outer
 
 SUFFIXES = [".ron", ".yaml", ".yml", ".toml", ".json"]
 

@@ -5,10 +5,10 @@ import dataclasses
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, List, Literal, Optional
+from typing import Any, Dict, List, Optional
 
 import pytest
 from hyperstate import Versioned
@@ -27,43 +27,9 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import follow_schedules, scheduled_fields
 from enn_trainer.settings.config_io import dump_config, hps_info, load_config
+from tests.enn_trainer.settings.builders import GOLDEN, PUBLISHED, Inner, Outer
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-PUBLISHED = sorted((GOLDEN / "configs").glob("*.ron"))
 AS_RUN = json.loads((GOLDEN / "configs/as_run_by_0.1.16.json").read_text())["configs"]
-
-
-@dataclass
-class Inner:
-    """An inner section.
-
-    Attributes:
-        rate: How fast
-            it goes.
-        kind: Which one.
-    """
-
-    rate: float = 0.5
-    kind: Literal["a", "b", None] = "a"
-
-
-@dataclass
-class Outer:
-    """A whole configuration."""
-
-    inner: Inner
-    count: int = 1
-    flag: bool = False
-    text: str = ""
-    maybe: Optional[str] = None
-    limit: Optional[int] = None
-    names: List[str] = field(default_factory=list)
-    weights: Dict[str, float] = field(default_factory=dict)
-    extra: Optional[Inner] = None
-
-    def __post_init__(self) -> None:
-        if self.count < 0:
-            raise ValueError("count is negative")
 
 
 def from_text(text: str, *overrides: str) -> Outer:

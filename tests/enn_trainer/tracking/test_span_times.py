@@ -6,7 +6,7 @@ import pytest
 
 from enn_trainer.tracking.span_times import times_between
 from enn_trainer.tracking.spans import Spans
-from tests.enn_trainer.tracking.test_spans import burn
+from tests.enn_trainer.tracking.builders import burn
 
 
 def node(

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.tracking.spans import OFF, Spans
-
-
-def burn(ms: float) -> None:
-    end = time.perf_counter() + ms / 1000
-    while time.perf_counter() < end:
-        pass
+from tests.enn_trainer.tracking.builders import burn
 
 
 def test_time_of_parts_is_no_own_time() -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]  # has no types
-    event_accumulator,
-)
 
 from enn_trainer.tracking.track import Guarded, Track, flatten_config, metric_scalars
 from enn_trainer.tracking.track_tensorboard import TensorBoardSink
 from entity_env import Metric
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.tracking.builders import hyperparameters, read
 
 
 @dataclass
@@ -28,17 +26,6 @@ class NetConfig:
 class Config:
     seed: int = 7
     net: NetConfig = field(default_factory=lambda: NetConfig(relpos=NetConfig(d_model=8)))
-
-
-def read(log_dir: Path) -> event_accumulator.EventAccumulator:
-    events = event_accumulator.EventAccumulator(str(log_dir))
-    events.Reload()
-    return events
-
-
-def hyperparameters(log_dir: Path) -> str:
-    (event,) = read(log_dir).Tensors("hyperparameters/text_summary")
-    return str(event.tensor_proto.string_val[0], "utf-8")
 
 
 def test_scalars_are_read_back_under_their_tags_at_their_steps(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, StateManager, train
 from enn_trainer.tracking.track_jsonl import JsonlSink
-from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -97,10 +97,10 @@ def test_an_evaluation_that_comes_again_is_dropped(tmp_path: Path) -> None:
 
 def test_a_run_that_is_over_and_started_again_evaluates_its_end_once(tmp_path: Path) -> None:
     settings = ["eval.steps=2", "eval.interval=48", "total_timesteps=72"]
-    run(tmp_path, *settings, checkpoint_dir=tmp_path / "c")
+    run_small(tmp_path, *settings, checkpoint_dir=tmp_path / "c")
     before = [(row["step"], row["kind"]) for row in rows(metrics_file(tmp_path))]
     assert before[-1] == (72, "eval")
-    run(tmp_path, checkpoint_dir=tmp_path / "c")
+    run_small(tmp_path, checkpoint_dir=tmp_path / "c")
     assert [(row["step"], row["kind"]) for row in rows(metrics_file(tmp_path))] == before
 
 
@@ -152,11 +152,11 @@ def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> N
 
 def test_a_run_from_a_save_elsewhere_leaves_the_other_alone(tmp_path: Path) -> None:
     """It may still be going on."""
-    first = run(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
+    first = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
     path = metrics_file(tmp_path)
     before = path.read_bytes()
     save = next((tmp_path / "c").glob("step-*48"))
-    other = run(tmp_path, init_path=save)
+    other = run_small(tmp_path, init_path=save)
     assert other.state.run_name != first.state.run_name
     assert path.read_bytes() == before
     steps = [r["step"] for r in rows(tmp_path / "runs" / other.state.run_name / "metrics.jsonl")]

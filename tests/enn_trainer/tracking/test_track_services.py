@@ -17,7 +17,7 @@ from enn_trainer.tracking.track import Guarded, Track
 from enn_trainer.tracking.track_mlflow import metric_name
 from enn_trainer.tracking.track_wandb import has_key
 from entity_env.examples import MoveToOrigin
-from tests.enn_trainer.test_train import SMALL, run
+from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
 
 
@@ -118,7 +118,7 @@ def test_a_dead_server_does_not_hold_a_run_up(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     start = time.monotonic()
-    manager = run(tmp_path, f"mlflow_tracking_uri=http://127.0.0.1:{port}")
+    manager = run_small(tmp_path, f"mlflow_tracking_uri=http://127.0.0.1:{port}")
     assert time.monotonic() - start < 15
     assert manager.state.step == 72
     assert capsys.readouterr().out.count("MLflow failed, training goes on without it") == 1
@@ -160,7 +160,7 @@ def test_a_run_outlives_wandb(
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(wandb if broken == "init" else wandb.Run, broken, fail)
-    manager = run(tmp_path, "track=true")
+    manager = run_small(tmp_path, "track=true")
     assert manager.state.step == 72
     said = [line for line in capsys.readouterr().out.splitlines() if "W&B failed" in line]
     assert len(said) == 1
@@ -184,8 +184,8 @@ def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
 ) -> None:
     """A new W&B run at every restart, and `netd_model` for `net.d_model`, were known defects."""
     folder = tmp_path / "c"
-    first = run(tmp_path, "track=true", "total_timesteps=24", checkpoint_dir=folder)
-    again = run(tmp_path, checkpoint_dir=folder)
+    first = run_small(tmp_path, "track=true", "total_timesteps=24", checkpoint_dir=folder)
+    again = run_small(tmp_path, checkpoint_dir=folder)
     assert again.state.restart == 1
     assert again.state.tracker_ids == first.state.tracker_ids
     written = list(wandb_configs(tmp_path))
@@ -233,8 +233,8 @@ def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
     uri = (tmp_path / "mlruns").as_uri()
     folder = tmp_path / "c"
     options = [f"mlflow_tracking_uri={uri}", "name=trial"]
-    run(tmp_path, *options, "total_timesteps=24", checkpoint_dir=folder)
-    manager = run(tmp_path, checkpoint_dir=folder)
+    run_small(tmp_path, *options, "total_timesteps=24", checkpoint_dir=folder)
+    manager = run_small(tmp_path, checkpoint_dir=folder)
     client: Any = MlflowClient(uri)
     experiment = client.get_experiment_by_name("trial")
     (found,) = client.search_runs([experiment.experiment_id])
@@ -256,7 +256,7 @@ def test_films_of_evaluations_reach_a_service(tmp_path: Path) -> None:
     uri = (tmp_path / "store").as_uri()
     films = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2", "eval.capture_videos=true"]
     options = [f"mlflow_tracking_uri={uri}", "total_timesteps=24", *films]
-    manager = run(tmp_path, *options, env=MoveToOrigin)
+    manager = run_small(tmp_path, *options, env=MoveToOrigin)
     client, run_id = MlflowClient(uri), manager.state.tracker_ids["mlflow"]
     (folder,) = client.list_artifacts(run_id, "eval/video/0")
     assert folder.path == "eval/video/0/step-000000000000.mp4"
@@ -280,7 +280,7 @@ def test_tags_become_names_that_mlflow_takes() -> None:
 
 
 def test_a_run_says_what_it_is(tmp_path: Path) -> None:
-    manager = run(tmp_path)
+    manager = run_small(tmp_path)
     about = json.loads((tmp_path / "runs" / manager.state.run_name / "run.json").read_text())
     assert about["config"]["net.d_model"] == 8
     assert about["config"]["optim.bs"] == 10

@@ -21,8 +21,8 @@ from entity_env import (
 from entity_env.examples import Minefield, MultiSnake, VecMinefield, VecMultiSnake
 from entity_env.examples.array_envs import ArrayEnvs
 from entity_env.messages import pack, unpack
+from tests.entity_env.builders import assert_same
 from tests.entity_env.examples.one_by_one import OneByOne, assert_shown
-from tests.entity_env.test_batch import assert_same
 
 Make = Callable[..., ArrayEnvs]
 BOTH: list[Any] = [VecMinefield, VecMultiSnake]

@@ -1,21 +1,17 @@
 """`make bench` tells what became slower, on the same kind of machine."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.enn_trainer.test_train import SMALL
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from tests.enn_trainer.builders import SMALL
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("bench")
+def bench(benchmark: Any) -> Any:
+    return benchmark("bench")
 
 
 def run(bench: Any, monkeypatch: pytest.MonkeyPatch, path: Path, *more: str) -> int:

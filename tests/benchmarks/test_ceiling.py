@@ -1,33 +1,14 @@
 """What `benchmarks/ceiling.py` measures and says."""
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from enn_trainer import StateManager
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SETTINGS = ["env.id=Minefield", "rollout.num_envs=4", "rollout.steps=4", "optim.bs=8"]
 SETTINGS += ["net.d_model=8", "net.n_layer=1"]
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a script of `benchmarks/`, which is no package."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module
-
-
-@pytest.fixture(autouse=True)
-def threads_kept() -> Iterator[None]:
-    """What measures in a process of its own sets its threads."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What `benchmarks/other_trainers.py` compares: the same worlds, counted in the same way."""
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,17 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from entity_env import EnvList
-from tests.entity_env.test_batch import assert_same
-from tests.entity_env.test_vec_envs import play
+from tests.entity_env.builders import assert_same, play
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 WORLD = "Foraging-5x5-2p-1f-v3"
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module
 
 
 def nothing(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -1,21 +1,11 @@
 """What `benchmarks/scaling.py` writes down, and measures."""
 
-import importlib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a script of `benchmarks/`, which is no package."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module
 
 
 def test_sections_are_written_one_by_one_and_stand_in_their_order(

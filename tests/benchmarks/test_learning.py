@@ -1,6 +1,5 @@
 """Agents learn: the fast rows of `benchmarks/learning.py`, one seed each; a negative control."""
 
-import importlib
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,18 +15,10 @@ from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.evaluation.play_episodes import Seats, play
 from entity_env import AddMetricsWrapper, EnvList
 from entity_env.examples import ENV_REGISTRY, Duel
-from tests.entity_env.test_vec_envs import play as play_at_random
+from tests.entity_env.builders import play as play_at_random
 from tests.entity_env.worlds import Walk
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-CONFIGS = Path(__file__).parent.parent / "configs"
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a script of `benchmarks/`, which is no package."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def trained(tmp_path: Path, name: str, *overrides: str) -> tuple[StateManager, float]:
@@ -103,7 +94,7 @@ def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> N
     for row in rows:
         path = CONFIGS / f"{row.config}.ron"
         assert StateManager(init_path=path, overrides=row.overrides).config.version() == 5
-    kept = (BENCHMARKS / "results/learning.jsonl").read_text().splitlines()
+    kept = (CONFIGS.parent / "benchmarks/results/learning.jsonl").read_text().splitlines()
     done = [(result["row"], result["seed"]) for result in map(json.loads, kept)]
     assert len(set(done)) == len(done)
     assert {name for name, _ in done} <= set(names)

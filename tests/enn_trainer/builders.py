@@ -1,0 +1,68 @@
+"""Small runs, and what is read of them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from enn_trainer import (
+    StateManager,
+    train,
+)
+from entity_env import (
+    Observation,
+)
+from tests.enn_trainer.worlds import Meadow
+
+SMALL = [
+    "rollout.num_envs=6",
+    "rollout.steps=4",
+    "rollout.processes=1",
+    "optim.bs=10",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "total_timesteps=72",
+]
+
+
+def run_small(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any) -> StateManager:
+    manager = StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides],
+        checkpoint_dir=kwargs.pop("checkpoint_dir", None),
+        init_path=kwargs.pop("init_path", None),
+    )
+    train(manager, env, **kwargs)
+    return manager
+
+
+def weights(manager: StateManager) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in manager.state.agent.parameters()])
+
+
+class Exploding(Meadow):
+    """Rewards that float32 can carry, but not their squares, from the third update on."""
+
+    frames = 0
+
+    def _observe(self, reward: float) -> Observation:
+        type(self).frames += 1
+        return super()._observe(1e30 if self.frames > 60 else reward)
+
+
+def manager_of(tmp_path: Path, *overrides: str, checkpoint_dir: Path | None = None) -> StateManager:
+    return StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}", *overrides], checkpoint_dir=checkpoint_dir
+    )
+
+
+OURS = """
+    from enn_trainer import StateManager, command, train
+    from entity_env.examples import TreasureHunt
+
+    @command()
+    def main(state_manager: StateManager) -> None:
+        train(state_manager=state_manager, env=TreasureHunt)
+
+    if __name__ == "__main__":
+        main()
+"""

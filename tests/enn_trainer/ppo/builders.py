@@ -1,0 +1,79 @@
+"""A rollout to learn from, in any precision, and the options of the loss."""
+
+from typing import Any
+
+import torch
+
+from enn_trainer import (
+    PPOConfig,
+    RogueNetConfig,
+    TrainConfig,
+    ValueBinsConfig,
+)
+from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.state import make_network
+from entity_env import AddMetricsWrapper, EnvList
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet
+from tests.enn_trainer.worlds import Meadow
+
+
+def a_rollout(
+    num_envs: int = 4,
+    steps: int = 6,
+    seed: int = 0,
+    pdrop: float = 0.0,
+    ppo: PPOConfig | None = None,
+) -> tuple[RogueNet, Rollout]:
+    envs = AddMetricsWrapper(EnvList(Meadow, num_envs))
+    envs.seed(seed)
+    obs = envs.reset(envs.obs_space())
+    config = TrainConfig.__new__(TrainConfig)  # only what make_network reads
+    config.seed = seed
+    config.ppo = ppo or PPOConfig()
+    config.net = RogueNetConfig(d_model=16, embd_pdrop=pdrop, resid_pdrop=pdrop, attn_pdrop=pdrop)
+    net = make_network(config, envs.obs_space(), envs.action_space())
+    net.update_input_stats(EntityBatch.of(obs))
+    rollout = collect(
+        envs,
+        net,
+        obs,
+        envs.obs_space(),
+        steps=steps,
+        seed=seed,
+        first_frame=0,
+        device=torch.device("cpu"),
+    )
+    return net, rollout
+
+
+def double(rollout: Rollout) -> Rollout:
+    batch = rollout.batch
+    features = {
+        name: type(rows)(rows.values.double(), rows.lengths)
+        for name, rows in batch.features.items()
+    }
+    return Rollout(
+        **{
+            **vars(rollout),
+            "batch": EntityBatch(features, batch.visible, batch.actions, batch.num_frames),
+            "values": rollout.values.double(),
+            "rewards": rollout.rewards.double(),
+            "last_values": rollout.last_values.double(),
+            "final_values": rollout.final_values.double(),
+        }
+    )
+
+
+BINS = ValueBinsConfig(-1.0, 3.0, 21)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as published": {},
+    "joint ratio": {"ratio": "frame"},
+    "equal frames": {"weight_by": "frame"},
+    "joint ratio of equal frames": {"ratio": "frame", "weight_by": "frame"},
+    "dual clip": {"dual_clip": 1.1},
+    "huber": {"value_loss": "huber", "huber_delta": 0.1},
+    "range of its own": {"vf_clip_coef": 0.01},
+    "hl_gauss": {"value_loss": "hl_gauss", "clip_vloss": False, "value_bins": BINS},
+    "entropy targets": {"ent_targets": {"walk": 0.5, "watch": 0.2}},
+}
