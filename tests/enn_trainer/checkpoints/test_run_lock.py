@@ -251,7 +251,7 @@ TRAINS = """
 import sys, time
 from pathlib import Path
 from enn_trainer import StateManager, train
-from tests.enn_trainer.test_train import SMALL
+from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Pasture
 
 class Slow(Pasture):
