@@ -34,7 +34,7 @@ from entity_env.unbatch import unbatch_actions
 from entity_env.validate import refuse_invalid_batch
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
-from entity_env.world_errors import as_error, exits_as_errors
+from entity_env.world_errors import as_error, exits_as_errors, in_environment
 from entity_env.world_times import ProcessTimes, times_of_this_process
 
 _ATTEMPTS = 100
@@ -58,7 +58,6 @@ class EnvList(VecEnv):
         InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
     """
 
-    @exits_as_errors()
     def __init__(
         self,
         create_env: Callable[[], Environment | Match],
@@ -66,7 +65,8 @@ class EnvList(VecEnv):
         first_env_index: int = 0,
         validate: bool = False,
     ) -> None:
-        first = _as_match(create_env())
+        with in_environment(first_env_index):
+            first = _as_match(create_env())
         self.sides = first.num_sides
         if num_envs < 1 or num_envs % self.sides:
             first.close()
@@ -75,8 +75,10 @@ class EnvList(VecEnv):
                 f"got {num_envs}"
             )
         self.matches = [first]
-        self.matches += [_as_match(create_env()) for _ in range(num_envs // self.sides - 1)]
         self.first_env_index = first_env_index
+        for i in range(1, num_envs // self.sides):
+            with in_environment(self._index(i)):
+                self.matches.append(_as_match(create_env()))
         self.validate = validate
         self._code = code_of(*(type(world_of(match)) for match in self.matches))
         self._obs_space, self._action_space = self._checked_spaces()
@@ -223,19 +225,28 @@ class EnvList(VecEnv):
         """Pictures of all matches, (matches, height, width, 3) uint8."""
         return np.stack([match.render(**kwargs) for match in self.matches])
 
-    @exits_as_errors()
     def close(self) -> None:
-        """Close every environment. Safe to call twice."""
+        """Close every environment, also after one that fails to. Safe to call twice."""
+        failed: BaseException | None = None
         while self.matches:
-            self.matches.pop().close()
+            match = self.matches.pop()
+            try:
+                with in_environment(self._index(len(self.matches))):
+                    match.close()
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
         """Return the spaces of all matches; close these if their spaces are wrong."""
         try:
-            spaces = self.matches[0].obs_space(), self.matches[0].action_space()
+            with in_environment(self._index(0)):
+                spaces = self.matches[0].obs_space(), self.matches[0].action_space()
             check_spaces(*spaces)
-            for match in self.matches[1:]:
-                now = match.obs_space(), match.action_space()
+            for i, match in enumerate(self.matches[1:], 1):
+                with in_environment(self._index(i)):
+                    now = match.obs_space(), match.action_space()
                 check_same_spaces(spaces, now, "in a new instance")
         except BaseException:
             self.close()
@@ -351,6 +362,10 @@ class EnvList(VecEnv):
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch
 
+    def _index(self, match: int) -> int:
+        """Return the index among all environments of the run of the first side of a match."""
+        return self.first_env_index + match * self.sides
+
     def _located(
         self, error: BaseException, i: int, before: bool = False, begins: bool = False
     ) -> BaseException:
@@ -378,7 +393,7 @@ class EnvList(VecEnv):
         if not isinstance(error, EntityEnvError):
             what = f"{type(error).__name__}: {error}"
         return EntityEnvError(
-            f"environment {self.first_env_index + i * self.sides} ({name}): {method}: {what}; "
+            f"environment {self._index(i)} ({name}): {method}: {what}; "
             "correct the method, or remove it: then runs that are resumed begin new episodes"
         )
 

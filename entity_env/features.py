@@ -104,7 +104,7 @@ def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | N
             rows = list(chain.from_iterable(given))
             if set(map(type, rows)) <= {list, tuple} and set(map(len, rows)) <= {width}:
                 return real_rows(rows, width)
-    except (BufferError, TypeError, ValueError):
+    except Exception:  # of whatever kind: each block is looked at, which says what it is
         pass
     return None
 
@@ -132,14 +132,14 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray
         InvalidObservation: they are something else, or a masked array.
     """
     try:
-        array = np.asarray(flags)
         if not has_mask(flags):
+            array = np.asarray(flags)
             if array.dtype == np.bool_:
                 return array
             if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
                 return array.astype(np.bool_)
-    except ValueError:
-        pass  # nested sequences of different lengths
+    except Exception:  # nested sequences of different lengths, or an object's own conversion
+        pass
     error = InvalidObservation(f"{what}: expected booleans, got {shown(flags)}")
     error.env_index = env_index
     raise error

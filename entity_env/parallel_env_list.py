@@ -18,7 +18,7 @@ from entity_env.env_states import cat_states, split_state
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import Match
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.worker_process import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
@@ -140,7 +140,7 @@ class ParallelEnvList(VecEnv):
         self.refuse_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
         pieces: list[Arrays] = [[] for _ in counts]
-        for chosen in actions.values():
+        for chosen in map(as_choices, actions.values()):
             for arrays, piece in zip(pieces, chosen.split(counts), strict=True):
                 arrays += piece.values, piece.lengths
         # Equal spaces may have their types in another order, and with that show other frames.
@@ -211,10 +211,15 @@ class ParallelEnvList(VecEnv):
         raise NotImplementedError("ParallelEnvList does not render; use an EnvList")
 
     def close(self) -> None:
-        """Stop all workers. Safe to call twice."""
-        for worker in self._workers:
-            worker.close()
-        self._workers = []
+        """Stop all workers. Safe to call twice.
+
+        Raises:
+            WorkerError: an environment could not be closed; all others are.
+        """
+        workers, self._workers = self._workers, []
+        errors = [error for worker in workers if (error := worker.close()) is not None]
+        if errors:
+            raise errors[0]
 
     def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
         if not self._workers:

@@ -145,6 +145,12 @@ def from_ragged_buffer(value: Any) -> Ragged:
     return Ragged(value.as_array(), np.asarray(value.size1(), dtype=np.int64).reshape(-1))
 
 
+def as_choices(value: Any) -> Ragged:
+    """Return the choices of actors, a `Ragged` or a buffer, with (rows,) values."""
+    rows = from_ragged_buffer(value)
+    return rows if rows.values.ndim == 1 else Ragged(rows.values.reshape(-1), rows.lengths)
+
+
 def to_ragged_buffer(value: Ragged) -> Any:
     """The buffer that an environment written for entity-gym expects: int64 indices, (n, 1)."""
     return ragged_buffer.RaggedBufferI64.from_flattened(

@@ -19,6 +19,7 @@ _NOT_REAL = (
     np.timedelta64,
     np.ma.MaskedArray,
 )
+_MAX_DEPTH = 64  # of nested sequences: as many axes as NumPy has
 _LONGEST = 2000  # characters of a value that a message shows
 
 
@@ -35,7 +36,12 @@ def real_array(values: Any) -> npt.NDArray[Any]:
     """
     if has_mask(values):
         raise TypeError("a masked array; fill it, or leave the masked rows out")
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # of an object's own conversion, such as a tensor's with gradients
+        raise TypeError(f"{type(error).__name__}: {error}") from None
     if array.dtype.kind in _REAL:
         return array
     if array.dtype.kind != "O":
@@ -58,16 +64,22 @@ def real_rows(rows: list[Any], width: int) -> npt.NDArray[np.float32] | None:
     """
     numbers = list(chain.from_iterable(rows))
     array = np.array(numbers)
-    if array.size != len(numbers) or (numbers and array.dtype.kind not in _REAL):
+    if array.shape != (len(numbers),) or (numbers and array.dtype.kind not in _REAL):
+        return None
+    if not np.isfinite(np.add.reduce(array)):  # a masked number became NaN
         return None
     return array.astype(np.float32).reshape(len(rows), width)
 
 
-def has_mask(values: Any) -> bool:
-    """Return whether an array-like is a masked array, or a sequence that holds one."""
-    if isinstance(values, list | tuple):
-        return any(issubclass(cls, np.ma.MaskedArray) for cls in set(map(type, values)))
-    return isinstance(values, np.ma.MaskedArray)
+def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether an array-like is a masked array, or nested sequences that hold one."""
+    if not isinstance(values, list | tuple):
+        return isinstance(values, np.ma.MaskedArray)
+    classes = set(map(type, values))
+    if any(issubclass(cls, np.ma.MaskedArray) for cls in classes):
+        return True
+    is_nested = depth > 0 and any(issubclass(cls, list | tuple) for cls in classes)
+    return is_nested and any(has_mask(value, depth - 1) for value in values)
 
 
 def shown(value: Any) -> str:

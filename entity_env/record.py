@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from entity_env.messages import MessageError, pack
 from entity_env.plain_open import append_plain, read_plain
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, as_choices
 from entity_env.recorded_steps import read_header, read_step
 from entity_env.recording_format import (
     PREFIX,
@@ -199,8 +199,9 @@ class RecordingVecEnv(VecEnvWrapper):
         keys = np.arange(len(self)), clock.episode, clock.step
         drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
         kept = np.flatnonzero(drawn == 0)
+        chosen = {name: as_choices(rows) for name, rows in actions.items()}
         shown_logits = dict(logits or {}) if self.keep_logits else {}
-        decisions = Decisions(self._last, dict(actions), dict(probs or {}), shown_logits)
+        decisions = Decisions(self._last, chosen, dict(probs or {}), shown_logits)
         if values is not None:
             decisions = replace(decisions, values=values)
         # a copy: environments may reuse what they return

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def reader_may_leave() -> Iterator[None]:
     """Discard what is printed once its reader has left, instead of raising BrokenPipeError.
 
-    `sys.stdout` and `sys.stderr` are replaced while the context is open, so this holds for every
-    `print`, whoever calls it. No other BrokenPipeError is affected. Streams that are no files of
-    the system, as in notebooks and tests, stay as they are.
+    `sys.stdout`, `sys.stderr` and their originals in `sys` are replaced while the context is open,
+    so this holds for every `print`, whoever calls it. No other BrokenPipeError is affected. Streams
+    that are no files of the system, as in notebooks and tests, stay as they are.
     """
     replaced = []
     for name in ("stdout", "stderr"):
@@ -26,6 +26,9 @@ def reader_may_leave() -> Iterator[None]:
         if guarded is not None:
             setattr(sys, name, guarded)
             replaced.append((name, stream, guarded))
+            if getattr(sys, f"__{name}__") is stream:
+                setattr(sys, f"__{name}__", guarded)
+                replaced.append((f"__{name}__", stream, guarded))
     try:
         yield
     finally:

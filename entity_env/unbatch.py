@@ -19,7 +19,7 @@ from entity_env.errors import InvalidAction
 from entity_env.features import all_none
 from entity_env.frames import is_same_everywhere
 from entity_env.masks import NOBODY_CHOOSES, NOBODY_SELECTS
-from entity_env.ragged import Ragged, exclusive_cumsum, from_ragged_buffer
+from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
 from entity_env.spaces import (
     ActionName,
     ActionSpace,
@@ -64,13 +64,12 @@ def unbatch_actions(
         if name not in choices:
             raise InvalidAction(f"actions: expected {list(action_space)}, got {list(choices)}")
         mask = batch.action_masks[name]
-        chosen = from_ragged_buffer(choices[name])
+        chosen = as_choices(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
             raise InvalidAction(
                 f"actions[{name!r}]: expected {mask.actors.lengths.tolist()} choices per "
                 f"environment, got {chosen.lengths.tolist()}"
             )
-        chosen = Ragged(chosen.values.reshape(-1), chosen.lengths)
         _refuse_illegal(chosen.values, mask, space, name)
         given = [None] * len(obs) if probs is None else probs[name]
         convert = _CONVERTERS[type(space)]
@@ -236,7 +235,7 @@ def action_index_to_actions(
 ) -> dict[ActionName, Action]:
     """The actions of one environment: frame `index` of `actions`, chosen for `last_obs`."""
     return unbatch_actions(
-        {name: from_ragged_buffer(chosen)[index] for name, chosen in actions.items()},
+        {name: as_choices(chosen)[index] for name, chosen in actions.items()},
         batch_obs([last_obs], obs_space, action_spaces),
         [last_obs],
         obs_space,

@@ -193,6 +193,10 @@ class VecObs:
             env_metrics=env_metrics,
         )
 
+    def extend(self, other: "VecObs") -> None:
+        """Append the frames of another batch of the same environments' spaces."""
+        vars(self).update(vars(VecObs.cat([self, other])))
+
     def _visibility(self, name: EntityName) -> Ragged:
         rows = self.features[name]
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))

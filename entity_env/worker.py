@@ -33,6 +33,8 @@ from entity_env.spaces import ActionName, ObsSpace
 from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecObs
 
+SIGNALS_OF_PARENT = signal.SIGINT, signal.SIGTERM
+"""The parent handles them. It starts workers with these blocked, so none ends while it imports."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,8 +44,9 @@ def main() -> None:
     The arguments are "parent" and its number, or 0 if the worker may outlive whoever started it;
     and "files" with those of the connection, of the memory of both sides, and of the bell.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles what its group is sent
+    for number in SIGNALS_OF_PARENT:  # the parent handles what its group is sent
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_OF_PARENT)
     files = sys.argv[sys.argv.index("files") + 1 :]
     _end_with(int(sys.argv[sys.argv.index("parent") + 1]))
     for file in map(int, files):  # they were inherited, and that is enough
@@ -118,8 +121,7 @@ def serve(channel: Channel) -> None:
     while envs:
         name, arguments = channel.receive()
         if name == "close":
-            envs[0].close()
-            return
+            return _answer(channel, envs[0].close)
         _answer(channel, lambda: getattr(envs[0], name)(*arguments))  # noqa: B023 (called at once)
 
 
@@ -146,6 +148,7 @@ class _WorkerEnvs(EnvList):
             name: Ragged(arrays[2 * k].copy(), arrays[2 * k + 1].copy())
             for k, name in enumerate(names)
         }
+        arrays.clear()  # views of the memory, which children that an environment forks give up
         return self.act(chosen, self._sent)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:

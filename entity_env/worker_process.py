@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,8 +18,12 @@ from entity_env.channel import Channel, ChannelClosedError, new_bell
 from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
 from entity_env.flat_obs import put_together
 from entity_env.shared_memory import SharedMemory
+from entity_env.worker import SIGNALS_OF_PARENT
 
 _MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
+
+
+_CLOSE_S = 5
 
 
 class WorkerLostError(WorkerError):
@@ -96,11 +101,15 @@ class WorkerProcess:
         # Linux ends the worker with the thread that started it, so that must be the main one.
         is_lasting = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if is_lasting else 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
-            pass_fds=files,
-            stdin=subprocess.DEVNULL,
-        )
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_OF_PARENT)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
+                pass_fds=files,
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
         self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
         self.waited_s = 0.0  # for its answers
@@ -170,7 +179,11 @@ class WorkerProcess:
             return answer[1]
         if answer[0] == "obs":
             return put_together(*answer[1:])
-        _, kind, env_index, episode, step, text = answer
+        return self._error(*answer[1:])
+
+    def _error(
+        self, kind: str, env_index: int, episode: int | None, step: int | None, text: str
+    ) -> Exception:
         if kind == "InvalidObservation":
             error = InvalidObservation(text)
             error.env_index, error.episode, error.step = env_index, episode, step
@@ -179,15 +192,35 @@ class WorkerProcess:
             return InvalidSpace(text)
         return WorkerError(f"{self.setup} failed:\n{text}")
 
-    def close(self) -> None:
-        """Ask it to end; after five seconds, kill it."""
+    def _last_error(self, until_s: float) -> Exception | None:
+        """Return the error in the last answer before it ends, if it is one and comes in time.
+
+        Answers to earlier questions, which nobody waited for, may come before.
+        """
+        answer: Any = None
+        with contextlib.suppress(ChannelClosedError):
+            while self.process.returncode is None:
+                if not self.channel.wait(max(0.0, until_s - time.monotonic())):
+                    break
+                answer = self.channel.receive()
+        return self._error(*answer[1:]) if answer and answer[0] == "error" else None
+
+    def close(self) -> Exception | None:
+        """Ask it to close its environments and to end; after five seconds, kill it.
+
+        Returns:
+            The error of environments that could not be closed.
+        """
+        error = None
         with contextlib.suppress(OSError):
             self.send(["close", []])
+            error = self._last_error(time.monotonic() + _CLOSE_S)
         try:
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=_CLOSE_S)
         except subprocess.TimeoutExpired:
             self.kill()
         self.channel.close()
+        return error
 
     def kill(self) -> None:
         """End it at once."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from entity_env.errors import EntityEnvError
+
 
 def as_error(error: BaseException) -> BaseException:
     """Return the exception to raise in place of one that an environment raised.
@@ -28,6 +30,25 @@ def exits_as_errors() -> Iterator[None]:
         yield
     except BaseException as error:
         raised = as_error(error)
+        if raised is error:
+            raise
+        raise raised from error
+
+
+@contextmanager
+def in_environment(index: int) -> Iterator[None]:
+    """Name the environment in exceptions that its own code raises in the block.
+
+    Args:
+        index: of the environment among all of the run.
+    """
+    try:
+        yield
+    except EntityEnvError:
+        raise
+    except BaseException as error:
+        raised = as_error(error)
+        raised.add_note(f"in environment {index}")
         if raised is error:
             raise
         raise raised from error

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, InvalidAction, InvalidObservation
-from entity_env.ragged import Ragged, row_indices
+from entity_env.ragged import Ragged, as_choices, row_indices
 from entity_env.seeding import key_of, mix, uniforms_f64
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
@@ -203,7 +203,7 @@ class ArrayEnvs(VecEnv):
         name = self._action
         if name not in actions:
             raise InvalidAction(f"actions: expected {[name]}, got {list(actions)}")
-        chosen = actions[name]
+        chosen = as_choices(actions[name])
         if len(chosen) != len(self) or (chosen.lengths != self._actors_per_env).any():
             raise InvalidAction(
                 f"actions[{name!r}]: expected {self._actors_per_env} choices for each of "

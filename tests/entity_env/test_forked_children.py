@@ -128,6 +128,37 @@ def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> Non
     os.waitpid(child, 0)
 
 
+class ForksInStep(Forks):
+    """Start a child in the first step, and go on."""
+
+    def reset(self) -> Observation:
+        obs = Walk.reset(self)
+        self.last = 100
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        if self.clock == 0:
+            with self.pids.open("a") as file:
+                file.write(f"{self._start()}\n")
+        return Walk.act(self, actions)
+
+
+def test_child_of_a_worker_lets_go_of_the_memory_that_the_worker_shares(pids: Path) -> None:
+    def create_env() -> Forks:
+        return ForksInStep("fork", str(pids))
+
+    with contextlib.closing(ParallelEnvList(create_env, 2, 1)) as workers:
+        obs = workers.reset(SPACE)
+        for _ in range(2):
+            obs = stepped(workers, obs)
+        children = [int(line) for line in pids.read_text().split()]
+        assert len(children) == 2
+        for child in children:
+            assert _is_running(child)
+            assert not _shared_files(child)
+            assert "memfd:entity_env" not in Path(f"/proc/{child}/maps").read_text()
+
+
 def _shared_files(pid: int) -> set[str]:
     """Return the shared memory and socket pairs that a process has open."""
     found = set()

@@ -30,8 +30,7 @@ from entity_env.messages import unpack
 from entity_env.read_recording import Recording
 from entity_env.record import RecordingVecEnv, end_before, recording_header
 from entity_env.recording_format import PREFIX, RecordingError, framed
-from tests.entity_env.builders import SAMPLES, Tiny
-from tests.entity_env.test_recording import play
+from tests.entity_env.builders import SAMPLES, Tiny, play
 
 OBS = ObsSpace(entities={"A": Entity(["x"])})
 ACTIONS = {

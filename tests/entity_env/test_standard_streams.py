@@ -45,11 +45,19 @@ def run_without_reader(code: str, which: str, *flags: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("flags", [[], ["-u"]])
-@pytest.mark.parametrize("write", ["print(text, file=out)", "out.buffer.write(text.encode())"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        "print(text, file=out)",
+        "out.buffer.write(text.encode())",
+        "print(text, file=original, flush=True)",
+    ],
+)
 @pytest.mark.parametrize("which", ["stdout", "stderr"])
 def test_what_nobody_reads_is_discarded(which: str, write: str, flags: list[str]) -> None:
     code = f"""
-    text, out, other = "x" * 99, sys.{which}, {{sys.stdout, sys.stderr}} - {{sys.{which}}}
+    text, out, original = "x" * 99, sys.{which}, sys.__{which}__
+    other = {{sys.stdout, sys.stderr}} - {{sys.{which}}}
     for _ in range(2000):
         {write}
     print("went on", file=other.pop())
@@ -74,7 +82,7 @@ def test_streams_are_those_of_before_afterwards_and_order_is_kept() -> None:
     code = """
 import os, sys
 from entity_env.standard_streams import reader_may_leave
-before = sys.stdout, sys.stderr
+before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 print("1")
 with reader_may_leave():
     print("2 ä")
@@ -83,7 +91,7 @@ with reader_may_leave():
     assert sys.stdout is not before[0]
     assert sys.stdout.fileno() == 1
 print("4")
-assert before == (sys.stdout, sys.stderr)
+assert before == (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.decode() == "1\n2 ä\n3\n4\n"

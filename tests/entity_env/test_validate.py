@@ -20,6 +20,13 @@ from tests.entity_env.invalid_worlds import RIGHT, A, Returns, frame, move, pick
 NAN, INF = float("nan"), float("inf")
 
 
+class Unreadable:
+    """An array-like that NumPy cannot convert, as a tensor that needs gradients."""
+
+    def __array__(self, *_: object, **__: object) -> None:
+        raise RuntimeError("detach it first")
+
+
 def with_flag(name: str, value: Any) -> Observation:
     """A flag that is set after the constructor has looked at it."""
     obs = frame()
@@ -145,8 +152,36 @@ WRONG: dict[str, tuple[Any, str]] = {
         frame(features={"A": [[10**5000, 1]]}),
         "features of 'A': expected 1 rows of 2 numbers, got .*too large",
     ),
+    "masked numbers in rows": (
+        frame(features={"A": [[np.ma.array(0.1, mask=True), 1.0]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*masked array",
+    ),
+    "masked integers in rows": (
+        frame(features={"A": [[np.ma.array(5, mask=True), np.ma.array(7, mask=True)]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*masked array",
+    ),
+    "masked arrays in rows": (
+        frame(features={"A": [[np.ma.array([0.1], mask=[True]), [1.0]]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*masked array",
+    ),
+    "masked globals": (
+        frame(global_features=[np.ma.masked]),
+        "global_features: expected .*masked array",
+    ),
+    "rows of rows": (
+        frame(features={"A": [[[1.0], [2.0]]]}),
+        r"features of 'A': expected shape \(1, 2\), got \(1, 2, 1\)",
+    ),
+    "an array that cannot be read": (
+        frame(features={"A": [[Unreadable(), 1.0]]}),
+        "features of 'A': expected 1 rows of 2 numbers, got .*Unreadable",
+    ),
     "complex globals": (frame(global_features=[1j]), "global_features: expected .*complex"),
     "text that looks like a global": (frame(global_features=["1"]), "global_features: .*text"),
+    "masked flags in rows": (
+        move(mask=[[np.ma.array(True, mask=True), False], [True, True]]),
+        r"actions.'move'..mask: expected booleans, got .*masked",
+    ),
     "a complex reward": (frame(reward=np.complex64(1 + 2j)), "reward: expected a number, got"),
     "a complex reward of Python": (frame(reward=1 + 2j), "reward: expected a number, got"),
     "text that looks like a reward": (frame(reward="1.5"), "reward: expected a number, got '1.5'"),

@@ -276,6 +276,25 @@ def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(
         stepped(workers, obs)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])
+def test_signals_to_workers_that_start_are_left_to_their_parent(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, after_s: float
+) -> None:
+    """Ctrl-C in a terminal goes to all processes of the group."""
+
+    class Signalled(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            time.sleep(after_s)
+            self.send_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    with contextlib.closing(ParallelEnvList(Walk, 2, 2, restarts=RestartQuota(0, 0))) as workers:
+        stepped(workers, workers.reset(SPACE))
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_what_other_workers_show_does_not_depend_on_a_lost_one() -> None:
     """200 kills at random moments: no frame elsewhere is lost or doubled."""
     rng = np.random.default_rng(0)

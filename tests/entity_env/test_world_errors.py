@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from entity_env import Action, EnvList, Observation, ParallelEnvList, VecEnv
+from entity_env import Action, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
 from entity_env.any_vec_env import AnyVecEnv
 from entity_env.errors import WorkerError
 from entity_env.random_play import random_choices
@@ -88,6 +88,68 @@ def test_exception_of_any_class_names_its_environment(kind: str, where: str) -> 
 def test_exit_in_a_constructor_or_at_the_end_is_an_error(kind: str, where: str) -> None:
     with pytest.raises(RuntimeError, match=f"raised {kind}: a bug of the environment"):
         play(EnvList(functools.partial(Raises, kind, where), 2))
+
+
+class SecondRaises(Raises):
+    """Two of these are made in each process; the second one fails where it is told to."""
+
+    made = 0
+
+    def __init__(self, kind: str, where: str) -> None:
+        SecondRaises.made += 1
+        super().__init__(kind, where if SecondRaises.made % 2 == 0 else "nowhere")
+
+    def obs_space(self) -> ObsSpace:
+        self._fail("spaces")
+        return super().obs_space()
+
+
+@pytest.mark.parametrize("where", ["init", "spaces", "close"])
+@pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
+def test_exception_before_or_after_all_steps_names_its_environment(kind: str, where: str) -> None:
+    SecondRaises.made = 0
+    with pytest.raises((ValueError, BrokenPipeError, RuntimeError)) as raised:
+        play(EnvList(functools.partial(SecondRaises, kind, where), 2, first_env_index=4))
+    text = "".join(traceback.format_exception(raised.value))
+    assert f"{kind}: a bug of the environment" in text
+    assert "in environment 5" in text
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
+def test_exception_as_a_worker_closes_an_environment_arrives(kind: str) -> None:
+    envs = ParallelEnvList(functools.partial(Raises, kind, "close"), 4, 2)
+    workers = [worker.process for worker in envs._workers]
+    with pytest.raises(WorkerError) as raised:
+        play(envs)
+    assert f"{kind}: a bug of the environment" in str(raised.value)
+    assert "in environment 1" in str(raised.value)
+    assert all(worker.returncode == 0 for worker in workers), "all of them were closed"
+    envs.close()
+
+
+def test_environments_are_all_closed_although_one_cannot_be() -> None:
+    closed = []
+
+    class Closes(Walk):
+        def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 2:
+                raise ValueError("cannot be closed")
+
+    with pytest.raises(ValueError, match="cannot be closed"):
+        play(EnvList(Closes, 3))
+    assert len(closed) == 3
+
+
+def test_answer_to_a_step_that_nobody_waited_for_is_no_error_of_closing() -> None:
+    envs = ParallelEnvList(functools.partial(Raises, "ValueError"), 2, 2)
+    obs = envs.reset(envs.obs_space())
+    for step in range(2):
+        chosen = random_choices(obs, envs.action_space(), np.random.default_rng(step))
+        envs.act_async(chosen, envs.obs_space())
+        if step == 0:
+            obs = envs.wait()
+    envs.close()
 
 
 class VecRaises(EnvList):

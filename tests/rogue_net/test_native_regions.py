@@ -70,7 +70,7 @@ def test_cells_of_strange_positions_are_defined(tmp_path: Path) -> None:
 import ctypes
 import torch
 from rogue_net.native import library
-from tests.rogue_net.test_native import KINDS, large_case
+from tests.rogue_net.builders import KINDS, large_case
 compiled = ctypes.CDLL({str(compiled)!r})
 for kind in KINDS:
     for strange in (float("nan"), float("inf"), -float("inf"), -1e30, 1e30):

@@ -1,6 +1,8 @@
 """Saving goes on beside training, saves what was at its step, and survives a full disk."""
 
 import json
+import shlex
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -251,7 +253,7 @@ def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
     assert manifest["time_used"] == manager.state.time_used > 0
     assert manifest["config_version"] == manager.config.version()
     assert manifest["metrics"]["eval/step.count"] == 12, "measured before the save"
-    assert "pytest" in manifest["command"]
+    assert manifest["command"] == shlex.join(sys.argv)
     assert manifest["host"]
     assert manifest["packages"]["torch"] == torch.__version__
     assert "git" in manifest

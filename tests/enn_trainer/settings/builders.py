@@ -1,8 +1,11 @@
 """Configurations: published ones, and a small one of sections."""
 
+# hyperstate's type reader, whose help is tested with these, knows only these forms.
+# ruff: noqa: UP006, UP035, UP045
+
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Dict, List, Literal, Optional
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 PUBLISHED = sorted((GOLDEN / "configs").glob("*.ron"))
@@ -30,11 +33,11 @@ class Outer:
     count: int = 1
     flag: bool = False
     text: str = ""
-    maybe: str | None = None
-    limit: int | None = None
-    names: list[str] = field(default_factory=list)
-    weights: dict[str, float] = field(default_factory=dict)
-    extra: Inner | None = None
+    maybe: Optional[str] = None
+    limit: Optional[int] = None
+    names: List[str] = field(default_factory=list)
+    weights: Dict[str, float] = field(default_factory=dict)
+    extra: Optional[Inner] = None
 
     def __post_init__(self) -> None:
         if self.count < 0:
