@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import List, NamedTuple, Optional
 
 from enn_trainer.config_checks import above, refuse, within
+from entity_env.bounds import shortened
 
 
 @dataclass
@@ -69,7 +70,8 @@ def read_best(text: str) -> Best:
     match = _BEST.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"expected a metric and max or min, as in 'eval/episodic_reward.mean max', got {text!r}"
+            "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
+            f"{shortened(text)}"
         )
     return Best(match["key"], 1 if match["direction"] == "max" else -1)
 

@@ -20,6 +20,7 @@ from enn_trainer.config_checks import (
     json_object,
     part_of_file_name,
     refuse,
+    usable_path,
     within,
 )
 from enn_trainer.errors import ConfigError
@@ -50,7 +51,7 @@ class EnvConfig:
     validate: bool = True
 
     def __post_init__(self) -> None:
-        refuse(json_object("kwargs", self.kwargs))
+        refuse(json_object("kwargs", self.kwargs), usable_path("id", self.id))
 
 
 @dataclass
@@ -133,6 +134,8 @@ class EvalConfig:
             within("num_envs", self.num_envs, 1),
             within("processes", self.processes, 1),
             within("capture_samples_subsample", self.capture_samples_subsample, 1),
+            usable_path("capture_samples", self.capture_samples),
+            usable_path("opponent", self.opponent),
             "opponent_only: expected an opponent, got opponent=None"
             if self.opponent_only and self.opponent is None
             else None,
@@ -212,6 +215,8 @@ class TrainConfig(Versioned):
             within("total_timesteps", self.total_timesteps, 1),
             within("max_train_time", self.max_train_time, 0),
             within("capture_samples_subsample", self.capture_samples_subsample, 1),
+            usable_path("capture_samples", self.capture_samples),
+            usable_path("data_dir", self.data_dir),
             _batch_fits_rollout(self.optim.bs, self.rollout.steps, self.rollout.num_envs),
             _needs_file("capture_logits", self.capture_logits, self.capture_samples),
             _needs_file(
@@ -312,7 +317,10 @@ def _needs_file(name: str, asked: bool, file: Optional[str]) -> Optional[str]:
 def _same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
     if not one or not other:
         return False
-    return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
+    try:
+        return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
+    except ValueError:  # one of them is no usable path, which is a problem of its own
+        return False
 
 
 def _rooms_for_both(

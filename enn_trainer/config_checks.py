@@ -2,16 +2,23 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
 from enn_trainer.errors import ConfigError
+from entity_env.bounds import shortened
 
 JSON_TEXT = {"json_text": True}
 """Metadata of a field whose text is a JSON object, which a file may write as a section."""
 COMPUTED = {"computed": True}
 """Metadata of a field whose default depends on how the program was called."""
+
+MAX_PATH_BYTES = 4095
+"""Bytes of a path on Linux, the terminating NUL not counted."""
+MAX_NAME_BYTES = 255
+"""Bytes of a file name on all common file systems."""
 
 
 def refuse(*problems: str | None) -> None:
@@ -64,7 +71,7 @@ def one_of(name: str, value: str, kind: object) -> str | None:
     """Say what is wrong with a value that must be one of those of a `Literal`."""
     if value in get_args(kind):
         return None
-    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}"
+    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {shortened(value)}"
 
 
 def json_object(name: str, text: str) -> str | None:
@@ -75,7 +82,9 @@ def json_object(name: str, text: str) -> str | None:
         return f"{name}: {error}"
     except (ValueError, RecursionError):
         is_object = False
-    return None if is_object else f'{name}: expected a JSON object such as {{"a": 1}}, got {text!r}'
+    if is_object:
+        return None
+    return f'{name}: expected a JSON object such as {{"a": 1}}, got {shortened(text)}'
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -87,7 +96,7 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ConfigError(f"expected {key!r} once, it is there twice")
+            raise ConfigError(f"expected {shortened(key)} once, it is there twice")
         found[key] = value
     return found
 
@@ -97,7 +106,25 @@ def part_of_file_name(name: str, text: str) -> str | None:
     if "/" not in text and "\\" not in text and text.isprintable():
         return None
     return (
-        f"{name}: expected a name without /, \\ and line breaks, as a folder has it, got {text!r}"
+        f"{name}: expected a name without /, \\ and line breaks, as a folder has it, got "
+        f"{shortened(text)}"
+    )
+
+
+def usable_path(name: str, text: str | None) -> str | None:
+    """Say what is wrong with a text that no file could have as its path, whatever is there."""
+    if text is None:
+        return None
+    try:
+        path = os.fsencode(text)
+    except UnicodeEncodeError:  # a lone surrogate
+        path = b"\0"
+    is_short = len(path) <= MAX_PATH_BYTES and max(map(len, path.split(b"/"))) <= MAX_NAME_BYTES
+    if is_short and b"\0" not in path:
+        return None
+    return (
+        f"{name}: expected a path of Unicode characters without NUL, of at most {MAX_PATH_BYTES} "
+        f"bytes and {MAX_NAME_BYTES} between two slashes, got {shortened(text)}"
     )
 
 

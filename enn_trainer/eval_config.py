@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
 
-from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, within
+from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, usable_path, within
 from enn_trainer.errors import ConfigError
+from entity_env.bounds import shortened
 
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
@@ -32,7 +33,7 @@ class EvalEnvConfig:
     validate: Optional[bool] = None
 
     def __post_init__(self) -> None:
-        refuse(json_object("kwargs", self.kwargs))
+        refuse(json_object("kwargs", self.kwargs), usable_path("id", self.id))
 
 
 @dataclass
@@ -65,6 +66,7 @@ class EvalSuiteConfig:
             within("episodes", self.episodes, 1),
             within("max_steps", self.max_steps, 1),
             within("num_envs", self.num_envs, 1),
+            usable_path("opponent", self.opponent),
             "steps, episodes: expected one of them, got both"
             if self.steps is not None and self.episodes is not None
             else None,
@@ -106,7 +108,7 @@ def bad_suite_name(name: str) -> str | None:
         return None
     return (
         f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} and not "
-        f"empty, got {name!r}"
+        f"empty, got {shortened(name)}"
     )
 
 

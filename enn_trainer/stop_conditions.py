@@ -15,6 +15,7 @@ from operator import or_
 from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.errors import ConfigError
+from entity_env.bounds import shortened
 
 Memory: TypeAlias = dict[str, Any]
 """What conditions remember: plain data, by the text of the condition."""
@@ -259,8 +260,11 @@ class StopsFalling(_OverTime):
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition | None:
-    """Met if one of them is; None for none."""
-    return reduce(or_, conditions) if conditions else None
+    """Return a condition that is met when any of `conditions` is, or None if there are none."""
+    found = list(conditions)
+    while len(found) > 1:  # pairs of pairs, as a long chain would reach the limit of recursion
+        found = [reduce(or_, found[i : i + 2]) for i in range(0, len(found), 2)]
+    return found[0] if found else None
 
 
 _BOUND = re.compile(r"(?P<key>\S+?)\s*(?P<relation>>=|<=)\s*(?P<bound>\S+)")
@@ -280,6 +284,6 @@ def read_bound(text: str, field: str) -> Condition:
     if match is None or math.isnan(bound):
         raise ConfigError(
             f"{field}: expected a metric and a bound, as in "
-            f"'eval/episodic_reward.mean >= 0.99', got {text!r}"
+            f"'eval/episodic_reward.mean >= 0.99', got {shortened(text)}"
         )
     return (AtLeast if match["relation"] == ">=" else AtMost)(match["key"], bound)

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from enn_trainer.checkpoints.checkpoint import Checkpoint
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.saved_state import read_state
 from enn_trainer.checkpoints.state_files import read_tensors
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
-from enn_trainer.settings import ron
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.settings.config_files import parsed
 from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.spaces import ActionSpace, ObsSpace
 
@@ -51,16 +52,25 @@ def read_contents(path: Path) -> Contents:
     return Contents(
         saved.path,
         saved.manifest,
-        _of_today(saved.text("config.ron")),
+        _config_of_today(saved),
         state,
         tensors={name: read_tensors(saved, name) for name in names},
         **spaces,
     )
 
 
-def _of_today(text: str) -> str:
+def _config_of_today(saved: Checkpoint) -> str:
+    text = saved.text("config.ron")
     try:
         return dump_config(load_config(TrainConfig, None, text=text))
-    except ConfigError:  # a class of the user's own
-        ron.loads(text)
-        return text
+    except ConfigError as error:
+        if _has_fields(text):  # of a class of the user's own
+            return text
+        raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None
+
+
+def _has_fields(text: str) -> bool:
+    try:
+        return isinstance(parsed(text), dict)
+    except ConfigError:
+        return False

@@ -11,6 +11,7 @@ from typing import Any
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.config_checks import once
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.settings import ron
 from enn_trainer.settings.config_help import shown
 
 FORMAT_VERSION = 1
@@ -147,7 +148,10 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "sha256": (lambda v: isinstance(v, str), "a sha256"),
     "time_used": (lambda v: _is_finite(v) and v >= 0, "a number of seconds"),
     "metrics": (lambda v: _has(v, _is_finite), "finite numbers by tag"),
-    "seed": (lambda v: type(v) is int, "a whole number"),
+    "seed": (
+        lambda v: type(v) is int and ron.is_writable(v),
+        f"a whole number of at most {ron.MAX_NUMBER_LENGTH} characters",
+    ),
     "config_version": (is_count, "a number of at least 0"),
     "run_name": (_is_text, f"a text of at most {MAX_TEXT} characters"),
     "packages": (lambda v: _has(v, lambda one: one is None or _is_text(one)), "versions by name"),

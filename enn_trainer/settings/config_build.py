@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
 from functools import reduce
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hyperstate.schema import types as schema
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import read_scheduled, scheduled_fields
-from enn_trainer.settings.config_help import joined, shown, unknown_field
+from enn_trainer.settings.config_help import UnknownFields, joined, shown
+
+C = TypeVar("C")
 
 MAX_KNOTS = 20_000
 """Positions that all schedules of a configuration have together; fewer where it has long lists."""
-MAX_UNKNOWN = 20
-"""Unknown fields of a section that are told one by one; to find what each may mean takes time."""
 
 
 @contextmanager
@@ -37,30 +37,31 @@ def collected(problems: list[str]) -> Iterator[None]:
         problems += error.problems
 
 
-def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
-    """Build a dataclass from a dict, strictly.
+def build(cls: type[C], values: object) -> C:
+    """Build a tree of dataclasses from a dict, strictly.
 
     Args:
-        cls: The dataclass.
+        cls: The dataclass of the whole configuration.
         values: What the file and the overrides say about its fields.
-        path: The dotted path of this section, "" for the whole configuration.
-        root: The class of the whole configuration, in which nearest names are looked for.
 
     Raises:
-        ConfigError: names every problem of this section and those inside it.
+        ConfigError: names every problem.
     """
+    built: C = _section(cls, values, "", UnknownFields(cls))
+    return built
+
+
+def _section(cls: Any, values: object, path: str, unknown: UnknownFields) -> Any:
+    """Build the dataclass at a dotted path, "" for the whole configuration."""
     if not isinstance(values, dict):
         raise ConfigError(_expected(cls, values, path))
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     kinds = get_type_hints(cls)
-    unknown = [key for key in values if key not in fields]
     problems = [
-        unknown_field(root, joined(path, str(key)), values[key]) for key in unknown[:MAX_UNKNOWN]
+        unknown.message(joined(path, str(key)), value)
+        for key, value in values.items()
+        if key not in fields
     ]
-    if len(unknown) > MAX_UNKNOWN:
-        problems.append(
-            f"{path or root.__name__}: {len(unknown) - MAX_UNKNOWN} more unknown fields"
-        )
     built: dict[str, Any] = {}
     for name, field in fields.items():
         where = joined(path, name)
@@ -69,9 +70,9 @@ def build(cls: Any, values: object, path: str, root: type[Any]) -> Any:
                 value = values[name]
                 if "json_text" in field.metadata and isinstance(value, dict):
                     value = _json_text(value, where)
-                built[name] = _converted(kinds[name], value, where, root)
+                built[name] = _converted(kinds[name], value, where, unknown)
             elif field.default is MISSING and field.default_factory is MISSING:
-                built[name] = _default(kinds[name], where, root)
+                built[name] = _default(kinds[name], where, unknown)
     if problems:
         raise ConfigError(*problems)
     with _located(cls, path):
@@ -164,25 +165,25 @@ def _json_text(section: dict[Any, Any], path: str) -> str:
     return json.dumps(section, ensure_ascii=False)
 
 
-def _default(kind: Any, path: str, root: type[Any]) -> Any:
+def _default(kind: Any, path: str, unknown: UnknownFields) -> Any:
     if is_dataclass(kind):
-        return build(kind, {}, path, root)
+        return _section(kind, {}, path, unknown)
     raise ConfigError(f"{path}: expected {_type_name(kind)}, got nothing")
 
 
-def _converted(kind: Any, value: Any, path: str, root: type[Any]) -> Any:
+def _converted(kind: Any, value: Any, path: str, unknown: UnknownFields) -> Any:
     """Check a value against the type of its field; int and float stand for each other if equal."""
     if kind is not within_optional(kind):
-        return None if value is None else _converted(within_optional(kind), value, path, root)
+        return None if value is None else _converted(within_optional(kind), value, path, unknown)
     if is_dataclass(kind):
-        return build(kind, value, path, root)
+        return _section(kind, value, path, unknown)
     origin, args = get_origin(kind), get_args(kind)
     if origin is list and isinstance(value, list):
-        return list(_converted_items(args[0], dict(enumerate(value)), path, root).values())
+        return list(_converted_items(args[0], dict(enumerate(value)), path, unknown).values())
     if origin is dict and isinstance(value, dict):
         for key in value:
-            _converted(args[0], key, f"{path}, key {key!r}", root)
-        return _converted_items(args[1], value, path, root)
+            _converted(args[0], key, f"{path}, key {key!r}", unknown)
+        return _converted_items(args[1], value, path, unknown)
     if origin is Literal and any(value == a and type(value) is type(a) for a in args):
         return value
     if kind in (bool, int, float, str) and type(value) is kind:
@@ -192,19 +193,19 @@ def _converted(kind: Any, value: Any, path: str, root: type[Any]) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**1023:  # beyond, float overflows
         return float(value)
     if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
-        fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
+        fixed: Mapping[str, str] = getattr(unknown.root, "fixed_during_run", dict)()
         return read_scheduled(value, kind, path, fixed)
     raise ConfigError(_expected(kind, value, path))
 
 
 def _converted_items(
-    kind: Any, items: Mapping[Any, Any], path: str, root: type[Any]
+    kind: Any, items: Mapping[Any, Any], path: str, unknown: UnknownFields
 ) -> dict[Any, Any]:
     converted: dict[Any, Any] = {}
     problems: list[str] = []
     for key, value in items.items():
         with collected(problems):
-            converted[key] = _converted(kind, value, f"{path}[{key!r}]", root)
+            converted[key] = _converted(kind, value, f"{path}[{key!r}]", unknown)
     if problems:
         raise ConfigError(*problems)
     return converted

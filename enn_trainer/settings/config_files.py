@@ -116,6 +116,10 @@ def _check_plain(value: Any) -> None:
             items = ((f".{key}", item) for key, item in value.items())
         elif isinstance(value, list):
             items = ((f"[{i}]", item) for i, item in enumerate(value))
+        elif type(value) is int and not ron.is_writable(value):
+            raise ConfigError(
+                f"{_path(place)}: expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
+            )
         elif value is not None and type(value) not in _PLAIN:
             raise ConfigError(
                 f"{_path(place)}: expected text in quotes, a number, true or false, a list or a "

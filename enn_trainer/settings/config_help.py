@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -14,6 +14,10 @@ _ALIKE = 0.6
 
 MAX_PATH = 200
 """Characters of a path in a message; what it may mean is not looked for in more."""
+MAX_PROBLEMS = 20
+"""Problems of a configuration that a message tells, of which unknown fields have suggestions."""
+MAX_PROBLEM_LENGTH = 1000
+"""Characters of one of them."""
 
 _SCHEDULES = (
     "A number may follow a schedule, made of values at steps and the shapes of the ways between:",
@@ -119,26 +123,54 @@ def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
 
-def unknown_field(root: type[Any], path: str, value: object) -> str:
-    """Say that there is no such field, and which ones may be meant."""
+class UnknownFields:
+    """Messages about the unknown fields of a configuration.
+
+    Only as many of them have suggestions as `listed` tells, because each takes milliseconds.
+
+    Args:
+        root: The class of the whole configuration, in which nearest names are looked for.
+    """
+
+    def __init__(self, root: type[Any]) -> None:
+        self.root = root
+        self._count = 0
+
+    def message(self, path: str, value: object) -> str:
+        """Say that there is no such field, and which ones may be meant."""
+        self._count += 1
+        path = cut(path, MAX_PATH)
+        hint = f"; {_suggestion(self.root, path)}" if self._count <= MAX_PROBLEMS else ""
+        return f"{path}={shown(value)}: no such field{hint}"
+
+
+def _suggestion(root: type[Any], path: str) -> str:
     entries = list(_entries(root))
-    path = path if len(path) <= MAX_PATH else path[: MAX_PATH - 3] + "..."
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
     ranked = _ranked(path, entries)
     if ranked:
         near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
         in_section = [name for name in near if name in siblings]
-        hint = f"did you mean {' or '.join(in_section or near)}?"
-    else:
-        hint = f"expected {', '.join(siblings)}" if siblings else f"{parent} has no fields"
-    return f"{path}={shown(value)}: no such field; {hint}"
+        return f"did you mean {' or '.join(in_section or near)}?"
+    return f"expected {', '.join(siblings)}" if siblings else f"{parent} has no fields"
+
+
+def listed(problems: Sequence[str]) -> list[str]:
+    """The first of some problems, each cut short if it is long, and the number of the others."""
+    told = [cut(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
+    more = len(problems) - len(told)
+    return [*told, f"and {more} more"] if more else told
 
 
 def shown(value: object) -> str:
     """A value as it stands in a message, cut short if it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return cut(repr(value), 80)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def joined(path: str, name: str) -> str:

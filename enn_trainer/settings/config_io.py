@@ -17,7 +17,7 @@ from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import build, check_every_knot, collected, within_optional
 from enn_trainer.settings.config_files import parsed, read_file
-from enn_trainer.settings.config_help import hps_info, shown, unknown_field
+from enn_trainer.settings.config_help import UnknownFields, hps_info, listed, shown
 from enn_trainer.settings.config_sources import Sources, as_data, environment_overrides, leaves
 from enn_trainer.settings.config_upgrade import settle, upgraded
 
@@ -48,7 +48,7 @@ def load_config(
 
     Raises:
         ConfigError: the file cannot be read or is of another version, or there are unknown fields,
-            missing values or values of a wrong type; names all of them.
+            missing values or values of a wrong type; names the first MAX_PROBLEMS of them.
     """
     return load_with_sources(cls, path, overrides, text)[0]
 
@@ -91,10 +91,10 @@ def load_with_sources(
         with collected(problems):
             _apply_override(cls, values, override, sources, "command line")
     try:
-        config: C = build(cls, values, "", cls)
+        config = build(cls, values)
         check_every_knot(config)
     except ConfigError as error:
-        problems += map(sources.named_in, error.problems)
+        problems += map(sources.named_in, listed(error.problems))
     if problems:
         raise ConfigError(*problems)
     return config, sources
@@ -154,7 +154,7 @@ def _apply_override(
         raise ConfigError(f"{override!r}: expected field=value or section.field=value")
     kind = _kind_at(cls, key)
     if kind is None:
-        raise ConfigError(unknown_field(cls, key, text))
+        raise ConfigError(UnknownFields(cls).message(key, text))
     *parents, last = key.split(".")
     section = values
     for name in parents:

@@ -262,7 +262,10 @@ class _Reader:
         digits = number.group().replace("_", "")
         if number.re is _SIGNED_WORD or number["float"]:
             return float(digits)
-        return int(digits) if number["int"] else int(digits, base=0)
+        value = int(digits) if number["int"] else int(digits, base=0)
+        if not is_writable(value):
+            raise self.error(f"expected at most {MAX_NUMBER_LENGTH} decimal digits", start)
+        return value
 
     def string(self) -> str:
         start = self.at
@@ -337,6 +340,13 @@ def dumps(value: Any) -> str:
     return _written(value, depth=0)
 
 
+def is_writable(number: int) -> bool:
+    """Return whether an integer has at most MAX_NUMBER_LENGTH characters."""
+    # Python refuses to write those of thousands of digits.
+    is_short = number.bit_length() <= 4 * MAX_NUMBER_LENGTH
+    return is_short and len(int.__repr__(number)) <= MAX_NUMBER_LENGTH
+
+
 def _written(value: Any, depth: int) -> str:
     if depth == MAX_DEPTH:
         raise RonError(f"expected at most {MAX_DEPTH} levels of nesting")
@@ -370,10 +380,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value).replace("nan", "NaN")
     if isinstance(value, int):
-        if (
-            value.bit_length() > 4 * MAX_NUMBER_LENGTH
-            or len(int.__repr__(value)) > MAX_NUMBER_LENGTH
-        ):
+        if not is_writable(value):
             raise RonError(f"expected at most {MAX_NUMBER_LENGTH} characters of number")
         return int.__repr__(value)
     raise RonError(f"expected plain data, got {type(value).__name__}")

@@ -10,6 +10,7 @@ import pytest
 from hyperstate.schema import types as schema
 from hyperstate.schema.types import materialize_type
 
+from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.config import (
     EnvConfig,
     EvalConfig,
@@ -17,8 +18,10 @@ from enn_trainer.config import (
     TrainConfig,
 )
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
+from enn_trainer.eval_config import EvalSuiteConfig
 from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.ron import loads
 from rogue_net.rogue_net import RogueNetConfig
 from rogue_net.value_bins import ValueBinsConfig
@@ -310,6 +313,56 @@ def test_two_recordings_in_one_file_are_refused_however_it_is_named(tmp_path: Pa
     evaluation = EvalConfig(1, 1, capture_samples=str(tmp_path / "a"))
     with pytest.raises(ConfigError, match=r"eval\.capture_samples: expected another file"):
         train_config(data_dir=str(tmp_path), capture_samples="b/../a", eval=evaluation)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 256, "x/" * 2048, "é" * 128])
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("data_dir", "capture_samples", "eval.capture_samples", "eval.opponent", "bc.path"),
+        *("env.id", "eval.env.id", "eval.suites.one.opponent", "eval.suites.one.env.id"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_refused_by_its_field(field: str, path: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(TrainConfig, None, ["eval.steps=1", f"{field}={path}"])
+    (problem,) = error.value.problems
+    named = field.replace(".suites.one", ".suites['one']")
+    assert problem.startswith(f"{named}: expected a path of Unicode characters without NUL")
+    assert len(problem) < 250
+
+
+def test_all_paths_of_a_run_that_no_file_can_have_are_reported() -> None:
+    evaluation = EvalConfig(1, 1, capture_samples="a")
+    with pytest.raises(ConfigError) as error:
+        train_config(data_dir="\0", capture_samples="a\0", eval=evaluation)
+    assert [problem.split(":")[0] for problem in error.value.problems] == [
+        "capture_samples",
+        "data_dir",
+    ]
+
+
+def test_paths_as_long_as_a_file_can_have_are_accepted() -> None:
+    long = "/".join(["x" * 255] * 15 + ["y" * 253, "z"])  # 4096 bytes with the NUL behind it
+    train_config(data_dir=long, capture_samples="é" * 127, eval=EvalConfig(1, 1, opponent="\udc80"))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: EnvConfig(kwargs="x" * 5000),
+        lambda: OptimizerConfig(kwargs="x" * 5000),
+        lambda: OptimizerConfig(name="x" * 5000),
+        lambda: train_config(name="/" * 5000),
+        lambda: train_config(stop=["x" * 5000]),
+        lambda: CheckpointConfig(best=["x" * 5000]),
+        lambda: EvalConfig(1, 1, suites={"/" * 5000: EvalSuiteConfig()}),
+    ],
+)
+def test_a_long_text_is_shortened_in_the_message(build: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        build()
+    assert len(str(error.value)) < 300
 
 
 def test_a_config_error_is_one_line_whatever_its_problems_hold() -> None:

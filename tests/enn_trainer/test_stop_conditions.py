@@ -120,8 +120,18 @@ def test_values_that_are_not_finite_begin_anew(bad: float) -> None:
 def test_nothing_makes_no_condition() -> None:
     assert any_of([]) is None
     assert any_of([Steps(1), Steps(2)]) == Steps(1) | Steps(2)
+    assert str(any_of([Steps(i) for i in range(3)])) == "step >= 0 or step >= 1 or step >= 2"
     assert str(Steps(1) | AtLeast("a/b", 2.0)) == "step >= 1 or a/b >= 2"
     assert list((Steps(1) | AtLeast("a/b", 2.0)).keys()) == ["a/b"]
+
+
+def test_any_number_of_conditions_can_be_combined() -> None:
+    condition = any_of([AtLeast(f"x{i}", 1.0) for i in range(10_000)])
+    assert condition is not None
+    assert list(condition.keys()) == [f"x{i}" for i in range(10_000)]
+    assert len(str(condition).split(" or ")) == 10_000
+    assert not condition.is_met(now(1.0), {})
+    assert condition.is_met(Now(0, 0.0, {"x9999": 1.0}, frozenset(), 0), {})
 
 
 def test_bounds_are_read_from_text() -> None:

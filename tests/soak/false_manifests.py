@@ -22,7 +22,24 @@ from tests.soak.damage import Summary, _peak_mb, _without_values
 from tests.soak.small_saves import LEARNS_MORE, SETTINGS
 
 VALUES: list[Any] = [
-    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63 - 1, 2**63, 10**400, 0.5, -0.0, 1e308, -5.0),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        7,
+        2**31,
+        2**63 - 1,
+        2**63,
+        10**400,
+        10**4000,
+        0.5,
+        -0.0,
+        1e308,
+        -5.0,
+    ),
     *(float("nan"), float("inf"), float("-inf"), "", "a", "\x00", "\x1b[31m", "../x", "\ud800"),
     *("line\nbreak", "w" * 20_000, "2026-01-01T00:00:00Z", "step-000000000008", "f" * 64, "1"),
     *([], {}, [[]], {"": {}}, {"a": None}, {"a": "b"}, {"a": float("nan")}, {"a": 10**400}),

@@ -80,6 +80,8 @@ BAD: list[tuple[str, Any]] = [
     ("metrics", {"episodic_reward.mean": [1]}),
     ("seed", "one"),
     ("seed", float("inf")),
+    ("seed", 10**600),
+    ("seed", 10**4000),
     ("config_version", -1),
     ("config_version", "5"),
     ("extra", {"a": 1}),

@@ -416,13 +416,32 @@ def test_show_says_what_is_in_a_save(run_dir: Path, capsys: pytest.CaptureFixtur
         assert row[-1] == f"{tensor.double().norm().item():.4g}"
 
 
-def test_a_configuration_of_another_class_is_shown_and_compared_as_it_is_written(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def with_file(run_dir: Path, name: str, text: str) -> Path:
+    """Return the newest save after a change of one of its files, with the right sums."""
     saved = saves.verify(at(run_dir, 72))
     files = {name: saved.read(name) for name in saved.manifest["files"]}
     files["state.ron"] = files["state.ron"].replace(b"step: 72", b"step: 96")
-    saves.save(run_dir, 96, {**files, "config.ron": b"Mine(version: 5, hats: 3)"}, "test")
+    return saves.save(run_dir, 96, {**files, name: text.encode()}, "test").path
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["((((", "5", "[1]", f"(a: {{{', '.join(f'{i * (2**61 - 1)}: 1' for i in range(99))}}})"],
+)
+@pytest.mark.parametrize("name", ["config.ron", "state.ron"])
+def test_a_file_of_a_save_that_cannot_be_read_is_named_in_one_line(
+    name: str, text: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(with_file(run_dir, name, text))
+    for typed in (["show", path], ["show", path, "--config"], ["diff", path, f"{run_dir}@72"]):
+        error = refused(["checkpoints", *typed], capsys)
+        assert error.startswith(f"error: {path}: {name} cannot be read: ")
+
+
+def test_a_configuration_of_another_class_is_shown_and_compared_as_it_is_written(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_file(run_dir, "config.ron", "Mine(version: 5, hats: 3)")
     assert "hats: 3" in said(capsys, "show", run_dir, "--config")
     told = said(capsys, "diff", f"{run_dir}@72", run_dir, status=1)
     assert ["hats", "-", "3"] in [line.split() for line in told.splitlines()]

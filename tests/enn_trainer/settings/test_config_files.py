@@ -185,6 +185,21 @@ def test_as_many_levels_are_allowed_in_every_format(
         read_file(path)
 
 
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".ron", f"(version: 5, seed: 0x{'f' * 450})"),
+        (".yaml", f"version: 5\nseed: 0x{'f' * 450}"),
+        (".toml", f"version = 5\nseed = 0x{'f' * 5000}"),
+        (".json", f'{{"version": 5, "seed": 1{"0" * 600}}}'),
+    ],
+)
+def test_a_number_that_no_save_could_have_is_refused(
+    suffix: str, text: str, tmp_path: Path
+) -> None:
+    assert "expected at most 500 " in refused(tmp_path, suffix, text)
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_that_is_no_text_is_refused(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"config{suffix}"

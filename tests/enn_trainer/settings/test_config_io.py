@@ -642,5 +642,28 @@ def test_problems_in_a_list_of_sections_are_located() -> None:
     assert problems[3].startswith("optim.groups[3].lr=1: no such field")
 
 
+GROUPS = '(pattern: "x", lr: 0.1), ' * 4000
+SUITES = "".join(f'"{i}": (zz: 1), ' for i in range(4000))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "sections",
+    [f"optim: (groups: [{GROUPS}])", f"eval: (steps: 1, suites: {{{SUITES}}})"],
+    ids=["list", "dict"],
+)
+def test_very_many_unknown_fields_in_items_are_refused_in_time_and_in_short(sections: str) -> None:
+    problems = problems_of(TrainConfig, f"(version: 5, {sections})")
+    assert len(problems) == 21
+    assert "no such field; " in problems[19]
+    assert problems[20] == "and 3980 more"
+
+
+def test_a_problem_in_a_section_of_a_long_name_is_cut_short() -> None:
+    suite = f'(version: 5, eval: (steps: 1, suites: {{"{"a" * 5000}": (steps: "x")}}))'
+    (problem,) = problems_of(TrainConfig, suite)
+    assert len(problem) == 1000
+
+
 def test_help_shows_what_is_in_a_list_of_sections() -> None:
     assert hps_info(TrainConfig, "freeze_until").startswith("optim.groups[].freeze_until: Optional")

@@ -146,6 +146,7 @@ def test_nan_is_read() -> None:
         ("1.2.3", "column 4: expected the end of this number, got '.'"),
         ("-info", "column 1: expected a number"),
         ("9" * 501, "column 1: expected at most 500 characters of number"),
+        ("0x" + "f" * 498, "column 1: expected at most 500 decimal digits"),
     ],
 )
 def test_an_error_names_the_place_and_what_was_expected(text: str, message: str) -> None:
