@@ -36,6 +36,10 @@ def _script_name() -> str:
     return Path(sys.argv[0]).stem or "run"
 
 
+MAX_STOPS = 1000
+"""Conditions in `stop`. Each is asked after every update."""
+
+
 @dataclass
 class EnvConfig:
     """Which environment to run, and how.
@@ -229,7 +233,10 @@ class TrainConfig(Versioned):
             and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
             else None,
             *_rooms_for_both(self.eval, self.env, self.rollout.num_envs),
-            *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop)),
+            f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}"
+            if len(self.stop) > MAX_STOPS
+            else None,
+            *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop[:MAX_STOPS])),
             *_not_measured(self.checkpoint, self.eval),
             "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
             "it out"

@@ -388,3 +388,11 @@ def test_a_name_that_is_there_twice_in_json_text_is_refused() -> None:
 
 def test_kwargs_may_be_any_json_object() -> None:
     assert EnvConfig(kwargs=json.dumps({"a": [1, {"b": None}]})).kwargs
+
+
+def test_conditions_to_stop_are_bounded() -> None:
+    config = load_config(TrainConfig, None, [])
+    stops = [f"metric{i} >= 1" for i in range(1001)]
+    assert len(dataclasses.replace(config, stop=stops[1:]).stop) == 1000
+    with pytest.raises(ConfigError, match="stop: expected at most 1000 conditions, got 1001"):
+        dataclasses.replace(config, stop=stops)
