@@ -23,6 +23,7 @@ class Contents(NamedTuple):
         path: its folder.
         manifest: what its manifest says.
         config: the configuration as RON, in the words of today if it is one of ours.
+        settings: the configuration; None if it is of a class of the user's own.
         state: the readable part of the state, without the spaces.
         obs_space: what the agent sees.
         action_space: what it does.
@@ -32,6 +33,7 @@ class Contents(NamedTuple):
     path: Path
     manifest: Mapping[str, Any]
     config: str
+    settings: TrainConfig | None
     state: Mapping[str, Any]
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
@@ -48,19 +50,22 @@ def read_contents(path: Path) -> Contents:
     state = read_state(saved)
     spaces = {name: state.pop(name) for name in ("obs_space", "action_space")}
     names = [name for name in saved.manifest["files"] if name.endswith(".safetensors")]
+    text = saved.text("config.ron")
+    settings = _settings(text)
     return Contents(
         saved.path,
         saved.manifest,
-        _of_today(saved.text("config.ron")),
+        text if settings is None else dump_config(settings),
+        settings,
         state,
         tensors={name: read_tensors(saved, name) for name in names},
         **spaces,
     )
 
 
-def _of_today(text: str) -> str:
+def _settings(text: str) -> TrainConfig | None:
     try:
-        return dump_config(load_config(TrainConfig, None, text=text))
+        return load_config(TrainConfig, None, text=text)
     except ConfigError:  # a class of the user's own
         ron.loads(text)
-        return text
+        return None

@@ -46,7 +46,20 @@ def resume_command(run_dir: Path, config: TrainConfig, state: State) -> str:
     return typable("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
 
 
-def raised_bounds(config: TrainConfig, state: State) -> list[str]:
+def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
+    """Return the command that continues a save in a new folder, beyond the bounds it has reached.
+
+    Args:
+        save: its folder.
+        config: that of its run.
+        reached: when it was saved.
+    """
+    more = [*naming_env(config), *raised_bounds(config, reached)]
+    where = ["--checkpoint-dir", "NEW", "--resume-from", str(save)]
+    return typable("enn", "train", *where, *more)
+
+
+def raised_bounds(config: TrainConfig, state: State | Now) -> list[str]:
     """Return settings that raise or remove each bound at which a run would end at once."""
     settings = []
     if state.step >= total_steps(config):

@@ -257,6 +257,39 @@ def test_a_run_says_how_to_resume_it_with_its_environment(
     assert f"--checkpoint-dir mine --resume env.id={FOREIGN} total_timesteps=" in out
 
 
+COLON = 'env.kwargs={"text": "a:b"}'
+RUNS = {
+    "one world": [],
+    "a colon": [COLON],
+    "another world": [*EVAL, f"eval.env.id={FOREIGN}", "env.id=Xor"],
+    "a bound": ['stop=["reward.mean >= -1"]'],
+}
+
+
+def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Type a printed line."""
+    assert run(shlex.split(line)[1:]) == 0, line + capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_lines_after_training_and_of_show_can_be_typed(
+    settings: list[str], xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", *settings]
+    assert run(["train", *typed, "--checkpoint-dir", "my run"]) == 0
+    _, _, after = capsys.readouterr().out.rpartition("\nnext:\n")
+    _, measure, go_on = after.splitlines()
+    assert run(["checkpoints", "show", "my run"]) == 0
+    *_, measure_save, start = capsys.readouterr().out.splitlines()
+    before = find(Path("my run")).step
+    run_line(measure, capsys)
+    run_line(measure_save.removeprefix("to measure it:"), capsys)
+    run_line(start.removeprefix("to train from it:"), capsys)
+    run_line(go_on, capsys)
+    for folder in ("NEW", "my run"):
+        assert find(Path(folder)).step > before, "the line raises the bound that ended the run"
+
+
 class Wrong:
     """Makes nothing."""
 
