@@ -14,6 +14,7 @@ import numpy as np
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from entity_env.any_vec_env import AnyVecEnv
+from entity_env.bounds import shortened
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -65,7 +66,8 @@ def env_factory(
         )
     if not callable(env):
         raise TypeError(
-            f"env: expected a class or a factory, or a function that makes one world, got {env!r}"
+            "env: expected a class or a factory, or a function that makes one world, got "
+            f"{shortened(env)}"
         )
     if _makes_one_environment(env):
         return functools.partial(_make_list, None, env, sent or env)

@@ -24,6 +24,7 @@ class Contents(NamedTuple):
         path: its folder.
         manifest: what its manifest says.
         config: the configuration as RON, in the words of today if it is one of ours.
+        settings: the configuration; None if it is of a class of the user's own.
         state: the readable part of the state, without the spaces.
         obs_space: what the agent sees.
         action_space: what it does.
@@ -33,6 +34,7 @@ class Contents(NamedTuple):
     path: Path
     manifest: Mapping[str, Any]
     config: str
+    settings: TrainConfig | None
     state: Mapping[str, Any]
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
@@ -49,23 +51,25 @@ def read_contents(path: Path) -> Contents:
     state = read_state(saved)
     spaces = {name: state.pop(name) for name in ("obs_space", "action_space")}
     names = [name for name in saved.manifest["files"] if name.endswith(".safetensors")]
+    settings = _settings(saved)
     return Contents(
         saved.path,
         saved.manifest,
-        _config_of_today(saved),
+        saved.text("config.ron") if settings is None else dump_config(settings),
+        settings,
         state,
         tensors={name: read_tensors(saved, name) for name in names},
         **spaces,
     )
 
 
-def _config_of_today(saved: Checkpoint) -> str:
+def _settings(saved: Checkpoint) -> TrainConfig | None:
     text = saved.text("config.ron")
     try:
-        return dump_config(load_config(TrainConfig, None, text=text))
+        return load_config(TrainConfig, None, text=text)
     except ConfigError as error:
         if _has_fields(text):  # of a class of the user's own
-            return text
+            return None
         raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None
 
 

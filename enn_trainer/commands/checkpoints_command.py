@@ -27,7 +27,7 @@ from enn_trainer.commands.evolve_command import (
     diff_world,
     evolve_command,
 )
-from enn_trainer.commands.next_steps import resume_command
+from enn_trainer.commands.next_steps import resume_command, typable
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state_manager import load_checkpoint
@@ -81,7 +81,8 @@ def _list(options: argparse.Namespace) -> int:
     show_table(columns, rows, Console(), num_left=5)
     damaged = [entry for entry in found if entry.kind == "damaged"]
     if damaged:
-        print(f"\nwhat is damaged says: enn checkpoints verify {run_dir}")
+        verify = typable("enn", "checkpoints", "verify", str(run_dir))
+        print(f"\nwhat is damaged says: {verify}")
     return 0
 
 
@@ -166,9 +167,8 @@ def _pin(options: argparse.Namespace) -> int:
         return saved
 
     saved = looking_again(options.path, pin)
-    print(
-        f"{saved.path}: pinned, it is never deleted; enn checkpoints unpin {saved.path} undoes that"
-    )
+    undo = typable("enn", "checkpoints", "unpin", str(saved.path))
+    print(f"{saved.path}: pinned, it is never deleted; {undo} undoes that")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.next_steps import resume_command
+from enn_trainer.commands.trust import names_code
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.settings.config_help import hps_info
@@ -57,25 +58,24 @@ def clone_command(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)
         return STOPPED_AT_ONCE
-    print(_summary(result, options.checkpoint_dir, config.env))
+    print(_summary(result, options.checkpoint_dir, config))
     return 0
 
 
-def _summary(result: CloneResult, run_dir: Path, env: EnvConfig) -> str:
-    """What came of it, and what can be typed next."""
+def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
+    """Return what came of it, and what can be typed next."""
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
     lines += ["", "next:"]
-    go_on = shlex.join(["enn", "train", "--checkpoint-dir", str(run_dir), "--resume"])
-    if _is_known_to_fit(env, result.state):
-        lines.append(f"  {go_on} env.id={env.id}")
-    else:
-        lines.append(f"  {go_on}")
-        lines.append(
-            "env.id=... must name the world of the recordings there; it is not known whether "
-            f"{env.id} is that"
-        )
+    go_on, env_id = resume_command(run_dir, config, result.state), config.env.id
+    if _is_known_to_fit(config.env, result.state):
+        return "\n".join([*lines, f"  {go_on} env.id={env_id}"])
+    lines.append(f"  {go_on}" if names_code(env_id) else f"  {go_on} env.id=...")
+    lines.append(
+        "env.id=... must name the world of the recordings there; it is not known whether "
+        f"{env_id} is that"
+    )
     return "\n".join(lines)
 
 

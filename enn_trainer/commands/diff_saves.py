@@ -11,7 +11,7 @@ from torch import Tensor
 from enn_trainer.checkpoints.contents import Contents, read_contents
 from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.settings import ron
-from enn_trainer.settings.config_sources import in_one_line, leaves
+from enn_trainer.settings.config_sources import Names, in_one_line, leaves
 from enn_trainer.tables import printable, show_table
 
 _NOTHING = "-"
@@ -85,16 +85,16 @@ def _maker(contents: Contents) -> dict[str, Any]:
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Where nested dicts differ, by dotted paths."""
+    """Return where nested dicts differ, by dotted paths."""
     one, other = dict(leaves(dict(a))), dict(leaves(dict(b)))
     return [
-        (path, _shown(one, path), _shown(other, path))
+        (".".join(path), _shown(one, path), _shown(other, path))
         for path in dict.fromkeys([*one, *other])
         if path not in one or path not in other or one[path] != other[path]
     ]
 
 
-def _shown(values: Mapping[str, Any], path: str) -> str:
+def _shown(values: Mapping[Names, Any], path: Names) -> str:
     return in_one_line(values[path]) if path in values else _NOTHING
 
 

@@ -23,7 +23,7 @@ from enn_trainer.commands.eval_report import (
 )
 from enn_trainer.commands.load_world import envs_by_id, make_any_world
 from enn_trainer.commands.play_command import parse_kwargs
-from enn_trainer.commands.trust import NamedEnv, check_trusted, line_with_trust
+from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
@@ -133,8 +133,20 @@ def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Names
     saved_kwargs = {} if is_other else json.loads(trained.kwargs)
     typed = _typed_kwargs(options)
     kwargs = {name: value for name, value in saved_kwargs.items() if name not in typed}
-    remedy = f"{options.line}; if it was trained in an environment of yours, name that with --env"
-    check_trusted([NamedEnv("env", config.env.id, kwargs)], {options.env}, [], saved.path, remedy)
+    untrusted = find_untrusted([NamedEnv(("env",), config.env.id, kwargs)], {options.env}, [])
+    if untrusted is not None:
+        raise untrusted.refusal(saved.path, _remedy(kwargs, options))
+
+
+def _remedy(kwargs: Mapping[str, Any], options: argparse.Namespace) -> str:
+    """Return what to do where the checkpoint names code, in its environment or these arguments."""
+    trust = f"if you trust the save, type: {options.line}"
+    if options.env is None:
+        return f"{trust}; if it was trained in an environment of yours, name that with --env"
+    names = [name for name, value in kwargs.items() if any(code_in({name: value}))]
+    if not all(map(str.isidentifier, names)):  # `--env-kwargs` gives no argument such a name
+        return trust
+    return f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {trust}"
 
 
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:

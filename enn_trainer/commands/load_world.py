@@ -10,6 +10,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.errors import ConfigError
 from enn_trainer.start_folder import start_folder
+from entity_env.bounds import shortened
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY
@@ -133,7 +134,7 @@ def _find(name: str, field: str) -> Any:
     except UnknownWorld as error:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
-        raise ConfigError(f"{field}: expected a class or a function, got {name}: {env!r}")
+        raise ConfigError(f"{field}: expected a class or a function, got {name}: {shortened(env)}")
     if not is_environment_factory(env):  # then nobody knows what calling it does
         shown = getattr(env, "__name__", type(env).__name__)
         hint = "" if inspect.isclass(env) else f"; annotate it, as in def {shown}() -> Environment"

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from enn_trainer.commands.trust import names_code, naming_env
+from enn_trainer.commands.trust import naming_env, naming_measured_env
 from enn_trainer.config import TrainConfig
 from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.run import TrainResult
@@ -22,25 +22,44 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     go_on = resume_command(run_dir, config, manager.state)
     if result.interrupted:
         return f"\nto continue:\n  {go_on}"
-    # Code that only a save names is not run, see `trust.py`.
-    env = ["--env", config.env.id] if names_code(config.env.id) else []
     return "\n".join(
         [
             "\nnext:",
-            f"  {_command('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
-            f"  {_command('enn', 'eval', str(run_dir), *env)}",
+            f"  {typable('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
+            f"  {measure_command(run_dir, config)}",
             f"  {go_on}",
         ]
     )
 
 
+# Code that only a save names is not run, see `trust.py`: each command says that it is trusted.
+
+
+def measure_command(path: Path, config: TrainConfig) -> str:
+    """Return the command that measures a save, or the newest one of a run."""
+    return typable("enn", "eval", str(path), *naming_measured_env(config.env))
+
+
 def resume_command(run_dir: Path, config: TrainConfig, state: State) -> str:
     """Return the command that continues a saved run, beyond the bounds that it has reached."""
-    more = [*shlex.split(naming_env(config)), *raised_bounds(config, state)]
-    return _command("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
+    more = [*naming_env(config), *raised_bounds(config, state)]
+    return typable("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
 
 
-def raised_bounds(config: TrainConfig, state: State) -> list[str]:
+def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
+    """Return the command that continues a save in a new folder, beyond the bounds it has reached.
+
+    Args:
+        save: its folder.
+        config: that of its run.
+        reached: when it was saved.
+    """
+    more = [*naming_env(config), *raised_bounds(config, reached)]
+    where = ["--checkpoint-dir", "NEW", "--resume-from", str(save)]
+    return typable("enn", "train", *where, *more)
+
+
+def raised_bounds(config: TrainConfig, state: State | Now) -> list[str]:
     """Return settings that raise or remove each bound at which a run would end at once."""
     settings = []
     if state.step >= total_steps(config):
@@ -59,7 +78,8 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _command(program: str, *arguments: str) -> str:
+def typable(program: str, *arguments: str) -> str:
+    """Return a command line in the form that works in this shell."""
     return shlex.join([_as_typed(program), *arguments])
 
 

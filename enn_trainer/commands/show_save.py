@@ -10,7 +10,9 @@ from torch import Tensor
 from enn_trainer.checkpoints.checkpoint import MANIFEST
 from enn_trainer.checkpoints.contents import Contents, read_contents
 from enn_trainer.checkpoints.pins import read_pins
+from enn_trainer.commands.next_steps import measure_command, resume_from_command
 from enn_trainer.settings.config_sources import in_one_line
+from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
 
@@ -42,11 +44,8 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
         ]
         console.out("")
         show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
-    console.out(
-        f"\nto measure it:     enn eval {contents.path}"
-        f"\nto train from it:  enn train --checkpoint-dir NEW --resume-from {contents.path}",
-        highlight=False,
-    )
+    for line in ["", *_next(contents)]:
+        console.out(printable(line, console.encoding), highlight=False)
 
 
 def in_bytes(size: int) -> str:
@@ -80,6 +79,19 @@ def spaces_in_words(
         )
         rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
     return rows
+
+
+def _next(contents: Contents) -> list[str]:
+    """Return what to type next, none of which works with settings of the user's own."""
+    if contents.settings is None:
+        return ["its settings are those of another program, which can measure it and train from it"]
+    state, metrics = contents.state, contents.manifest.get("metrics", {})
+    reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
+    go_on = resume_from_command(contents.path, contents.settings, reached)
+    return [
+        f"to measure it:     {measure_command(contents.path, contents.settings)}",
+        f"to train from it:  {go_on}",
+    ]
 
 
 def _is_telling(tag: str) -> bool:

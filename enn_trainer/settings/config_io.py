@@ -18,7 +18,15 @@ from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import build, check_every_knot, collected, within_optional
 from enn_trainer.settings.config_files import parsed, read_file
 from enn_trainer.settings.config_help import UnknownFields, hps_info, listed, shown
-from enn_trainer.settings.config_sources import Sources, as_data, environment_overrides, leaves
+from enn_trainer.settings.config_sources import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    FILE,
+    Sources,
+    as_data,
+    environment_overrides,
+    leaves,
+)
 from enn_trainer.settings.config_upgrade import settle, upgraded
 
 __all__ = ["dump_config", "hps_info", "load_config"]
@@ -80,16 +88,16 @@ def load_with_sources(
     if text is not None:
         values = _upgrade(cls, parsed_text(text, text_source), text_source, sources)
     elif path is not None:
-        values = _upgrade(cls, read_file(path), f"file {path}", sources)
+        values = _upgrade(cls, read_file(path), f"{FILE}{path}", sources)
     problems: list[str] = []
     for name, override in environment_overrides(cls, environment or {}).items():
         found: list[str] = []
         with collected(found):
-            _apply_override(cls, values, override, sources, f"environment variable {name}")
-        problems += [f"environment variable {name}: {problem}" for problem in found]
+            _apply_override(cls, values, override, sources, f"{ENVIRONMENT}{name}")
+        problems += [f"{ENVIRONMENT}{name}: {problem}" for problem in found]
     for override in overrides:
         with collected(problems):
-            _apply_override(cls, values, override, sources, "command line")
+            _apply_override(cls, values, override, sources, COMMAND_LINE)
     try:
         config = build(cls, values)
         check_every_knot(config)
@@ -111,7 +119,7 @@ def read_upgraded(cls: type[Any], path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read or upgraded.
     """
-    return _upgrade(cls, read_file(path), f"file {path}", Sources())
+    return _upgrade(cls, read_file(path), f"{FILE}{path}", Sources())
 
 
 def parsed_text(text: str, source: str) -> Any:
@@ -127,7 +135,7 @@ def parsed_text(text: str, source: str) -> Any:
 
 
 def _upgrade(cls: type[Any], values: Any, source: str, sources: Sources) -> dict[str, Any]:
-    where = source.removeprefix("file ")
+    where = source.removeprefix(FILE)
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: expected {cls.__name__}(...), got {shown(values)}")
     before = dict(leaves(values))
@@ -136,7 +144,7 @@ def _upgrade(cls: type[Any], values: Any, source: str, sources: Sources) -> dict
         settle(cls, values)
     for leaf, value in leaves(values):
         as_it_was = leaf in before and before[leaf] == value
-        version = "" if as_it_was else f", upgraded from version {before.get('version')}"
+        version = "" if as_it_was else f", upgraded from version {before.get(('version',))}"
         sources.note_leaf(leaf, source + version)
     settled: dict[str, Any] = values
     return settled
@@ -155,7 +163,8 @@ def _apply_override(
     kind = _kind_at(cls, key)
     if kind is None:
         raise ConfigError(UnknownFields(cls).message(key, text))
-    *parents, last = key.split(".")
+    path = tuple(key.split("."))
+    *parents, last = path
     section = values
     for name in parents:
         if section.get(name) is None:
@@ -164,7 +173,7 @@ def _apply_override(
         if not isinstance(section, dict):
             return  # Building the section reports what stands in its place.
     section[last] = _parsed(kind, text, key)
-    sources.note(key, section[last], source)
+    sources.note(path, section[last], source)
 
 
 def _kind_at(cls: type[Any], key: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
 
@@ -16,49 +16,66 @@ from enn_trainer.settings.config_help import joined
 
 PREFIX = "ENN_"
 
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment variable "
+FILE = "file "
+"""The last two are followed by a name."""
+
+Names: TypeAlias = tuple[str, ...]
+"""The path of a value: names of fields and of items of dicts, which may have dots in them."""
+
 _PATH = re.compile(r"[\w.]+")
 
 
 class Sources:
-    """Where values come from, by the dotted paths of their fields."""
+    """Where values come from, by their paths."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, str] = {}
+        self._by_path: dict[Names, str] = {}
 
-    def note(self, path: str, value: Any, source: str) -> None:
+    def note(self, path: Names, value: Any, source: str) -> None:
         """Everything at and below a path comes from a source from now on."""
         for old in [old for old in self._by_path if _is_within(old, path)]:
             del self._by_path[old]
         for leaf, _ in leaves(value, path):
             self._by_path[leaf] = source
 
-    def note_leaf(self, leaf: str, source: str) -> None:
+    def note_leaf(self, leaf: Names, source: str) -> None:
         """As `note`, for a value with none inside it, where none is around it either."""
         self._by_path[leaf] = source
 
     def of(self, path: str) -> str:
-        """The source of the value at a path, or of something in it."""
-        if path in self._by_path:
-            return self._by_path[path]
-        within = (source for leaf, source in self._by_path.items() if _is_within(leaf, path))
-        return next(within, "default")
+        """The source of the field at a dotted path, or of something in it."""
+        return next(self._within(tuple(path.split("."))), "default")
+
+    def is_given(self, path: Names) -> bool:
+        """Return whether the user gave all that is at and below a path: typed it or named its file.
+
+        A default is not given, and neither is what a checkpoint says.
+        """
+        sources = list(self._within(path))
+        given = (COMMAND_LINE, ENVIRONMENT, FILE)
+        return bool(sources) and all(source.startswith(given) for source in sources)
 
     def named_in(self, problem: str) -> str:
         """A problem, with the environment variable that it comes from."""
         path = _PATH.match(problem)
         source = self.of(path[0]) if path else ""
-        return f"{problem} (from {source})" if source.startswith("environment") else problem
+        return f"{problem} (from {source})" if source.startswith(ENVIRONMENT) else problem
+
+    def _within(self, path: Names) -> Iterator[str]:
+        return (source for leaf, source in self._by_path.items() if _is_within(leaf, path))
 
 
-def _is_within(path: str, section: str) -> bool:
-    return not section or path == section or path.startswith(f"{section}.")
+def _is_within(path: Names, section: Names) -> bool:
+    return path[: len(section)] == section
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What is no section, or an empty one, by dotted paths."""
+def leaves(value: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+    """Yield what is no section, or an empty one, with its path."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
-            yield from leaves(item, joined(path, str(key)))
+            yield from leaves(item, (*path, str(key)))
     else:
         yield path, value
 

@@ -133,7 +133,9 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("worlds/none.py:Mine", ["worlds/none.py", "does not exist"]),
         (f"{FILE}:Mime", ["'Mime'", "did you mean Mine?"]),
-        (f"{FILE}:number", ["a class or a function"]),
+        (f"{FILE}:number", ["a class or a function", "got worlds/my_world.py:number: 3"]),
+        ("entity_env.examples:__builtins__", ["__builtins__: a dict of"]),
+        ("entity_env.examples:ENV_REGISTRY", ["ENV_REGISTRY: a dict of"]),
         (f"{FILE}:nothing", ["return annotation", "def nothing() -> Environment"]),
         (f"{FILE}:Path", ["an Environment or a Match"]),
         (f"{FILE}:make_faulty", ["calling", "RuntimeError: out of order"]),
@@ -151,6 +153,7 @@ def test_a_name_that_stands_for_no_world_is_refused_by_its_field(
     err = capsys.readouterr().err
     assert err.startswith(f"error: {field}: ")
     assert err.count("\n") == 1
+    assert len(err) < 500
     for word in words:
         assert word in err
     assert not Path("runs").exists()

@@ -1,6 +1,7 @@
 """Cloning: what is learnt from recordings, and that it is a run which PPO continues."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -423,7 +424,7 @@ def test_the_command_clones_and_says_what_is_next(
     assert enn(["clone", str(expert), *SMALL, "clone.epochs=2", "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
     assert "epoch 2/2  left 0s  loss" in out
-    assert f"enn train --checkpoint-dir {run_dir} --resume\n" in out
+    assert f"enn train --checkpoint-dir {run_dir} --resume env.id=...\n" in out
     assert "env.id=... must name the world of the recordings" in out
     assert "env.id=MoveToOrigin" not in out  # the default, which is another world
 
@@ -438,6 +439,20 @@ def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
     out = capsys.readouterr().out
     assert f"enn train --checkpoint-dir {run_dir} --resume env.id=Xor\n" in out
     assert "must name" not in out
+
+
+def test_what_is_next_can_be_typed_where_a_file_has_the_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.py").write_text("from entity_env.examples import Xor\nclass Plain(Xor): ...\n")
+    play_by_hand(Xor, lambda _: "0", quiet, seed=1, episodes=30, record=Path("played.rec"))
+    short = ["clone", "played.rec", *SMALL, "clone.epochs=1", "env.id=plain.py:Plain"]
+    assert enn([*short, "data_dir=.", "--checkpoint-dir", "run"]) == 0
+    _, _, after = capsys.readouterr().out.rpartition("next:\n")
+    line, note = after.splitlines()
+    assert "it is not known whether plain.py:Plain is that" in note
+    assert enn(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
 def test_a_pipe_that_is_closed_ends_the_printing_alone(expert: Path, tmp_path: Path) -> None:

@@ -442,7 +442,9 @@ def test_a_configuration_of_another_class_is_shown_and_compared_as_it_is_written
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_file(run_dir, "config.ron", "Mine(version: 5, hats: 3)")
-    assert "hats: 3" in said(capsys, "show", run_dir, "--config")
+    told = said(capsys, "show", run_dir, "--config")
+    assert "hats: 3" in told
+    assert "enn " not in told, "no line that does not work"
     told = said(capsys, "diff", f"{run_dir}@72", run_dir, status=1)
     assert ["hats", "-", "3"] in [line.split() for line in told.splitlines()]
 

@@ -161,6 +161,25 @@ def test_a_later_override_of_a_section_takes_its_fields_with_it() -> None:
     assert sources.of("eval.opponent") == "default"
 
 
+def test_names_with_dots_have_sources_of_their_own() -> None:
+    suites = '{"big": (episodes: 4), "big.episodes": (steps: 5, env: (id: "Xor"))}'
+    _, sources = load_with_sources(
+        TrainConfig,
+        None,
+        ["eval.suites.big.episodes=3"],
+        text=f"(version: 5, eval: (steps: 1, interval: 2, suites: {suites}))",
+    )
+    assert sources.is_given(("eval", "suites", "big", "episodes"))
+    assert not sources.is_given(("eval", "suites", "big.episodes", "env", "id"))
+    assert not sources.is_given(("eval", "suites"))
+
+
+def test_defaults_are_not_given(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.ron", "(version: 5, seed: 2)")
+    _, sources = load_with_sources(TrainConfig, file, environment={"ENN_TRIAL": "3"})
+    assert [sources.is_given((name,)) for name in ("seed", "trial", "name")] == [True, True, False]
+
+
 def test_a_bad_value_of_a_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
     file = write(tmp_path / "c.ron", "(version: 5, seed: -1)")
     with pytest.raises(ConfigError) as caught:

@@ -45,8 +45,14 @@ def xor_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run")
 
 
-def name_in_config(run_dir: Path, *overrides: str) -> Path:
-    """Change the configuration of the newest save as its writer would have; return the save."""
+def name_in_config(run_dir: Path, *overrides: str, leave_out: str = "") -> Path:
+    """Change the configuration of the newest save as its writer would have; return the save.
+
+    Args:
+        run_dir: the folder of the run.
+        overrides: the changes.
+        leave_out: what the text of the configuration has and is to lack.
+    """
     save = find(run_dir).path
     files = {file.name: file.read_bytes() for file in save.iterdir()}
     config = StateManager(init_path=save, overrides=[*overrides]).config
@@ -54,7 +60,8 @@ def name_in_config(run_dir: Path, *overrides: str) -> Path:
     manager._config = config
     written = manager._copied()["config.ron"]
     assert isinstance(written, str)
-    write_whole(save, files, "config.ron", written.encode())
+    assert leave_out in written
+    write_whole(save, files, "config.ron", written.replace(leave_out, "").encode())
     return save
 
 
@@ -134,19 +141,56 @@ def test_environment_that_the_command_line_names_is_trusted(
     assert run([*measure, "--env", FOREIGN]) == 0
 
 
-def test_arguments_in_a_save_that_name_a_module_are_refused(
+@pytest.mark.parametrize("name", ["big.episodes", "big.env"])
+@pytest.mark.parametrize("typed", ["eval.suites.big.episodes=3", "eval.suites.big={}"])
+def test_name_with_dots_is_not_taken_for_a_setting_that_is_typed(
+    name: str, typed: str, xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = f'{{"big": (episodes: 4), "{name}": (env: (id: "{FOREIGN}"))}}'
+    save = name_in_config(xor_run, *EVAL, f"eval.suites={suites}")
+    assert run(["train", "--resume-from", str(save), typed]) == 2
+    assert f"error: eval.suites.{name}.env.id: " in capsys.readouterr().err
+    assert not MARK.exists()
+
+
+def test_suite_without_a_name_of_its_own_does_not_count_as_typed(
     xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A default is no more typed than what the save says."""
+    suite = [*EVAL, "eval.suites.hard.env.id=None", "eval.suites.hard.env.validate=true"]
+    save = name_in_config(xor_run, f"env.id={FOREIGN}", *suite, leave_out="id: None,")
+    assert "error: env.id: " in refused(["train", "--resume-from", str(save)], capsys)
+    assert not MARK.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ['"evil:Env-v0"', '{"evil:Env-v0": 1}', '[{"a": ["evil:Env-v0"]}]']
+)
+def test_arguments_in_a_save_that_name_a_module_are_refused(
+    text: str, xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An id of Gymnasium such as `module:Env-v0` imports that module."""
-    kwargs = 'env.kwargs={"text": "evil:Env-v0"}'
+    kwargs = f'env.kwargs={{"text": {text}}}'
     save = name_in_config(xor_run, f"env.id={FOREIGN}", kwargs)
     resume = ["train", "--resume-from", str(save), f"env.id={FOREIGN}", "total_timesteps=96"]
     assert "env.kwargs: " in refused(resume, capsys)
-    assert "'evil:Env-v0'" in refused(["eval", str(save), "--env", FOREIGN], capsys)
+    error = refused(["eval", str(save), "--env", FOREIGN], capsys)
+    assert "'evil:Env-v0'" in error
+    assert "give --env-kwargs text=...; or, if you trust" in error
+    assert "name that with --env" not in error
     assert not MARK.exists()
     assert run([*resume, kwargs]) == 0
     measure = ["eval", str(save), "--env", FOREIGN, "--episodes", "2"]
     assert run([*measure, "--env-kwargs", 'text="a:b"']) == 0
+
+
+def test_argument_whose_own_name_has_a_colon_takes_trust(
+    xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = name_in_config(xor_run, f"env.id={FOREIGN}", 'env.kwargs={"evil:Env-v0": 1}')
+    error = refused(["eval", str(save), "--env", FOREIGN], capsys)
+    assert f"type: enn eval --trust {save}" in error
+    assert "--env-kwargs" not in error
 
 
 def test_doors_that_need_no_environment_of_the_save_import_nothing(
@@ -211,6 +255,39 @@ def test_a_run_says_how_to_resume_it_with_its_environment(
     assert run(["train", *typed]) == 0
     out = capsys.readouterr().out
     assert f"--checkpoint-dir mine --resume env.id={FOREIGN} total_timesteps=" in out
+
+
+COLON = 'env.kwargs={"text": "a:b"}'
+RUNS = {
+    "one world": [],
+    "a colon": [COLON],
+    "another world": [*EVAL, f"eval.env.id={FOREIGN}", "env.id=Xor"],
+    "a bound": ['stop=["reward.mean >= -1"]'],
+}
+
+
+def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Type a printed line."""
+    assert run(shlex.split(line)[1:]) == 0, line + capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_lines_after_training_and_of_show_can_be_typed(
+    settings: list[str], xor_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", *settings]
+    assert run(["train", *typed, "--checkpoint-dir", "my run"]) == 0
+    _, _, after = capsys.readouterr().out.rpartition("\nnext:\n")
+    _, measure, go_on = after.splitlines()
+    assert run(["checkpoints", "show", "my run"]) == 0
+    *_, measure_save, start = capsys.readouterr().out.splitlines()
+    before = find(Path("my run")).step
+    run_line(measure, capsys)
+    run_line(measure_save.removeprefix("to measure it:"), capsys)
+    run_line(start.removeprefix("to train from it:"), capsys)
+    run_line(go_on, capsys)
+    for folder in ("NEW", "my run"):
+        assert find(Path(folder)).step > before, "the line raises the bound that ended the run"
 
 
 class Wrong:
