@@ -255,6 +255,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         with ExitStack() as lock:
             self._lock = lock.enter_context(run_lock(self.checkpoint_dir, self.say))
             self._refuse_newer(self.checkpoint_dir)
+            if self.existing != "replace":  # then they are set aside
+                self._saver.adopt_saves(absolute(self.checkpoint_dir, self.start_folder))
             try:
                 yield
             finally:
@@ -284,7 +286,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             The save that has become complete since the last call.
 
         Raises:
-            CheckpointError: the folder was removed, and another process trains there now.
+            CheckpointError: the folder was removed, and another process trained there since.
         """
         if self.checkpoint_dir is None:
             return None
@@ -359,8 +361,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Make the folder and its lock again if one of them was removed during the run."""
         if self._lock is None or self._lock.is_current:
             return
+        self._saver.wait()  # or what it writes is removed with what dead processes left
+        absolute_dir = absolute(run_dir, self.start_folder)
+        self._lock.renew(lambda: self._saver.foreign_save(absolute_dir))
         self._saver.begin_anew()
-        self._lock.renew()
         self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
 
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:

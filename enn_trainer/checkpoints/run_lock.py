@@ -57,8 +57,11 @@ class RunLock:
         """True while the path still leads to the file that is locked."""
         return _is_at(self._lock.descriptor, self._path)
 
-    def renew(self) -> None:
+    def renew(self, foreign_save: Callable[[], str | None]) -> None:
         """Take the lock again, and make the folder again, after one of them was removed.
+
+        Args:
+            foreign_save: returns the name of a save in the folder that is not of this run, or None.
 
         Raises:
             CheckpointError: another process was faster, or they cannot be made.
@@ -67,16 +70,23 @@ class RunLock:
         try:
             lock = self._taken()
         except LockTaken as error:
-            raise CheckpointError(
-                f"{self._shown}: this folder, or {LOCK} in it, was removed during the run, and "
-                f"{error.owner} trains there now; this run ends, and saves nothing more there"
-            ) from None
+            raise self._lost(f"{error.owner} trains there now") from None
+        name = foreign_save()
+        if name is not None:
+            lock.close()
+            raise self._lost(f"another process saved {name} there")
         self.close()
         self._lock = lock
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.close()
+
+    def _lost(self, how: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._shown}: this folder, or {LOCK} in it, was removed during the run, and {how}; "
+            "this run ends, and saves nothing more there"
+        )
 
     def _taken(self) -> FileLock:
         """Return the lock file, locked."""

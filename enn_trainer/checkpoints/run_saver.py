@@ -31,6 +31,7 @@ class RunSaver:
         self._writer = SaveWriter()
         self._last_save_s = time.monotonic()
         self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
+        self._own: Mapping[str, Mapping[str, Any]] = {}  # of what was kept when it was last known
         self._is_failing = False
         self._is_prune_failing = False
         self._num_failed = 0
@@ -70,6 +71,17 @@ class RunSaver:
         """Wait until nothing is being written; the save that has become complete meanwhile."""
         return self._told(self._writer.wait())
 
+    def adopt_saves(self, run_dir: Path) -> None:
+        """Count the saves that are in a folder now as those of the run."""
+        self.wait()
+        self._own = self._writer.manifests(run_dir)
+
+    def foreign_save(self, run_dir: Path) -> str | None:
+        """Return the name of a valid save in a folder that is not of the run, or None."""
+        self.wait()
+        there = self._writer.manifests(run_dir).items()
+        return next((name for name, manifest in there if manifest != self._own.get(name)), None)
+
     def forget(self) -> None:
         """The run is in another folder from now on."""
         self.wait()
@@ -93,7 +105,7 @@ class RunSaver:
     def _reasons(self, run: Saveable) -> list[str]:
         """Why the run should be saved now; nothing if it need not be, or is."""
         if self._manifests is None:  # not yet, or a save failed; none is being written
-            self._manifests = self._writer.manifests(run.run_dir)
+            self._manifests = self._own = self._writer.manifests(run.run_dir)
         name = checkpoint.save_name(run.step)
         since_s = time.monotonic() - self._last_save_s
         interval_s = run.policy.every_seconds
@@ -134,6 +146,8 @@ class RunSaver:
             self._is_prune_failing = landed.not_pruned is not None
         self._num_failed += self._is_failing
         self._manifests = landed.manifests
+        if landed.manifests is not None:
+            self._own = landed.manifests
         self._numbers["checkpoint/failed"] = float(self._num_failed)
         if landed.path is not None:
             self._numbers["checkpoint/write_ms"] = landed.write_ms

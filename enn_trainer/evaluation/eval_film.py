@@ -12,6 +12,8 @@ from enn_trainer.errors import ConfigError
 from entity_env.plain_open import new_file
 
 Picture = npt.NDArray[np.uint8]
+VIDEOS = "videos"
+"""Folder for the films of a run, in the folder of its numbers."""
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Of a suite's name in that of a file, which systems limit."""

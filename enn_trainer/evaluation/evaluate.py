@@ -18,7 +18,7 @@ from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import all_suites, suite_path
 from enn_trainer.evaluation.eval_envs import Trained, make_envs
-from enn_trainer.evaluation.eval_film import film_of_suite, require_writer
+from enn_trainer.evaluation.eval_film import VIDEOS, film_of_suite, require_writer
 from enn_trainer.evaluation.eval_metrics import (
     NO_END,
     EpisodeStatistics,
@@ -119,7 +119,7 @@ def evaluate(
     """
     assert config.eval is not None
     if film is None and config.eval.capture_videos:
-        folder = absolute(config.data_dir) / "runs" / state.run_name / "videos"
+        folder = absolute(config.data_dir) / "runs" / state.run_name / VIDEOS
         film = folder / f"step-{state.step:012d}.mp4"
     results: dict[str, SuiteResult] = {}
     for name, suite in all_suites(config.eval, config.env):

@@ -16,6 +16,7 @@ from enn_trainer.checkpoints.made_by import git_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_checks import unwritable
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_film import VIDEOS
 from enn_trainer.start_folder import absolute
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -28,6 +29,8 @@ from entity_env.plain_open import replace_file
 
 METRICS_FILE = "metrics.jsonl"
 RUN_FILE = "run.json"
+_FOLDERS = (VIDEOS, "wandb", ".wandb")
+"""Folders that are made in that of a run; W&B uses the hidden one if it is there."""
 
 
 def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:
@@ -99,12 +102,14 @@ def _open_mlflow(
 
 
 def _describe(path: Path, about: Mapping[str, object]) -> None:
-    """Write what a run is into its folder, which is made."""
-    try:
-        if path.parent.is_symlink():  # which may lead to files of the same names
+    """Write what a run is into its folder, which is made, after refusing links in it."""
+    folder = path.parent
+    for part in (folder, *(folder / name for name in _FOLDERS)):
+        if part.is_symlink():  # which may lead to files of the same names
             message = "expected a folder, got a link; put what it leads to in its place"
-            raise OSError(errno.ELOOP, message)
-        path.parent.mkdir(parents=True, exist_ok=True)
+            raise unwritable(part, OSError(errno.ELOOP, message))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
         data = (json.dumps(about, indent=2) + "\n").encode()
         replace_file(path, data, path.with_name(f"{path.name}.tmp"))
     except OSError as error:

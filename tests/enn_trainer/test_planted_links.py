@@ -187,6 +187,22 @@ def test_numbers_are_not_written_into_a_pipe(tmp_path: Path) -> None:
         jsonl(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["videos", "wandb", ".wandb"])
+def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
+    name: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Films and what W&B keeps on the disk would be written behind it."""
+    typed = ["train", "env.id=Xor", *SMALL, f"data_dir={tmp_path}", "--checkpoint-dir"]
+    assert run([*typed, str(tmp_path / "saves")]) == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    (folder / name).symlink_to(victim.parent)
+    again = [*typed, str(tmp_path / "saves"), "--resume", "total_timesteps=96"]
+    films = ["eval.episodes=2", "eval.interval=24", "eval.capture_videos=true"]
+    assert run([*again, *(films if name == "videos" else ["track=true"])]) == 2
+    assert f"{folder / name}, got expected a folder, got a link" in capsys.readouterr().err
+    assert untouched(victim)
+
+
 @pytest.mark.parametrize("planted", ["folder", "run.json", "metrics.jsonl", "run.json.tmp"])
 def test_run_that_continues_writes_its_numbers_through_no_link(
     planted: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -319,6 +320,56 @@ class Training:
         self.process.communicate()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
+    tmp_path: Path, how: str
+) -> None:
+    """Under the path of the first process, and where what it trains in is now."""
+    run_dir = tmp_path / "parent" / "run"
+    run_dir.mkdir(parents=True)
+    with Holder(run_dir):
+        tried = [run_dir]
+        if how == "removed":
+            shutil.rmtree(run_dir.parent)
+        else:
+            tried.append(run_dir.parent.rename(tmp_path / "moved") / "run")
+            (tried[-1] / LOCK).unlink()
+        run_dir.mkdir(parents=True)
+        for path in tried:
+            with pytest.raises(CheckpointError, match="expected a run that nobody"), run_lock(path):
+                pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
+def test_second_process_is_refused_under_every_path_of_a_folder_behind_a_link(
+    tmp_path: Path,
+) -> None:
+    """A run that was begun through a link goes on through it, wherever it leads by then."""
+    for name in ("real", "other"):
+        (tmp_path / name / "run").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    with Holder(link / "run"):
+        link.unlink()
+        link.symlink_to("other")
+        shutil.rmtree(tmp_path / "real")
+        (tmp_path / "real" / "run").mkdir(parents=True)
+        for path in (link / "run", tmp_path / "real" / "run"):
+            with pytest.raises(CheckpointError, match="expected a run that nobody"), run_lock(path):
+                pass
+        with run_lock(tmp_path / "other"):  # another folder
+            pass
+
+
+def test_folders_whose_long_names_differ_in_the_end_are_different_runs(tmp_path: Path) -> None:
+    names = ["a" * 90 + end for end in "12"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with Holder(tmp_path / names[0]), run_lock(tmp_path / names[1]):
+        pass
+
+
 def removed(run_dir: Path, what: str) -> None:
     if what == LOCK:
         (run_dir / LOCK).unlink()
@@ -396,3 +447,56 @@ def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
     finally:
         assert taken is not None
         taken.__exit__()
+
+
+@pytest.mark.parametrize("what", ["run", LOCK])
+def test_run_ends_and_saves_nothing_where_another_run_was_saved_meanwhile(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, to its end: nothing is locked, and there are saves of the same steps."""
+    monkeypatch.setattr(run_claim, "claim", nullcontext)
+    settings = [*SMALL, f"data_dir={tmp_path}"]
+
+    class Loses(Callback):
+        def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            if trainer.state.step == 48:
+                removed(tmp_path / "run", what)
+                train(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Meadow)
+                self.there = contents(tmp_path / "run")
+
+    callback = Loses()
+    manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+    manager.save_interval_s = 0.0
+    message = r"was removed during the run, and another process saved step-\d+ there; this run ends"
+    with pytest.raises(CheckpointError, match=message):
+        train(manager, Meadow, callbacks=[callback])
+    assert contents(tmp_path / "run") == callback.there
+
+
+def contents(run_dir: Path) -> dict[Path, bytes]:
+    """Return all files of a run but its lock."""
+    files = [path for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK]
+    return {path: path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("what", ["run", LOCK])
+def test_run_that_was_resumed_knows_its_saves_though_they_were_copied(
+    tmp_path: Path, what: str
+) -> None:
+    """Before its first save in this process, when the lock, or the folder, is another one."""
+
+    def manager(*more: str) -> StateManager:
+        settings = [*SMALL, f"data_dir={tmp_path}", *more]
+        return StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+
+    class Copies(Callback):
+        def on_update_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            if trainer.state.step == 96:
+                removed(tmp_path / "run", what)
+                if what == "run":
+                    shutil.copytree(tmp_path / "removed", tmp_path / "run")
+
+    train(manager(), Meadow)
+    assert find(tmp_path / "run").step == 72
+    train(manager("total_timesteps=120"), Meadow, callbacks=[Copies()])
+    assert find(tmp_path / "run").step == 120
