@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from enn_trainer import TrainConfig
 from enn_trainer.settings.config_io import load_config
 from tests.enn_trainer.builders import SMALL
@@ -12,6 +14,7 @@ from tests.enn_trainer.builders import SMALL
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_readme_world_trains_and_its_agent_acts(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     world, acting = blocks
@@ -30,6 +33,7 @@ def test_readme_world_trains_and_its_agent_acts(tmp_path: Path) -> None:
     assert "SelectEntityAction" in done.stdout
 
 
+@pytest.mark.slow
 def test_demonstration_of_a_trained_agent_runs(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL]
     where = [f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]

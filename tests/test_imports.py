@@ -48,6 +48,7 @@ def test_imports_never_point_up(package: str) -> None:
         assert not above & {name.split(".")[0] for name in imports(path)}, path
 
 
+@pytest.mark.slow
 def test_entity_env_never_imports_torch() -> None:
     code = "import sys, entity_env, entity_env.examples; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
@@ -55,6 +56,7 @@ def test_entity_env_never_imports_torch() -> None:
         assert "torch" not in {name.split(".")[0] for name in imports(path)}, path
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
     code = (
         "import sys, enn_trainer, enn_trainer.cli; "
@@ -63,6 +65,7 @@ def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 
+@pytest.mark.slow
 def test_importing_the_package_costs_little_beside_torch() -> None:
     """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
     code = (
@@ -108,6 +111,7 @@ def test_modules_of_a_package_do_not_import_each_other_in_circles(package: str) 
             del remaining[name]
 
 
+@pytest.mark.slow
 def test_ragged_buffer_has_one_door() -> None:
     for package in PACKAGES:
         for path in modules(package):
@@ -115,6 +119,7 @@ def test_ragged_buffer_has_one_door() -> None:
                 assert "ragged_buffer" not in imports(path), path
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_can_run() -> None:
     """Pickles travel between a program and its own workers, and are never read from a file."""
     for package in PACKAGES:

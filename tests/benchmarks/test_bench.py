@@ -67,6 +67,7 @@ def test_more_than_a_quarter_slower_is_a_failure(
     assert (captured.err == "Xor is more than 25% slower\n") == bool(status)
 
 
+@pytest.mark.slow
 def test_every_case_is_measured_in_slices_of_whole_updates(bench: Any) -> None:
     cases = {"Xor": SMALL[:-1], "Count": [*SMALL[:-1], "optim.bs=24"]}
     speeds = bench.measure(cases, seconds=2.5, rounds=3)

@@ -37,6 +37,7 @@ def test_environments_and_network_are_measured(benchmark: Any) -> None:
     assert min(once["learn_us"], once["act_us"]) > 0
 
 
+@pytest.mark.slow
 def test_shares_of_training_add_up(benchmark: Any) -> None:
     found = benchmark("ceiling_measure").train([*SETTINGS, "rollout.processes=2"], 0.05)
     told = {

@@ -30,11 +30,13 @@ def trained(tmp_path: Path, name: str, *overrides: str) -> tuple[StateManager, f
     return manager, float(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_armed_bandit", "not_hotdog", "count"])
 def test_published_result_is_reached(tmp_path: Path, name: str) -> None:
     assert trained(tmp_path, name)[1] >= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -48,10 +50,12 @@ def test_options_of_the_loss_learn_as_well(tmp_path: Path, options: str) -> None
     assert trained(tmp_path, "count", *(f"ppo.{option}" for option in options.split()))[1] >= 0.99
 
 
+@pytest.mark.slow
 def test_nothing_is_learnt_without_a_learning_rate(tmp_path: Path) -> None:
     assert trained(tmp_path, "count", "optim.lr=0")[1] < 0.95
 
 
+@pytest.mark.slow
 def test_self_play_beats_random_play(tmp_path: Path) -> None:
     manager, _ = trained(tmp_path, "duel", "total_timesteps=24000", "optim.anneal_lr=false")
     everywhere = np.arange(128)
@@ -162,6 +166,7 @@ def test_picture_has_a_line_for_each_seed_and_bar(benchmark: Any) -> None:
     assert len(root.findall(".//{*}polyline")) == 3 * 3
 
 
+@pytest.mark.slow
 def test_curve_is_that_of_the_run(benchmark: Any, tmp_path: Path) -> None:
     _, last = trained(tmp_path, "count", "total_timesteps=1600")
     curve = benchmark("learning_curves").read_curve(tmp_path, scale=1.0)

@@ -68,6 +68,7 @@ def test_the_mean_return_is_of_both_players_and_the_same_for_one_seed(benchmark:
     assert 0 < at_random(1) == at_random(1) <= 1
 
 
+@pytest.mark.slow
 def test_the_short_ppo_learns(benchmark: Any) -> None:
     flat, ppo = benchmark("flat_foraging"), benchmark("mlp_ppo")
     settings = ppo.Settings(32, 512, 4, 0.002, 0.97, 0.95, 0.2, 0.02, 0.5, 0.5)

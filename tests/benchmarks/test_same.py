@@ -44,6 +44,7 @@ def newest(folder: Path) -> Path:
     return find(folder / "run").path
 
 
+@pytest.mark.slow
 def test_twins_do_not_differ(benchmark: Any, pair: tuple[Path, Path]) -> None:
     assert lines(benchmark, pair) == []
 
@@ -93,6 +94,7 @@ def test_a_file_that_only_one_has_is_found(benchmark: Any, pair: tuple[Path, Pat
     assert any(line.endswith("only after") for line in lines(benchmark, pair))
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_said(benchmark: Any, tmp_path: Path) -> None:
     same = benchmark("same")
     found = same.run_both([same.ROOT] * 2, same.Case("none", (("train", "env.id=No"),)), tmp_path)

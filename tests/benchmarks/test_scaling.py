@@ -20,6 +20,7 @@ def test_sections_are_written_one_by_one_and_stand_in_their_order(
     )
 
 
+@pytest.mark.slow
 def test_curves_are_drawn(benchmark: Any, tmp_path: Path) -> None:
     path = tmp_path / "it.svg"
     curves = {"one": [(1, 10.0), (4096, 20.0)], "two": [(1, 30.0), (4096, 90.0)]}

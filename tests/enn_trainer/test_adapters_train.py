@@ -28,6 +28,7 @@ def vectorised(config: Any, num_envs: int, processes: int, first_env_index: int)
     return FromGymnasiumVector(vec_env, first_env_index=first_env_index)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*intersection-v0 is out of date:DeprecationWarning")
 @pytest.mark.parametrize(
     "make",

@@ -33,6 +33,7 @@ def manager_of(tmp_path: Path, *overrides: str) -> StateManager:
     return StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_callback_goes_on_with_what_was_saved(tmp_path: Path) -> None:
     train(manager_of(tmp_path), Meadow, callbacks=[Curriculum(), Callback()])
     again = Curriculum()
@@ -44,6 +45,7 @@ def test_callback_goes_on_with_what_was_saved(tmp_path: Path) -> None:
         assert third.state["seen"] == [24, 48], "as it was at that step"
 
 
+@pytest.mark.slow
 def test_state_that_nobody_takes_is_told_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

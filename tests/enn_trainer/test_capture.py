@@ -60,6 +60,7 @@ class Breaks(Meadow):
         return super().act(actions)
 
 
+@pytest.mark.slow
 def test_recording_does_not_change_what_is_learnt(tmp_path: Path) -> None:
     plain = run_small(tmp_path / "plain", *EVAL)
     captured = run_small(tmp_path / "captured", *CAPTURE, *CAPTURE_EVAL)
@@ -117,6 +118,7 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
         assert logits.size > len(chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path, processes: int) -> None:
     sampled = [*CAPTURE, "capture_samples_subsample=3"]
@@ -132,6 +134,7 @@ def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path, processes: in
         assert_same(part.reward, step.reward)
 
 
+@pytest.mark.slow
 def test_logits_are_kept_when_asked_for(tmp_path: Path) -> None:
     run_small(tmp_path, "capture_samples=rollouts.rec", *CAPTURE_EVAL, "eval.capture_logits=false")
     for name in ("rollouts.rec", "evals.rec"):
@@ -163,6 +166,7 @@ def test_evaluations_against_an_opponent_are_recorded(tmp_path: Path, only: bool
     assert (trained == 0).all() == only
 
 
+@pytest.mark.slow
 def test_what_two_agents_say_is_put_together_frame_by_frame(tmp_path: Path) -> None:
     """Also for a selection, whose choices are as many as there are others in the frame."""
     options = ["eval.steps=20", "eval.num_envs=7", "eval.opponent=random"]
@@ -193,6 +197,7 @@ def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> 
     assert steps_of(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
     """What came after the save is done again, so it must go, or it would be there twice."""
     where = {"checkpoint_dir": tmp_path / "run"}
@@ -216,6 +221,7 @@ def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
         assert len(set(numbers)) == len(numbers)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
     where = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, *CAPTURE, *CAPTURE_EVAL, **where)
@@ -226,6 +232,8 @@ def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
         assert [s.reward.tolist() for s in steps_of(file)] == [s.reward.tolist() for s in steps]
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     tmp_path: Path,
 ) -> None:
@@ -254,6 +262,7 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 120, FRAMES))
 
 
+@pytest.mark.alone
 def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
     Breaks.left = 40
     with pytest.raises(ZeroDivisionError):
@@ -264,6 +273,7 @@ def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
     assert steps_of(tmp_path / "rollouts.rec")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["capture_samples", "eval.capture_samples"])
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> None:
     options = [*EVAL, f"{field}={tmp_path / 'file'}"]
@@ -274,6 +284,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> 
     assert (tmp_path / "file").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path) -> None:
     """As a process leaves it that is killed before the run is saved for the first time."""
     run_small(tmp_path / "other", *CAPTURE)
@@ -292,6 +303,7 @@ def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path
         assert (tmp_path / "rollouts.rec").read_bytes() == damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["folder", "text"])
 def test_what_cannot_be_recorded_to_is_refused_before_training(
     tmp_path: Path, content: str
@@ -313,6 +325,7 @@ def test_what_cannot_be_recorded_to_is_refused_before_training(
         assert (tmp_path / "it").read_text() == "a letter"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_mix_different_recordings(tmp_path: Path) -> None:
     run_small(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another num_envs"):
@@ -344,6 +357,7 @@ class OtherLabels(Meadow):
         return {**super().action_space(), "walk": walk}
 
 
+@pytest.mark.slow
 def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, *CAPTURE_EVAL, **folder)
@@ -351,6 +365,7 @@ def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path
     assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 96, FRAMES))
 
 
+@pytest.mark.slow
 def test_a_recording_with_labels_in_another_order_is_not_mixed_up(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, **folder)
@@ -366,6 +381,7 @@ def meadow_of(config: Any, num_envs: int, processes: int, first: int) -> EnvList
     return EnvList(OtherLabels if config.id == "other" else Meadow, num_envs, first)
 
 
+@pytest.mark.slow
 def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Path) -> None:
     folder: dict[str, Any] = {"checkpoint_dir": tmp_path / "run", "env": meadow_of}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE_EVAL, 'eval.env.id="other"', **folder)
@@ -377,6 +393,7 @@ def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Pat
         run_small(tmp_path, "total_timesteps=120", 'eval.env.id="same"', **folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_path: Path) -> None:
     """It has the file's name in its configuration, but the other run may go on as well."""
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, checkpoint_dir=tmp_path / "run")
@@ -392,6 +409,7 @@ def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_pat
     assert (tmp_path / "rollouts.rec").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_capture_that_is_switched_on_at_resume_begins_there(tmp_path: Path) -> None:
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     run_small(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")

@@ -116,6 +116,7 @@ def test_envs_lists_the_worlds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MoveToOrigin" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [["-m", "enn_trainer.train"], ["-c", "from enn_trainer.cli import main; main()", "train"]],
@@ -171,6 +172,7 @@ def test_command_begins_with_the_state_that_the_user_makes(
     assert trained[0] is made[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [THEIRS, OURS], ids=["hyperstate", "ours"])
 def test_program_of_a_user_trains_saves_and_resumes(tmp_path: Path, source: str) -> None:
     script = tmp_path / "mine.py"
@@ -193,6 +195,7 @@ def test_program_of_a_user_trains_saves_and_resumes(tmp_path: Path, source: str)
     assert "resumed" in result.stdout
 
 
+@pytest.mark.slow
 def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(textwrap.dedent(OURS))
@@ -235,6 +238,7 @@ class Slow(Pasture):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bounds", "why"),
     [
@@ -268,6 +272,7 @@ def saved_steps(folder: Path) -> list[int]:
     return [int(path.name[5:]) for path in (folder / "my run").glob("step-*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["Xor", "slow.py:Slow"])
 def test_line_to_type_next_measures_the_agent(tmp_path: Path, env: str) -> None:
     (tmp_path / "slow.py").write_text(SLOW.replace("0.02", "0"))
@@ -288,6 +293,7 @@ def test_line_of_a_run_that_was_interrupted_at_its_end_raises_the_bound(tmp_path
     assert raised_bounds(manager.config, state) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_line_after_an_upgrade_continues_a_run_that_was_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 FILE = "worlds/my_world.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("name", ["Mine", "sized", "Ours", "make_match"])
 def test_a_world_of_a_file_is_trained_in(
@@ -82,6 +83,7 @@ def test_a_world_of_a_file_is_trained_in(
     assert folder.name.startswith(f"{name}__")
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_changes_nothing() -> None:
     steps = []
     for processes in (1, 2):
@@ -93,6 +95,7 @@ def test_the_number_of_processes_changes_nothing() -> None:
     assert steps[0] == steps[1]
 
 
+@pytest.mark.slow
 def test_a_world_of_a_module_is_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of the current folder can be imported, by workers too."""
     package = tmp_path / "worlds_of_a_package"
@@ -104,6 +107,7 @@ def test_a_world_of_a_module_is_trained_in(tmp_path: Path, monkeypatch: pytest.M
     assert run(["train", "env.id=entity_env.examples:Xor", *RUN]) == 0
 
 
+@pytest.mark.slow
 def test_evaluation_may_be_in_another_file(capsys: pytest.CaptureFixture[str]) -> None:
     other = Path("elsewhere")
     other.mkdir()
@@ -184,6 +188,7 @@ def test_a_file_that_exits_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_loading_an_agent_imports_no_world() -> None:
     """A checkpoint names code, and only who asks to train with it runs that."""
     assert run(["train", f"env.id={FILE}:Mine", *RUN, "--checkpoint-dir", "run"]) == 0

@@ -50,6 +50,7 @@ MAKERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("make", MAKERS)
 def test_function_that_makes_an_environment_trains_like_its_class(
@@ -75,6 +76,7 @@ def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path)
         run_small(tmp_path, env=make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_function_that_makes_a_match_has_its_sides(tmp_path: Path, processes: int) -> None:
     settings = ["rollout.num_envs=6", f"rollout.processes={processes}", 'env.kwargs={"n": 3}']
@@ -98,6 +100,7 @@ def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Pat
         run_small(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
 
 
+@pytest.mark.slow
 def test_run_of_a_function_resumes_like_that_of_its_class(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -525,6 +525,7 @@ def test_every_field_has_a_case() -> None:
     assert sorted(CASES) == sorted(fields_of(TrainConfig, set()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_field_does_something_or_is_refused(name: str, runs: Runs) -> None:
     CASES[name](runs)

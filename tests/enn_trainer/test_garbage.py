@@ -23,6 +23,7 @@ class Node:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_many_objects_do_not_start_a_search() -> None:
     gc.set_threshold(700, 10, 10)
     with garbage_sought_rarely():

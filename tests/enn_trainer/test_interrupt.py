@@ -31,6 +31,7 @@ def test_first_signal_asks_and_second_one_interrupts() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_signal_in_the_middle_of_printing_does_no_harm() -> None:
     for _ in range(3):
         done = subprocess.run(

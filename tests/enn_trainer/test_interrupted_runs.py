@@ -64,6 +64,7 @@ def interrupted(folder: Path, grace_s: float) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grace_s", "step", "what"),
     [
@@ -96,6 +97,7 @@ class StopsInMinibatch(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("callback", [StopsAt, StopsInMinibatch])
 def test_a_given_up_update_leaves_the_newest_save_where_episodes_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callback: Any
@@ -122,6 +124,7 @@ def test_a_given_up_update_saves_the_state_before_it_where_episodes_begin_anew(
     assert (saved.step, saved.envs) == (48, None)
 
 
+@pytest.mark.slow
 def test_a_given_up_update_leaves_the_beginning_where_there_is_no_other_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ BOTH = ["net.embd_pdrop=0.1", "vf_net.d_model=8", "vf_net.n_layer=1", "eval.step
 EVALUATED = ["eval.interval=24", "eval.num_envs=5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [[], [*BOTH, *EVALUATED]])
 def test_number_of_threads_changes_nothing_at_all(
     tmp_path: Path, overrides: list[str], small_pieces: None
@@ -172,6 +173,7 @@ def tracked_of(metrics: Mapping[str, float]) -> str:
     return repr({tag: value for tag, value in metrics.items() if not of_time(tag)})
 
 
+@pytest.mark.slow
 def test_network_of_somebody_else_sees_all_frames_at_once(
     tmp_path: Path, small_pieces: None
 ) -> None:

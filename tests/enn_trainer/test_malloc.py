@@ -29,6 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "CS_GNU_LIBC_VERSION" not in os.confstr_names,
     reason="needs glibc",

@@ -274,6 +274,7 @@ def test_report_beside_a_checkpoint_is_written_through_no_link(
     assert json.loads(report.read_text())["step"] == 72
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", ".writing-"])
 def test_plot_is_written_through_no_link(
     prefix: str, xor_run: Path, tmp_path: Path, victim: Path

@@ -76,6 +76,7 @@ def assert_same_runs(one: Path, other: Path) -> None:
 WORKERS = [("Minefield", 1, 2), ("Minefield", 2, 2), ("Duel", 2, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "second"), [*((name, 1, 1) for name in ENV_REGISTRY), *WORKERS]
 )
@@ -111,6 +112,7 @@ EVERYTHING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stops", "processes"), [(24, 2), (48, 1), (72, 1)])
 def test_run_with_everything_resumes_to_the_bit(tmp_path: Path, stops: int, processes: int) -> None:
     """Stopped before, at and after an evaluation; with others before and after."""
@@ -130,6 +132,7 @@ def test_run_with_everything_resumes_to_the_bit(tmp_path: Path, stops: int, proc
     assert any(row["kind"] == "eval" for row in rows(tmp_path / "straight"))
 
 
+@pytest.mark.slow
 def test_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
     """A condition looks at an evaluation of before the run was resumed."""
     settings = [*SMALL, "total_timesteps=240", "eval.steps=3", "eval.interval=1000"]
@@ -142,6 +145,7 @@ def test_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
     assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -155,6 +159,7 @@ def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
     assert [e.step for e in events.Scalars("losses/entropy")] == [24, 48, 72]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "change", "why"),
     [
@@ -192,6 +197,7 @@ class Edited(PlainState, Meadow):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(
     ("old", "new"), [("bonus = 2.0", "bonus = 50.0"), ("= 2.0", "= 2.0\n        self.more = 1")]
@@ -243,6 +249,7 @@ def test_failed_run_begins_new_episodes(tmp_path: Path, capsys: pytest.CaptureFi
     assert "error" in said.partition("the save has none: ")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_resumed_run_names_the_world_that_cannot_save_its_state_and_the_cure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
@@ -273,6 +280,7 @@ def test_state_that_cannot_be_saved_fails_the_run_before_it_begins(tmp_path: Pat
     assert not list((tmp_path / "run").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_vectorised_environments_of_ones_own_resume(tmp_path: Path) -> None:
     class Own(EnvList):
         def get_state(self) -> dict[str, Any] | None:
@@ -293,6 +301,7 @@ def test_vectorised_environments_of_ones_own_resume(tmp_path: Path) -> None:
     assert_same_runs(tmp_path / "straight", tmp_path / "resumed")
 
 
+@pytest.mark.slow
 def test_trainer_goes_on_with_the_episodes_that_another_one_saved(tmp_path: Path) -> None:
     """In the same process, and from no older save than the state is of."""
     go(tmp_path / "straight", Pasture, *SMALL)
@@ -338,6 +347,7 @@ OF_THE_WORLD = ("obs_space", "action_space")
 """They are compared when a run is resumed."""
 
 
+@pytest.mark.slow
 def test_every_field_of_a_state_is_saved(tmp_path: Path) -> None:
     names = {f.name for f in dataclasses.fields(State)}
     assert names == {*CHANGED, *OF_THE_NETWORK, *OF_THE_WORLD}, "say how a new field is saved"
@@ -363,6 +373,7 @@ def as_plain(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -386,6 +397,7 @@ def test_damaged_rest_is_refused(tmp_path: Path, data: bytes) -> None:
         state_files.restore(verify(saved.path), manager.config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "envs", [{}, {"step": 72}, {"step": 72, "settings": {}, "envs": {"steps": 3}}, [1]]
 )

@@ -110,6 +110,7 @@ def test_resume_or_start_begins_and_then_continues(
     assert steps(tmp_path / "run")[-1] == 48
 
 
+@pytest.mark.slow
 def test_force_starts_over_and_sets_aside_what_was_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +207,7 @@ def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
     assert set_aside(tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--print-config"], ["--dry-run"], ["env.id=Xorr"]])
 def test_nothing_is_set_aside_before_the_run_begins(more: list[str], tmp_path: Path) -> None:
     assert enn(command(tmp_path)) == 0
@@ -250,6 +252,7 @@ def test_what_was_set_aside_is_put_back_if_the_new_run_cannot_be_saved(
     assert not list((tmp_path / "run").glob(".replaced-*"))
 
 
+@pytest.mark.slow
 def test_force_may_start_from_a_save_of_the_run_that_it_replaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +270,7 @@ def test_force_may_start_from_a_save_of_the_run_that_it_replaces(
     assert len({path.name for path in (tmp_path / "runs").iterdir()} - logs) == 1
 
 
+@pytest.mark.slow
 def test_what_is_in_the_folder_wins_over_resume_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -359,6 +363,7 @@ def test_an_unknown_word_for_what_is_there_is_refused(tmp_path: Path) -> None:
 # Settings
 
 
+@pytest.mark.slow
 def test_what_changes_from_the_save_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

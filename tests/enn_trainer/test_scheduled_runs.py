@@ -86,6 +86,7 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EFFECTS)
 def test_a_schedule_is_obeyed_from_its_step_on(tmp_path: Path, path: str) -> None:
     """Until the jump the run is that of the one number, after it that of neither."""
@@ -100,6 +101,7 @@ def test_a_schedule_is_obeyed_from_its_step_on(tmp_path: Path, path: str) -> Non
     assert not torch.equal(after(72, schedule), after(72, f"{path}={first}"))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_evaluates_when_a_straight_one_does(tmp_path: Path) -> None:
     """The clock goes by the interval of now, not by that of the beginning."""
     schedule = "eval.interval=step: 24@0 step 96@40"
@@ -129,6 +131,7 @@ def test_the_first_update_has_the_value_of_the_beginning(tmp_path: Path) -> None
     assert scheduled.config.optim.lr == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra", [(), ("max_train_time=1000",), ("optim.lr_warmup_steps=60",)], ids=str
 )
@@ -172,6 +175,7 @@ def test_a_schedule_of_the_time_counts_seconds_of_training(tmp_path: Path) -> No
     assert more.config.optim.lr == 0.0
 
 
+@pytest.mark.slow
 def test_evaluations_come_at_scheduled_intervals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +218,7 @@ SCHEDULES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_sees_the_schedules_of_one_that_went_straight_on(tmp_path: Path) -> None:
     """To the last bit. In this world nothing is random, and every rollout is one episode."""
     settings = [*BANDIT, *SCHEDULES, f"data_dir={tmp_path}"]
@@ -239,6 +244,7 @@ def test_a_save_keeps_the_schedule_not_the_value_of_the_moment(tmp_path: Path) -
     assert scheduled_fields(load_checkpoint(save).config)["optim.lr"].schedule.text == text
 
 
+@pytest.mark.slow
 def test_only_another_schedule_differs_from_the_configuration_that_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +279,7 @@ THEIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True], ids=["as loaded", "changed after loading"])
 def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
     tmp_path: Path, changed: bool

@@ -50,6 +50,7 @@ def texts(
 # Values
 
 
+@pytest.mark.slow
 @given(texts() | texts(["exp"], POSITIVE) | texts(["exp"], POSITIVE.map(lambda y: -y)))
 def test_every_knot_is_met_exactly_and_the_ends_hold(text: str) -> None:
     schedule = parse_schedule(text)
@@ -251,6 +252,7 @@ def test_the_settings_that_are_printed_show_their_schedules() -> None:
     assert as_written(0.5) == 0.5
 
 
+@pytest.mark.alone
 def test_a_schedule_of_very_many_points_is_checked_in_time() -> None:
     """Each point is a configuration to check, of which only what changes is made again."""
     points = " ".join(f"0.1@{i}" for i in range(8000))

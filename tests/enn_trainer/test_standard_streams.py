@@ -35,6 +35,7 @@ def train_arguments(folder: Path, *more: str) -> list[str]:
     return [*ENN, "train", *SMALL, *where, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
@@ -59,6 +60,7 @@ def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
     assert load_checkpoint(tmp_path / "run").state.step == 72
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BrokenPipeError", "KeyboardInterrupt", "SystemExit"])
 def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
     tmp_path: Path, kind: str
@@ -72,6 +74,7 @@ def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
     assert "stopped at once" not in done.stderr
 
 
+@pytest.mark.slow
 def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> None:
     world = tmp_path / "leaves.py"
     lines = [
@@ -86,6 +89,7 @@ def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> N
     assert "the environment raised SystemExit: 0" in done.stderr
 
 
+@pytest.mark.slow
 def test_command_whose_reader_leaves_ends_quietly() -> None:
     process = subprocess.Popen([*ENN, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

@@ -55,6 +55,7 @@ def found(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["init", "reset", "act"])
 def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
     home: Path, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -79,6 +80,7 @@ def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
     assert load_checkpoint(home / "runs/mine").state.step == 96
 
 
+@pytest.mark.slow
 def test_run_that_starts_from_another_one_finds_it(home: Path) -> None:
     arguments = ["train", *SMALL, "env.id=wanders.py:Wanders", "--checkpoint-dir", "runs/new"]
     assert enn([*arguments, "--init-from", "runs/rival"]) == 0

@@ -41,6 +41,7 @@ from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
 
 
+@pytest.mark.slow
 def test_a_run_is_a_function_of_its_configuration(tmp_path: Path) -> None:
     first, again = run_small(tmp_path), run_small(tmp_path)
     other = run_small(tmp_path, "seed=2")
@@ -48,6 +49,7 @@ def test_a_run_is_a_function_of_its_configuration(tmp_path: Path) -> None:
     assert not torch.equal(weights(first), weights(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_processes_change_nothing_at_all(tmp_path: Path, processes: int) -> None:
     one = run_small(tmp_path)
@@ -73,12 +75,14 @@ def test_first_update_learns_during_warm_up(tmp_path: Path) -> None:
     assert not torch.equal(weights(before), weights(after))
 
 
+@pytest.mark.slow
 def test_max_train_time_ends_the_run(tmp_path: Path) -> None:
     manager = run_small(tmp_path, "max_train_time=1", "total_timesteps=100000000")
     assert 0 < manager.state.step < 100000000
     assert 1 <= manager.state.time_used < 10
 
 
+@pytest.mark.slow
 def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None:
     where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
     endless = "total_timesteps=100000000"
@@ -128,6 +132,7 @@ def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
     assert counts == [6 + 24, 6 + 24, 6 + 48], "also where the run was resumed before its first"
 
 
+@pytest.mark.slow
 def test_every_option_of_ppo_and_optimizer_has_an_effect(tmp_path: Path) -> None:
     plain = weights(run_small(tmp_path))
     for override in [
@@ -231,6 +236,7 @@ def test_agent_shows_probabilities_of_legal_choices(tmp_path: Path) -> None:
                 np.testing.assert_allclose(probs.reshape(-1, probs.shape[-1]).sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_hyperstate_manager_is_accepted_and_shows_the_result(tmp_path: Path) -> None:
     theirs = hyperstate.StateManager(
         TrainConfig, State, init_train_state, overrides=[*SMALL, f"data_dir={tmp_path}"]
@@ -263,6 +269,7 @@ def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_pa
         run_small(tmp_path, env=Larger, checkpoint_dir=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_path: Path) -> None:
     """A network is wired by name: the same is learnt in a world that lists them otherwise."""
 
@@ -364,6 +371,8 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
     assert error.value.__notes__ == ["in environment 0, episode 0, step 1"]
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
@@ -484,6 +493,7 @@ def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
         run_small(tmp_path, env=Empty)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("kind", [CategoricalActionSpace, GlobalCategoricalActionSpace])
 def test_action_without_labels_is_refused_before_a_network_is_made(
@@ -506,6 +516,8 @@ def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
     assert run_small(tmp_path, env=Seeded).state.step == 72
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_group_that_is_terminated_saves(tmp_path: Path) -> None:
     """Service managers signal all processes of a run at once, workers included."""
     process = subprocess.Popen(

@@ -37,6 +37,7 @@ from tests.enn_trainer.worlds import Clockwork, Meadow
 EVALUATED = ["eval.steps=4", "eval.interval=24", "eval.num_envs=2"]
 
 
+@pytest.mark.slow
 def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
     whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
@@ -47,6 +48,7 @@ def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
     assert_same(trainer.state, whole.state)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
     whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
@@ -57,6 +59,7 @@ def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
     assert_same(trainer.state, whole.state)
 
 
+@pytest.mark.slow
 def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
     whole = run_small(tmp_path, "optim.lr=0.1")
     settings = [*EVALUATED, "eval.steps=40", "optim.lr=0.1"]
@@ -81,6 +84,7 @@ def test_evaluation_with_settings_of_its_own_is_not_tracked(tmp_path: Path) -> N
         assert trainer.metrics == before
 
 
+@pytest.mark.slow
 def test_assertion_of_learning_holds_and_fails(tmp_path: Path) -> None:
     settings = ["total_timesteps=3000", "optim.lr=0.01", "ppo.ent_coef=0.01"]
     learnt = assert_learns(manager_of(tmp_path, *settings), Clockwork, "episodic_reward.mean", 1.5)
@@ -102,6 +106,7 @@ def test_evaluation_without_settings_is_refused(tmp_path: Path) -> None:
         trainer.evaluate()
 
 
+@pytest.mark.alone
 def test_between_the_calls_everything_is_as_it_was(tmp_path: Path) -> None:
     """Signals, threads, generators; and time is not counted."""
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
@@ -160,6 +165,7 @@ class Diary(Callback):
         self.entries.append("train_end")
 
 
+@pytest.mark.slow
 def test_callbacks_are_called_in_the_order_that_is_documented(tmp_path: Path) -> None:
     """A save is told of when it is complete: those of the first two updates one update later."""
     settings = [*EVALUATED, "total_timesteps=72", "optim.update_epochs=1", "optim.bs=12"]
@@ -227,6 +233,7 @@ def test_what_is_no_callback_is_refused(tmp_path: Path) -> None:
         train(manager_of(tmp_path), Meadow, callbacks=[print])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_half_an_update_is_not_saved(tmp_path: Path) -> None:
     class Saves(Callback):
         def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
@@ -266,6 +273,7 @@ def test_statistics_that_fail_leave_the_state_of_before(tmp_path: Path) -> None:
         assert_same(trainer.state, begun.state)
 
 
+@pytest.mark.slow
 def test_evaluations_of_a_run_in_parts_are_those_of_the_run(tmp_path: Path) -> None:
     class Steps(Callback):
         def __init__(self) -> None:
@@ -314,6 +322,7 @@ def test_metric_that_there_is_not_is_told_once(
     assert said.count("no metric 'losses/entrpy' so far, did you mean 'losses/entropy'?") == 1
 
 
+@pytest.mark.slow
 def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
     """A plateau that began before the run was interrupted is remembered."""
     stop = stop_conditions.Plateaus("restart", patience=3, rtol=10.0)
@@ -373,6 +382,8 @@ class Signals(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["rollout", "minibatches"])
 def test_update_that_takes_too_long_is_given_up_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -413,6 +424,7 @@ def _once(callback: Any) -> Callback:
     return callback  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_given_up_run_goes_on_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +458,8 @@ main()
 """
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [1, 2])
 def test_signals_end_a_slow_run_within_seconds(tmp_path: Path, signals: int) -> None:
     """An update of 24 steps of 0.2 s, each of 6 environments, takes half a minute."""
@@ -476,6 +490,7 @@ def test_signals_end_a_slow_run_within_seconds(tmp_path: Path, signals: int) -> 
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_dry_run_does_one_of_everything_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -499,6 +514,7 @@ def test_dry_run_does_one_of_everything_and_keeps_nothing(
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_dry_run_takes_settings_that_it_changes_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -528,6 +544,7 @@ def test_signal_ends_a_dry_run(
     assert len(runs) == 1
 
 
+@pytest.mark.slow
 def test_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
     program = "import enn_trainer.cli; enn_trainer.cli.main()"
@@ -568,6 +585,7 @@ class SavesAt(Callback):
         self.saves.append(path)
 
 
+@pytest.mark.slow
 def test_a_save_that_a_hook_asks_for_is_of_one_moment(tmp_path: Path) -> None:
     """The metrics of its step, in the state as well, and an evaluation that is due with it."""
     saves = SavesAt(24, 48)
@@ -597,6 +615,7 @@ def test_a_save_that_a_hook_asks_for_is_made_by_single_steps(tmp_path: Path) -> 
     assert len(saves.saves) == 1
 
 
+@pytest.mark.slow
 def test_a_run_saved_by_a_hook_stops_where_the_straight_one_does(tmp_path: Path) -> None:
     """From the first update on, what conditions remember is of its step, and can be read."""
     stop = stop_conditions.Plateaus("losses/entropy", patience=2, rtol=10.0)
@@ -644,6 +663,7 @@ def test_environments_that_fail_at_the_end_cost_only_their_episodes(
     assert manifest_of(tmp_path / "run")["why"] == "failed"
 
 
+@pytest.mark.slow
 def test_a_callback_that_cannot_say_its_state_costs_only_that(tmp_path: Path) -> None:
     """It is saved as it was the last time that it could."""
 

@@ -18,6 +18,7 @@ from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 EVAL = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [VecMinefield, VecMultiSnake])
 def test_a_resumed_run_is_the_one_that_went_on(tmp_path: Path, env: Any) -> None:
     """In the middle of its episodes."""

@@ -57,6 +57,7 @@ def test_value_network_is_found_in_a_network_wired_to_another_world() -> None:
     assert value_network(Wired(both, world.obs_space())) is both.value_function
 
 
+@pytest.mark.slow
 def test_value_network_has_its_own_size_and_optimizer_before_and_after_resume(
     tmp_path: Path,
 ) -> None:
@@ -79,6 +80,7 @@ def test_without_it_one_optimizer_trains_everything(tmp_path: Path) -> None:
     assert trained_by(state.optimizer) == ids(state.agent.parameters())
 
 
+@pytest.mark.slow
 def test_resumed_run_is_the_straight_one_to_the_last_bit(tmp_path: Path) -> None:
     """Weights, statistics and the moments of both optimizers."""
     straight, resumed = straight_and_resumed(tmp_path, *APART, "optim.lr_warmup_steps=30")
@@ -86,6 +88,7 @@ def test_resumed_run_is_the_straight_one_to_the_last_bit(tmp_path: Path) -> None
     assert_same(straight, resumed)
 
 
+@pytest.mark.slow
 def test_policy_does_not_learn_from_the_value_loss_nor_the_other_way_round(tmp_path: Path) -> None:
     """In one update; the next one's advantages depend on the values."""
     one = ["total_timesteps=24", *APART]
@@ -100,6 +103,7 @@ def test_policy_does_not_learn_from_the_value_loss_nor_the_other_way_round(tmp_p
     assert torch.equal(weights(plain.value_function), weights(other_entropy.value_function))
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_and_reported_apart(tmp_path: Path) -> None:
     """A large value loss must not take away the policy's share of `max_grad_norm`."""
 
@@ -135,6 +139,7 @@ def test_each_gradient_has_the_norm_to_itself(tmp_path: Path) -> None:
         assert step.norm().item() == pytest.approx(0.0001, rel=1e-2), part
 
 
+@pytest.mark.slow
 def test_learning_rate_of_both_is_annealed_and_warmed_up(tmp_path: Path) -> None:
     for rates in (["optim.lr_warmup_steps=1000"], []):
         state = run_small(tmp_path, *APART, *rates).state
@@ -144,6 +149,7 @@ def test_learning_rate_of_both_is_annealed_and_warmed_up(tmp_path: Path) -> None
         assert 0 < policy < 0.001
 
 
+@pytest.mark.slow
 def test_loaded_agent_predicts_with_the_value_network(tmp_path: Path) -> None:
     trained = run_small(
         tmp_path, *APART, "optim.lr=0.01", checkpoint_dir=tmp_path / "run"
@@ -161,6 +167,7 @@ def test_loaded_agent_predicts_with_the_value_network(tmp_path: Path) -> None:
     assert agent.act(observation).value == 0.0
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
     run_small(tmp_path, *APART, checkpoint_dir=tmp_path / "run")
     evaluation = ["eval.steps=4", "eval.interval=24", f'eval.opponent="{tmp_path / "run"}"']
@@ -168,6 +175,7 @@ def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
     assert torch.equal(weights(plain.state.agent), weights(evaluated.state.agent))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

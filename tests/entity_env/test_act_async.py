@@ -22,6 +22,7 @@ def here(first: int = 0) -> VecEnv:
     return EnvList(Walk, 3, first_env_index=first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -46,6 +47,7 @@ def test_acting_and_waiting_is_a_step(make: Callable[[], VecEnv]) -> None:
             assert_same(apart.wait(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [workers, here], ids=["workers", "here"])
 def test_halves_that_take_turns_show_what_all_show_together(make: Callable[[int], VecEnv]) -> None:
     """While one half of the environments steps, a policy can answer the other."""
@@ -68,6 +70,7 @@ def test_halves_that_take_turns_show_what_all_show_together(make: Callable[[int]
             assert_same(type(one).cat([one, other]), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [workers, here], ids=["workers", "here"])
 def test_a_step_is_begun_once_and_waited_for_once(make: Callable[[], VecEnv]) -> None:
     with contextlib.closing(make()) as envs:

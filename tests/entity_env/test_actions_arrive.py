@@ -95,6 +95,7 @@ def told(world: World, obs: Observation, chosen: Mapping[str, Any]) -> float:
     return digest(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "examples"),
     [

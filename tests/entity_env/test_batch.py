@@ -34,6 +34,7 @@ from tests.entity_env.builders import allowed_by_frame, assert_same
 from tests.strategies import World, entities_of, worlds
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World) -> None:
@@ -60,6 +61,7 @@ def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World
     assert batch.env_metrics.keys() == {name for obs in world.frames for name in obs.metrics}
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_visibility_hides_what_each_frame_hides(world: World) -> None:
@@ -72,6 +74,7 @@ def test_visibility_hides_what_each_frame_hides(world: World) -> None:
                 assert batch.visible[name][i].values.tolist() == list(obs.visible.get(name, shown))
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_masks_offer_each_actor_what_its_own_frame_allows(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -105,6 +108,7 @@ def allowed_pairs(
     ]
 
 
+@pytest.mark.slow
 @given(worlds(), st.integers(0, 2**32 - 1))
 def test_what_was_chosen_for_an_entity_reaches_that_entity(world: World, seed: int) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -157,6 +161,7 @@ def choices_for(
     return Ragged(np.array(indices, dtype=np.int64), lengths)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_a_batch_in_pieces_joins_to_the_whole(world: World) -> None:

@@ -504,6 +504,7 @@ def test_examples_pass(name: str) -> None:
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_report_of_a_good_world_is_one_line() -> None:
     text = "MoveToOrigin: nothing found wrong in 3 episodes, 96 steps"
     assert str(check_env(MoveToOrigin)) == text

@@ -143,6 +143,7 @@ def assert_same_future(envs: VecEnv, state: Any, expected: list[VecObs]) -> None
         assert_same(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["in this process", "in workers"])
 @pytest.mark.parametrize("create_env", [*ENV_REGISTRY.values(), Named, NamedInArrays])
 def test_restored_environments_have_the_same_future_six_ways(
@@ -205,6 +206,7 @@ def test_environments_go_on_alone_as_they_do_among_others() -> None:
         assert_same(own.features["Mine"], obs.features["Mine"][2:])
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), steps=st.integers(0, 9))
 def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], steps: int) -> None:
@@ -265,6 +267,7 @@ def test_all_environments_are_saved_or_none_is(create_env: Callable[[], Any]) ->
     assert AddMetricsWrapper(envs).get_state() is None
 
 
+@pytest.mark.slow
 def test_environments_that_offer_no_state_are_to_be_reset() -> None:
     named, workers = EnvList(Named, 2), ParallelEnvList(Walk, 2, 1)
     with contextlib.closing(workers):
@@ -317,6 +320,7 @@ def test_a_state_that_cannot_be_saved_is_an_error_that_names_the_environment(
         envs.get_state()
 
 
+@pytest.mark.slow
 def test_a_state_that_is_refused_is_an_error_that_names_the_environment() -> None:
     envs = EnvList(Named, 2)
     begun(envs)
@@ -340,6 +344,8 @@ def test_a_state_of_other_numbers_of_environments_is_refused() -> None:
         EnvList(Named, 2).get_state()
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
     quota = RestartQuota(total=9, per_minute=9)
     with contextlib.closing(ParallelEnvList(Named, 4, 2, restarts=quota)) as workers:
@@ -356,6 +362,7 @@ def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
         assert_same_future(EnvList(Named, 4), state, expected)
 
 
+@pytest.mark.slow
 def test_an_environment_may_keep_what_a_state_gave_it() -> None:
     """Workers write over the memory that states came through."""
     with contextlib.closing(ParallelEnvList(Minefield, 4, 2)) as workers:
@@ -372,6 +379,7 @@ def test_states_are_taken_between_steps() -> None:
         envs.get_state()
 
 
+@pytest.mark.slow
 def test_the_code_of_worlds_is_the_same_in_workers() -> None:
     here = EnvList(Named, 2).world_code()
     assert [*here] == [f"{__name__}.Named"]

@@ -51,6 +51,7 @@ from tests.entity_env.builders import assert_same, play, random_choices
 SOLO = [name for name, cls in ENV_REGISTRY.items() if issubclass(cls, Environment)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLO)
 def test_episodes_are_valid_and_end(name: str) -> None:
     cls = ENV_REGISTRY[name]
@@ -393,6 +394,7 @@ def wins(first: Player, second: Player, games: int) -> list[float]:
     return results
 
 
+@pytest.mark.slow
 def test_duel_is_won_by_skill_from_either_side() -> None:
     as_first = wins(focus_the_weakest, shoot_at_random, 100)
     as_second = wins(shoot_at_random, focus_the_weakest, 100)
@@ -400,6 +402,7 @@ def test_duel_is_won_by_skill_from_either_side() -> None:
     assert sum(win == 0.0 for win in as_second) >= 92
 
 
+@pytest.mark.slow
 def test_duel_between_equals_is_even() -> None:
     assert set(wins(focus_the_weakest, focus_the_weakest, 20)) == {0.5}
     # 300 games, standard deviation of the mean at most 0.5 / sqrt(300) = 0.03.

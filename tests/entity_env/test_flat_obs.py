@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
@@ -47,6 +48,7 @@ def test_arrays_that_arrived_can_be_written_and_lie_where_numbers_lie() -> None:
     assert [array.tolist() for array in got] == [[True], [0.0, 1.0, 2.0], [0, 2]]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_a_batch_arrives_as_it_was(world: World) -> None:

@@ -66,6 +66,8 @@ def pids(tmp_path: Path) -> Iterator[Path]:
             os.kill(int(line), signal.SIGKILL)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "exec", "multiprocessing"])
 def test_death_of_a_worker_is_seen_at_once_although_its_child_lives(how: str, pids: Path) -> None:
     def create_env() -> Forks:
@@ -81,6 +83,7 @@ def test_death_of_a_worker_is_seen_at_once_although_its_child_lives(how: str, pi
     assert all(_is_running(pid) for pid in children[:2]), "the test tests nothing else"
 
 
+@pytest.mark.alone
 def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
     program = (
         "import os, sys, time\n"
@@ -108,6 +111,7 @@ def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
     assert _is_running(child)
 
 
+@pytest.mark.alone
 def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> None:
     """Files that only a worker and its parent should have."""
     with contextlib.closing(ParallelEnvList(Walk, 2, 1)) as workers:
@@ -143,6 +147,8 @@ class ForksInStep(Forks):
         return Walk.act(self, actions)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_child_of_a_worker_lets_go_of_the_memory_that_the_worker_shares(pids: Path) -> None:
     def create_env() -> Forks:
         return ForksInStep("fork", str(pids))

@@ -135,6 +135,7 @@ def test_a_step_that_is_right_is_read(tmp_path: Path) -> None:
     assert read(write(tmp_path / "file", step(), step(1))) == 1
 
 
+@pytest.mark.slow
 def test_a_field_of_another_kind_is_an_error_that_names_the_byte(tmp_path: Path) -> None:
     errors = []
     for i, place in enumerate(places(step())):
@@ -244,6 +245,7 @@ def cancelling_lengths(rows: int) -> list[dict[str, Any]]:
     return [damaged]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("steps", "count"),
     [
@@ -267,6 +269,7 @@ def test_frames_in_which_everybody_may_select_everybody_are_read(tmp_path: Path)
     assert read(write(tmp_path / "file", *all_pairs(1_000))) == 1
 
 
+@pytest.mark.alone
 def test_time_does_not_grow_with_episodes_times_types(tmp_path: Path) -> None:
     num_envs, types = 2_000, [f"t{i}" for i in range(200)]
     nobody = Ragged(np.zeros((0, 1), np.float32), ints())
@@ -330,6 +333,7 @@ SAMPLE_VALUES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["full", "subsampled"])
 def test_a_damaged_sample_is_an_error_that_names_the_byte(tmp_path: Path, name: str) -> None:
     whole = blocks((SAMPLES / f"{name}.bin").read_bytes())[:4]

@@ -198,6 +198,7 @@ def test_b54_the_reset_is_no_step_of_the_first_episode() -> None:
     assert [(metric.count, metric.sum) for metric in lengths] == [(0, 0), (1, 2), (0, 0), (1, 2)]
 
 
+@pytest.mark.slow
 def test_b56_environments_need_not_divide_by_processes_and_none_is_made_in_the_parent() -> None:
     made = []
 

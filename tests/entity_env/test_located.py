@@ -1,6 +1,7 @@
 """Where named entities stand: what is known from an earlier step is what one would find anew."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from entity_env import (
@@ -18,6 +19,7 @@ from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
@@ -40,6 +42,7 @@ def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
     assert named.lengths.tolist() == [len(rows) for rows in each]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:

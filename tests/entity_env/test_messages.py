@@ -61,6 +61,7 @@ def test_what_is_packed_comes_back(value: Any) -> None:
     assert_equal(unpack(pack(value)), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(worlds())
 def test_batches_and_spaces_come_back(world: World) -> None:
@@ -163,6 +164,7 @@ def test_what_would_change_its_type_is_refused_where_that_matters(value: Any) ->
 HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
 
 
+@pytest.mark.alone
 def test_lists_that_announce_more_than_there_is_take_no_memory() -> None:
     """Their memory would be set aside level by level: a thousand times the bytes that there are."""
     data = (b"\xdd" + (100_000).to_bytes(4, "big")) * 900 + bytes(100_000)
@@ -174,6 +176,7 @@ def test_lists_that_announce_more_than_there_is_take_no_memory() -> None:
     assert peak < 20 * len(data)
 
 
+@pytest.mark.alone
 def test_memory_is_at_most_a_hundred_times_the_bytes() -> None:
     for value in ([{}] * 10_000, [[]] * 10_000, [{"": 0}] * 10_000, [b""] * 10_000, [0.5] * 10_000):
         data = pack(value)

@@ -38,6 +38,7 @@ def make(kind: str, path: Path) -> VecEnv:
     return EnvList(Walk, 5) if kind == "here" else ParallelEnvList(Walk, 5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "workers", "recording", "arrays"])
 def test_buffers_are_choices(tmp_path: Path, kind: str) -> None:
     with closing(make(kind, tmp_path / "one")) as envs:

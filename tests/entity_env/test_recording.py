@@ -102,6 +102,7 @@ def outcomes(episodes: list[Episode]) -> list[tuple[int, Any]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(worlds(), st.integers(1, 3), st.integers(0, 2**32))
 def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: int) -> None:
@@ -191,6 +192,7 @@ def test_truncated_episodes_carry_their_last_observation(tmp_path: Path) -> None
             assert episode.final.features["__global__"].values[0, 0] == len(episode.rewards)
 
 
+@pytest.mark.slow
 def test_a_sub_sample_keeps_all_returns_and_the_same_frames(tmp_path: Path) -> None:
     record(tmp_path / "all", 60)
     record(tmp_path / "some", 60, subsample=3)
@@ -250,6 +252,8 @@ record(Path(sys.argv[1]), 1_000_000)
 """
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_a_killed_writer_leaves_all_complete_steps_and_can_be_continued(tmp_path: Path) -> None:
     path = tmp_path / "file"
     rng = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
@@ -277,6 +281,7 @@ def test_a_killed_writer_leaves_all_complete_steps_and_can_be_continued(tmp_path
     assert len(set(numbers)) == len(numbers)
 
 
+@pytest.mark.slow
 def test_a_file_cut_anywhere_reads_up_to_the_cut_and_can_be_continued(tmp_path: Path) -> None:
     path, cut = tmp_path / "file", tmp_path / "cut"
     ends = []
@@ -305,6 +310,7 @@ def test_a_file_cut_anywhere_reads_up_to_the_cut_and_can_be_continued(tmp_path: 
             assert recording.complete
 
 
+@pytest.mark.slow
 def test_no_byte_can_change_unnoticed(tmp_path: Path) -> None:
     path, damaged = tmp_path / "file", tmp_path / "damaged"
     record_tiny(path, 2)
@@ -469,6 +475,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
     envs.close()
 
 
+@pytest.mark.slow
 def test_a_split_divides_the_episodes_and_changes_nothing(tmp_path: Path) -> None:
     record(tmp_path / "file", 100)
     recording = Recording.open(tmp_path / "file")
@@ -596,6 +603,7 @@ def test_pickles_and_other_classes_in_samples_are_refused(tmp_path: Path) -> Non
         open_entity_gym_samples(samples_file(tmp_path / "file", {}))
 
 
+@pytest.mark.slow
 def test_cut_or_damaged_samples_are_read_up_to_the_cut_or_refused(tmp_path: Path) -> None:
     """Such files carry no checksums: damage to a number cannot be seen, to the structure it is."""
     data = (SAMPLES / "full.bin").read_bytes()

@@ -69,6 +69,7 @@ def none_chosen(num_envs: int) -> dict[str, Ragged]:
     return {"move": nobody, "pick": nobody}
 
 
+@pytest.mark.slow
 def test_frames_may_be_larger_than_ever_before() -> None:
     with (
         contextlib.closing(ParallelEnvList(Doubles, 3, 2)) as workers,
@@ -91,6 +92,7 @@ def test_what_was_shown_does_not_change_afterwards() -> None:
     assert [obs.features["__global__"].values[0, 0] for obs in shown] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_environments_may_keep_the_actions_they_were_sent() -> None:
     with contextlib.closing(ParallelEnvList(KeepsActions, 1, 1)) as workers:
         workers.reset(SPACE)
@@ -100,6 +102,8 @@ def test_environments_may_keep_the_actions_they_were_sent() -> None:
             assert workers.act({"move": move, "pick": pick}, SPACE).reward.tolist() == [1.0]
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
     def open_files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

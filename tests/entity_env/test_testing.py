@@ -53,6 +53,7 @@ class AlwaysNan(Nan):
     threshold = -1.0
 
 
+@pytest.mark.slow
 def test_report_is_the_reason_for_a_failure() -> None:
     with pytest.raises(AssertionError, match=r"AlwaysNan: 1 problem.*\n.*\n  features of 'Goal'"):
         conformance(AlwaysNan)
@@ -128,6 +129,7 @@ def test_delayed_reward_comes_after_the_delay() -> None:
     assert rewards == [0.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("spin", [False, True])
 def test_timing_takes_its_time_and_spins_only_if_told(spin: bool) -> None:
     env = Timing(step_s=0.02, spin=spin)

@@ -39,6 +39,7 @@ class WalkHere(Walk):
     """Defined in the test's own module, which a worker cannot import by name."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize(
     ("create_env", "num_envs", "sides"),
@@ -72,6 +73,7 @@ def test_a_filter_changes_nothing_but_what_is_shown() -> None:
         assert_same(part.reward, whole.reward)
 
 
+@pytest.mark.slow
 def test_types_in_another_order_are_shown_in_that_order_by_workers_too() -> None:
     """Also from the middle of a run on: indices of actees count in the order of the filter."""
     entities = Walk().obs_space().entities
@@ -145,6 +147,7 @@ def first_failure(num_envs: int) -> int:
     return next(i for i, m in enumerate(envs.matches) if m.env.fails)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_carries_the_workers_traceback() -> None:
     workers = ParallelEnvList(FailsLater, 7, 3)
     try:
@@ -158,6 +161,7 @@ def test_an_error_in_a_worker_carries_the_workers_traceback() -> None:
         workers.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [None, 2])
 def test_validation_names_environment_and_step(processes: int | None) -> None:
     envs: VecEnv = (
@@ -199,6 +203,7 @@ class Breaks(Walk):
         return Observation(features={"Thing": [[x]]}, global_features=[0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [None, 1])
 @pytest.mark.parametrize(
     ("wrong", "place"),
@@ -238,6 +243,8 @@ def test_validation_counts_ids() -> None:
         play(EnvList(ForgetsAnId, 2, validate=True), 1)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a core cannot be chosen")
 def test_as_many_workers_as_cores_stay_on_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = sorted(os.sched_getaffinity(0))
@@ -260,6 +267,8 @@ def test_as_many_workers_as_cores_stay_on_one_each(monkeypatch: pytest.MonkeyPat
     assert cores_of_workers(8) == [None] * 8
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -276,6 +285,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(
         stepped(workers, obs)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])
 def test_signals_to_workers_that_start_are_left_to_their_parent(
@@ -295,6 +306,7 @@ def test_signals_to_workers_that_start_are_left_to_their_parent(
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.slow
 def test_what_other_workers_show_does_not_depend_on_a_lost_one() -> None:
     """200 kills at random moments: no frame elsewhere is lost or doubled."""
     rng = np.random.default_rng(0)
@@ -323,6 +335,7 @@ def test_what_other_workers_show_does_not_depend_on_a_lost_one() -> None:
                 assert np.array_equal(shown.lengths, rows.lengths)
 
 
+@pytest.mark.slow
 def test_a_worker_that_exits_is_replaced_until_the_quota_is_used_up() -> None:
     with (
         contextlib.closing(ParallelEnvList(Dies, 7, 2)) as workers,
@@ -331,6 +344,7 @@ def test_a_worker_that_exits_is_replaced_until_the_quota_is_used_up() -> None:
         play(workers, 20)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced() -> None:
     with contextlib.closing(ParallelEnvList(Sleeps, 1, 1, timeout_s=1.0)) as workers:
         obs = workers.reset(SPACE)
@@ -351,6 +365,8 @@ def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
     assert quota.take() == "no restarts are left"
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("doing", ["waiting", "hanging", "hanging in C"])
 def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
     """Neither processes, also in the middle of a step without end, nor named shared memory."""
@@ -386,11 +402,13 @@ def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
     assert set(Path("/dev/shm").iterdir()) <= named_before
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
     with pytest.raises(WorkerError, match="masked_choices: expected 1 to 10, got 99"):
         ParallelEnvList(lambda: ENV_REGISTRY["Count"](masked_choices=99), 2, 2)  # type: ignore[call-arg]
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_while_it_starts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -409,6 +427,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
     assert "OSError: the port is taken" in caplog.text
 
 
+@pytest.mark.slow
 def test_close_leaves_no_process_and_works_twice() -> None:
     workers = ParallelEnvList(Walk, 4, 2)
     processes = [worker.process for worker in workers._workers]
@@ -419,6 +438,7 @@ def test_close_leaves_no_process_and_works_twice() -> None:
         workers.reset(SPACE)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_killed_on_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -446,6 +466,7 @@ def test_env_list_closes_each_environment_once() -> None:
     assert len(closed) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [0, 3])
 def test_half_a_match_is_refused(num_envs: int) -> None:
     with pytest.raises(EntityEnvError, match="num_envs: expected a positive multiple of 2"):
@@ -535,6 +556,7 @@ def test_seeds_of_integers_and_of_arrays_agree() -> None:
     assert len({derive_seed(a, b) for a in range(50) for b in range(50)}) == 2500
 
 
+@pytest.mark.slow
 def test_worker_runs_the_main_program_when_it_needs_a_module_that_it_made(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(

@@ -115,6 +115,7 @@ def test_exception_before_or_after_all_steps_names_its_environment(kind: str, wh
     assert "in environment 5" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
 def test_exception_as_a_worker_closes_an_environment_arrives(kind: str) -> None:
     envs = ParallelEnvList(functools.partial(Raises, kind, "close"), 4, 2)
@@ -141,6 +142,7 @@ def test_environments_are_all_closed_although_one_cannot_be() -> None:
     assert len(closed) == 3
 
 
+@pytest.mark.slow
 def test_answer_to_a_step_that_nobody_waited_for_is_no_error_of_closing() -> None:
     envs = ParallelEnvList(functools.partial(Raises, "ValueError"), 2, 2)
     obs = envs.reset(envs.obs_space())

@@ -38,6 +38,7 @@ def step(envs: VecEnv, steps: int) -> None:
         obs = envs.act(random_choices(envs, obs, rng), SPACE)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("cls", "least_ms"), [(Slow, 2), (FiltersItself, 4)])
 def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) -> None:
     envs = EnvList(TimedWorld(cls), 3)
@@ -50,6 +51,8 @@ def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) 
     assert times.waited_s == 0
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_workers_tell_their_own_times_and_how_long_they_were_waited_for() -> None:
     envs = AddMetricsWrapper(ParallelEnvList(TimedWorld(Slow), 4, 2))
     before = envs.process_times()
@@ -65,6 +68,7 @@ def test_workers_tell_their_own_times_and_how_long_they_were_waited_for() -> Non
     assert sum(t.waited_s for t in after) - sum(t.waited_s for t in before) >= 5 * 2 * 0.002
 
 
+@pytest.mark.alone
 def test_nothing_is_measured_that_was_not_asked_for() -> None:
     envs = EnvList(Slow, 2)
     step(envs, steps=2)

@@ -50,6 +50,7 @@ LARGEST_UNIFORM = 1 - 2**-23
 # What does not matter.
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches(), st.randoms(use_true_random=False))
 def test_order_of_entities_within_a_type_does_not_matter(
@@ -81,6 +82,7 @@ def spaces(net: RogueNet) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
     return net.obs_space, net.action_space
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
 def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBatch) -> None:
@@ -93,6 +95,7 @@ def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBat
     torch.testing.assert_close(net.values(batch), net(batch).values)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches(), st.data())
 def test_entities_of_another_frame_do_not_matter(
@@ -117,6 +120,7 @@ def with_noise(
     return replace(batch, features=features)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches(), st.sampled_from([1, 5, 12]), st.booleans())
 def test_how_many_rows_go_through_the_layers_together_does_not_matter(
@@ -172,6 +176,7 @@ def half_hidden(types: list[str], units: int, rocks: int, goals: int, *, seed: i
 # Visibility.
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
 def test_policy_does_not_know_what_is_hidden(net_and_batch: NetAndBatch) -> None:
@@ -231,6 +236,7 @@ def test_frame_may_hide_everything(types: list[str]) -> None:
 # Frames in which something is missing.
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
 def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
@@ -422,6 +428,7 @@ def test_fresh_regression_heads_say_zero() -> None:
 # Probabilities and choices.
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches(), st.integers(0, 2**32 - 1))
 def test_choices_are_legal_and_their_probabilities_those_of_the_table(
@@ -461,6 +468,7 @@ def legal(net: RogueNet, batch: EntityBatch, name: str) -> list[list[bool]]:
     return rows
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
 def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
@@ -481,6 +489,7 @@ def test_entropy_of_known_probabilities() -> None:
     assert gradient.isfinite().all()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
 def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> None:

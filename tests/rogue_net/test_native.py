@@ -60,6 +60,7 @@ def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
     return net, batch
 
 
+@pytest.mark.slow
 @needs_compiled
 @settings(deadline=None)
 @given(nets_and_batches())
@@ -120,6 +121,7 @@ def test_a_frame_is_the_same_to_the_bit_whatever_is_beside_it() -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_without_it_everything_works() -> None:
     """As where there was no compiler."""
     program = (
@@ -131,6 +133,7 @@ def test_without_it_everything_works() -> None:
     subprocess.run([sys.executable, "-c", program], env={**os.environ, SWITCH: "0"}, check=True)
 
 
+@pytest.mark.slow
 @needs_compiled
 def test_what_was_compiled_from_other_files_is_not_used(tmp_path: Path) -> None:
     """After an update, say: structures may have changed on one side only."""

@@ -34,6 +34,7 @@ def test_it_chooses_what_torch_chooses(drawn: bool) -> None:
         assert same > 0.99, "rounding may move one of many across a border"
 
 
+@pytest.mark.slow
 @needs_compiled
 def test_what_is_drawn_is_as_probable_as_is_said() -> None:
     net, batch = large_case("plain", 16)

@@ -58,6 +58,7 @@ def test_an_overrun_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         library.call("network_forward", library.Network())
 
 
+@pytest.mark.slow
 @needs_gcc
 @needs_compiled
 def test_cells_of_strange_positions_are_defined(tmp_path: Path) -> None:

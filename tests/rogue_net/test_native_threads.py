@@ -91,6 +91,7 @@ def assert_same_without_gradient(net: RogueNet, batch: EntityBatch) -> None:
     assert torch.equal(got.values["value"], expected.values["value"])
 
 
+@pytest.mark.slow
 @needs_compiled
 @pytest.mark.parametrize(("d_model", "n_head"), [(16, 2), (32, 4), (64, 8), (32, 2)])
 def test_probabilities_without_gradient_are_those_with_it(d_model: int, n_head: int) -> None:
@@ -106,6 +107,7 @@ def test_probabilities_without_gradient_are_those_with_it(d_model: int, n_head: 
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3, msg=name)
 
 
+@pytest.mark.slow
 @needs_compiled
 @settings(deadline=None)
 @given(

@@ -35,6 +35,7 @@ from tests.strategies import worlds
 # The lookup against the definition.
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_lookup_equals_definition(data: st.DataObject) -> None:
@@ -79,6 +80,7 @@ def random_case(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
     return net, batch
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.data())
 def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject) -> None:
@@ -111,6 +113,7 @@ class Sizes(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", [None, "relu"])
 @pytest.mark.parametrize("interpolate", [False, True])
 @pytest.mark.parametrize("extent", [2, 17])
@@ -215,6 +218,7 @@ def test_distance_beyond_the_last_cell_has_the_last() -> None:
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.tuples(FLOATS, FLOATS, st.floats(-1e6, 1e6)), min_size=1, max_size=4),
@@ -381,6 +385,7 @@ def test_pooling_leaves_no_place_for_relative_positions() -> None:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.data())
 def test_statistics_of_offsets_are_those_of_all_pairs(data: st.DataObject) -> None:

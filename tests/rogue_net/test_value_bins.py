@@ -72,6 +72,7 @@ def some_frames() -> EntityBatch:
     return EntityBatch.of(batch_obs(frames, env.obs_space(), env.action_space()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_network_with_bins_answers_their_expectation_and_their_logits(apart: bool) -> None:
     """Whoever acts, bootstraps or plays reads `value` and need not know of bins."""

@@ -76,6 +76,7 @@ def assert_same(got: NetOutput, expected: NetOutput) -> None:
     torch.testing.assert_close(got.values, expected.values)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(larger_spaces(), st.booleans())
 def test_network_is_wired_by_name(shown: ObsSpace, with_positions: bool) -> None:
@@ -172,6 +173,7 @@ def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themsel
     torch.testing.assert_close(judged.logprobs["pick"], got.logprobs["pick"])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5), st.data())
 def test_what_a_narrow_network_chooses_is_always_allowed(

@@ -39,11 +39,13 @@ def soak(**asked: int) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
     said = soak(flip_every=5, truncations=300)
     assert len(re.findall(r"(\d\d\d+) tried, \1 refused .* 0 still good", said)) == 2
 
 
+@pytest.mark.slow
 def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
     said = soak(mutations=2000)
     refused, good = map(int, re.findall(r"2000 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -51,6 +53,7 @@ def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
     assert good > 50, "some damage changes nothing that matters"
 
 
+@pytest.mark.slow
 def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     said = soak(episodes=100)
     refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -58,6 +61,7 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     assert good > 5
 
 
+@pytest.mark.slow
 def test_false_manifests_are_refused_in_one_line_or_read() -> None:
     said = soak(manifests=300)
     refused, good = map(int, re.findall(r"300 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -65,6 +69,7 @@ def test_false_manifests_are_refused_in_one_line_or_read() -> None:
     assert good > 50, "a list is given whatever lies in a run, and a run has an earlier save"
 
 
+@pytest.mark.slow
 def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
     said = soak(recordings=600)
     found = re.findall(r"600 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
@@ -74,6 +79,7 @@ def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
     assert more_mb < 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [20])
 def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
     said = soak(kills=kills)
@@ -82,6 +88,7 @@ def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
     assert in_saves >= kills / 4, said
 
 
+@pytest.mark.slow
 def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> None:
     said = soak(forks=5)
     assert "5 kills of runs" in said
@@ -90,6 +97,7 @@ def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> Non
     assert min(map(int, started.groups())) > 0, said
 
 
+@pytest.mark.slow
 def test_stopped_runs_keep_the_saves_of_a_run_that_went_straight_on() -> None:
     said = soak(stops=6)
     assert "6 stops" in said

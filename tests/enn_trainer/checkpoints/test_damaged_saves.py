@@ -185,6 +185,7 @@ def test_a_network_larger_than_its_weights_is_not_made(copy: Path, old: str, new
         refused(copy, r"config\.ron asks for more than the \d+ numbers", use)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 def test_a_world_of_very_many_types_is_refused_before_it_is_made(copy: Path) -> None:
     types = "".join(f'"{i}":(features:[]),' for i in range(30_000))
@@ -199,6 +200,7 @@ def test_a_type_of_very_many_features_is_refused_before_it_is_made(copy: Path) -
     refused(copy, "asks for more than")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 def test_very_many_unknown_settings_are_refused_in_time(copy: Path) -> None:
     unknown = "".join(f"k{i}: 1, " for i in range(30_000))

@@ -148,6 +148,7 @@ def test_moments_follow_their_parameters(saved_run: Path) -> None:
     assert fresh not in new.optimizer.state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor", "ASGD", "RMSprop", "Rprop"])
 def test_moments_of_any_optimizer_follow(tmp_path: Path, name: str) -> None:
     run_small(tmp_path, f"optim.name={name}", env=Clockwork, checkpoint_dir=tmp_path / "run")

@@ -63,6 +63,7 @@ EVERYTHING: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes minutes

@@ -84,6 +84,7 @@ def _done(status: int) -> None:
     assert status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [*READERS])
 def test_newest_save_is_read_beside_a_run_that_keeps_one(
     tmp_path: Path, files: dict[str, bytes], reader: str, capsys: pytest.CaptureFixture[str]
@@ -154,6 +155,7 @@ def test_save_that_was_found_is_read_after_it_is_deleted(
     assert manager.state.step == 25
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_files_of_a_save_are_closed_once_the_state_is_read(
     tmp_path: Path, files: dict[str, bytes]

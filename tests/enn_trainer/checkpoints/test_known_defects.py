@@ -32,6 +32,7 @@ from tests.enn_trainer.checkpoints.published import Trap
 from tests.enn_trainer.worlds import Meadow
 
 
+@pytest.mark.slow
 def test_saving_again_without_progress_keeps_the_save(tmp_path: Path) -> None:
     """hyperstate deleted the only checkpoint when `step()` came twice at one step, also when the
     second time was after a resume."""
@@ -51,6 +52,7 @@ def test_saving_again_without_progress_keeps_the_save(tmp_path: Path) -> None:
     assert StateManager(checkpoint_dir=where).state.step == 72
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["best-step000000999999", "latest-run000000999999", "old000000999999"]
 )
@@ -61,6 +63,7 @@ def test_directory_of_another_name_does_not_restart_the_run(name: str, tmp_path:
     assert StateManager(checkpoint_dir=tmp_path / "run").state.step == 72
 
 
+@pytest.mark.slow
 def test_incomplete_newest_save_is_passed_over_by_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +200,7 @@ def test_numbers_of_sixteen_bits_are_saved_and_come_back(tmp_path: Path) -> None
     assert again.state.step == 96
 
 
+@pytest.mark.slow
 def test_no_source_stops_in_a_debugger() -> None:
     """A breakpoint was left in the published reader of schemas."""
     root = Path(enn_trainer.__file__).parents[1]

@@ -179,6 +179,7 @@ def test_save_under_a_name_of_its_own_is_loaded(run_dir: Path, tmp_path: Path) -
     assert load_checkpoint(tmp_path / "champion").state.step == 72
 
 
+@pytest.mark.slow
 def test_run_folder_called_like_a_save_is_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def test_folder_of_a_published_run_continues(tmp_path: Path) -> None:
     assert load_agent(tmp_path / "run").act(CherryPick().reset()).actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_network_continues_with_what_it_knew(name: str, tmp_path: Path) -> None:
     """Relative positions, translation, several actions and types, global ones.

@@ -348,6 +348,7 @@ def test_run_without_its_optimizer_plays_and_says_what_is_missing(run: Path) -> 
         assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["state.agent.msgpack", "state.optimizer.msgpack"])
 def test_every_cut_is_found(file: str, run: Path) -> None:
     whole = (run / NAME / file).read_bytes()

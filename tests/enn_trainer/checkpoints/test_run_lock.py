@@ -55,6 +55,8 @@ class Holder:
         self.process.communicate()
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_second_process_is_refused_before_it_does_anything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +177,8 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "how", "end"),
     [
@@ -224,6 +228,7 @@ with run_lock(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_child_that_leaves_the_context_does_not_unlock_the_run(tmp_path: Path) -> None:
     """As where an environment forks, and an exception in the child goes through the trainer."""
     process = subprocess.Popen(
@@ -377,6 +382,7 @@ def removed(run_dir: Path, what: str) -> None:
         run_dir.rename(run_dir.with_name("removed"))  # at once, while the run writes into it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
 def test_run_whose_folder_or_lock_was_removed_makes_it_again_and_saves(
     tmp_path: Path, what: str
@@ -392,6 +398,7 @@ def test_run_whose_folder_or_lock_was_removed_makes_it_again_and_saves(
             Trainer(manager, Meadow)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
 @pytest.mark.parametrize("what", ["run", LOCK])
 def test_second_process_is_refused_though_folder_or_lock_were_removed(
@@ -419,6 +426,7 @@ def test_second_process_is_refused_though_folder_or_lock_were_removed(
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
 def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ class SlowDisk:
         self.let_go()
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_a_save_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def load_checkpoint_of_memory(manager: StateManager) -> dict[str, torch.Tensor]:
     return {name: t.clone() for name, t in manager.state.agent.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_state_that_is_saved_while_training_hammers_it_is_that_of_its_step(
     tmp_path: Path,
 ) -> None:
@@ -152,6 +154,7 @@ def test_copies_do_not_change_with_what_they_were_copied_from(tmp_path: Path) ->
                 assert all(torch.equal(content[key], then[key]) for key in content), name
 
 
+@pytest.mark.alone
 def test_training_thread_waits_for_nothing_but_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_run_is_saved_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
     assert whys(tmp_path / "run") == ["begin", "end"]
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_from_elsewhere_is_saved_when_it_begins(tmp_path: Path) -> None:
     train(manager_of(tmp_path), Meadow)
     elsewhere = StateManager(
@@ -214,6 +218,7 @@ def test_step_without_progress_loses_nothing(tmp_path: Path) -> None:
     assert find(tmp_path / "run").step == 24
 
 
+@pytest.mark.slow
 def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -> None:
     """Windows of 60 steps begin at 60 and 120; the best evaluation is that of step 96."""
 
@@ -243,6 +248,7 @@ def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
     """N14."""
     manager = manager_of(tmp_path, "seed=5", "eval.steps=2")
@@ -259,6 +265,7 @@ def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
     assert "git" in manifest
 
 
+@pytest.mark.slow
 def test_run_that_is_over_knows_what_was_measured_at_its_end(tmp_path: Path) -> None:
     """Started again, it is not measured again, which would be recorded twice."""
 
@@ -277,6 +284,7 @@ def test_run_that_is_over_knows_what_was_measured_at_its_end(tmp_path: Path) -> 
     assert again.eval == first.eval
 
 
+@pytest.mark.slow
 def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, "eval.steps=2", "eval.interval=48", ALWAYS)
     train(manager, Meadow)
@@ -287,6 +295,7 @@ def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> No
     assert told == [True, True, False], "at 72, the end, and 48, and not at 24"
 
 
+@pytest.mark.slow
 def test_misspelt_metric_of_best_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +310,7 @@ def test_best_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> N
         manager_of(tmp_path, 'checkpoint.best=["eval/reward.mean max"]').config  # noqa: B018
 
 
+@pytest.mark.slow
 def test_full_disk_at_any_operation_of_a_save_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +355,7 @@ def test_full_disk_at_any_operation_of_a_damaged_save_loses_nothing(
     assert number >= 15
 
 
+@pytest.mark.slow
 def test_run_on_a_disk_that_fails_once_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,6 +479,7 @@ def test_pins_that_cannot_be_read_switch_no_saving_off(
     assert said.count("no save is deleted, as pins cannot be read") == 1
 
 
+@pytest.mark.slow
 def test_damaged_saves_of_a_resumed_run_are_made_anew(tmp_path: Path) -> None:
     """Gone on with from 24, the run comes by its damaged save of 48 again."""
     settings = [ALWAYS, "checkpoint.keep=9"]
@@ -498,6 +510,7 @@ def test_a_save_is_made_without_a_thread_where_there_is_none(
         assert trainer.save() == tmp_path / "run" / "step-000000000048"
 
 
+@pytest.mark.alone
 def test_folder_stays_locked_until_nothing_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

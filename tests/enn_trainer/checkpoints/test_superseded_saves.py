@@ -82,6 +82,7 @@ def assert_same_saves(one: Path, other: Path) -> None:
         assert_same_clocks(*states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [24, 72, 144])
 def test_interrupted_before_an_evaluation_the_best_save_is_that_of_the_straight_run(
     tmp_path: Path, best: int
@@ -95,6 +96,7 @@ def test_interrupted_before_an_evaluation_the_best_save_is_that_of_the_straight_
     assert_same_saves(straight, resumed)
 
 
+@pytest.mark.slow
 def test_run_interrupted_before_every_evaluation_keeps_what_the_straight_run_keeps(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +110,7 @@ def test_run_interrupted_before_every_evaluation_keeps_what_the_straight_run_kee
     assert_same_saves(straight, resumed)
 
 
+@pytest.mark.slow
 def test_save_of_step_0_has_the_evaluation_of_step_0(tmp_path: Path) -> None:
     """An agent that begins with the weights of another one may be at its best at once."""
     go(tmp_path, Judge(0))
@@ -117,6 +120,7 @@ def test_save_of_step_0_has_the_evaluation_of_step_0(tmp_path: Path) -> None:
     assert restore(saved, read_config(saved)).next_eval_step == 24
 
 
+@pytest.mark.slow
 def test_run_that_is_over_is_evaluated_into_its_last_save(tmp_path: Path) -> None:
     """The evaluation at the end was cut short, or is switched on afterwards."""
     manager = StateManager(
@@ -142,6 +146,7 @@ def test_evaluation_between_two_saves_of_a_step_is_in_the_save(tmp_path: Path) -
         assert checkpoint.verify(saved).manifest == first, "nothing was measured since"
 
 
+@pytest.mark.slow
 def test_save_with_episodes_is_not_replaced_by_that_of_a_failure(tmp_path: Path) -> None:
     """The latter has none, and the evaluation that failed is done again."""
 
@@ -163,6 +168,7 @@ def test_save_with_episodes_is_not_replaced_by_that_of_a_failure(tmp_path: Path)
     assert_same_saves(straight, resumed)
 
 
+@pytest.mark.slow
 def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
     tmp_path: Path,
 ) -> None:
@@ -228,6 +234,7 @@ while status:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["exchange", "renames only"])
 def test_kill_at_any_moment_of_replacing_a_save_leaves_a_valid_one(
     tmp_path: Path, system: str
@@ -276,6 +283,7 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
     assert number >= 9
 
 
+@pytest.mark.slow
 def test_run_whose_only_save_was_being_replaced_is_found_by_resume(tmp_path: Path) -> None:
     """Where folders cannot be exchanged, a kill may come between two renames."""
     settings = [*SMALL, f"data_dir={tmp_path}"]

@@ -41,6 +41,7 @@ def test_nothing_is_lost(path: Path, tmp_path: Path) -> None:
     same(StateManager(init_path=path), StateManager(init_path=tmp_path / "new"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_published_network_is_upgraded(name: str, tmp_path: Path) -> None:
     path = published(tmp_path / "latest-step000000000512", name)

@@ -56,6 +56,7 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("expert") / "expert.rec", logits=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
 def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: str) -> None:
     bc = [f"bc.path={expert}", f"bc.loss={loss}", "bc.coef=10", "total_timesteps=240"]
@@ -66,6 +67,7 @@ def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: 
     assert not scalars(tmp_path, trained(tmp_path, "name=without"), "losses/bc_loss")
 
 
+@pytest.mark.slow
 def test_without_weight_nothing_changes_at_all(expert: Path, tmp_path: Path) -> None:
     without = trained(tmp_path)
     faded = trained(tmp_path, f"bc.path={expert}", "bc.coef=0.0")
@@ -79,6 +81,7 @@ def test_it_fades_by_a_schedule(expert: Path, tmp_path: Path) -> None:
     assert len(scalars(tmp_path, manager, "losses/bc_loss")) == 1  # of the first update alone
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_what_it_would_have_drawn(expert: Path, tmp_path: Path) -> None:
     path = record_clockwork(tmp_path)
     bc = [f"bc.path={path}", "bc.bs=3", "total_timesteps=96"]
@@ -89,6 +92,7 @@ def test_a_resumed_run_draws_what_it_would_have_drawn(expert: Path, tmp_path: Pa
     assert_same(straight.state, resumed.state)
 
 
+@pytest.mark.slow
 def test_a_recording_that_changed_since_the_run_began_is_refused(
     expert: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("expert") / "expert.rec", logits=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
 def test_a_clone_does_what_was_done(expert: Path, loss: str) -> None:
     result = clone(expert, config(f"clone.loss={loss}"), say=quiet)
@@ -67,12 +68,14 @@ def test_a_clone_does_what_was_done(expert: Path, loss: str) -> None:
     assert min(accuracy.values()) > 0.95
 
 
+@pytest.mark.slow
 def test_what_was_done_at_random_cannot_be_cloned(tmp_path: Path) -> None:
     """A control: the same frames, with choices that do not follow from them."""
     result = clone(record(tmp_path / "rec", at_random=True), config(), say=quiet)
     assert max(score_kept(result).accuracy.values()) < 0.8
 
 
+@pytest.mark.slow
 def test_the_value_function_learns_the_returns(expert: Path) -> None:
     """So that PPO does not begin by unlearning what a value head that knows nothing tells it."""
     result = clone(expert, config(), say=quiet)
@@ -81,6 +84,7 @@ def test_the_value_function_learns_the_returns(expert: Path) -> None:
     assert score_kept(without).explained_variance < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -101,6 +105,7 @@ def test_every_kind_of_value_function_learns_the_returns(
     assert score_kept(result).explained_variance > 0.8
 
 
+@pytest.mark.slow
 def test_masks_lead_to_no_nan_in_kl(tmp_path: Path) -> None:
     """The published loss is NaN as soon as anything is masked."""
     path = record(tmp_path / "rec", logits=True)
@@ -196,6 +201,7 @@ def read_part(path: Path, settings: Any, of_test: bool) -> Demonstrations:
     return read
 
 
+@pytest.mark.slow
 def test_a_clone_is_a_function_of_recording_and_configuration(expert: Path) -> None:
     short = ("clone.epochs=2", "net.resid_pdrop=0.1")
     first, again = (clone(expert, config(*short), say=quiet) for _ in range(2))
@@ -204,6 +210,7 @@ def test_a_clone_is_a_function_of_recording_and_configuration(expert: Path) -> N
     assert not torch.equal(weights(first), weights(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["optim.micro_bs=7", "optim.max_entities=20"])
 def test_the_size_of_a_pass_changes_nothing(expert: Path, limit: str) -> None:
     short = ("clone.epochs=1", "net.resid_pdrop=0.1", "optim.name=SGD", "clone.lr=0.1")
@@ -223,6 +230,7 @@ def test_statistics_of_the_input_are_of_what_is_trained_on(expert: Path) -> None
     assert torch.isclose(norm.mean, things.mean(dim=0)).any()  # beside what is global
 
 
+@pytest.mark.slow
 def test_ppo_continues_from_a_clone(expert: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     result = clone(expert, config(f"data_dir={tmp_path}"), run_dir, say=quiet)
@@ -346,6 +354,7 @@ class Won(Sorting):
         return super()._observe(float(reward > 0 and self.left == 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [Large, Won])
 def test_what_is_done_is_learnt_whatever_the_rewards_are(tmp_path: Path, world: Any) -> None:
     """Else the value's error fills the clipped gradient, and says which weights are the best."""
@@ -387,6 +396,7 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
         assert kept.mean_loss(0.5) == pytest.approx(cloning.best.mean_loss(0.5), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) -> None:
     said: list[str] = []
     result = clone(record(tmp_path / "rec", world=CutOff), config(), say=said.append)
@@ -398,6 +408,8 @@ def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) 
     assert "of unfinished episodes" in line
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_interrupting_saves_the_best_so_far(expert: Path, tmp_path: Path) -> None:
     code = "from enn_trainer.cli import main; main()"
     settings = [*SMALL, "clone.epochs=100000", "clone.patience=None"]
@@ -417,6 +429,7 @@ def test_interrupting_saves_the_best_so_far(expert: Path, tmp_path: Path) -> Non
     assert load_agent(tmp_path / "run").obs_space.entities
 
 
+@pytest.mark.slow
 def test_the_command_clones_and_says_what_is_next(
     expert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -455,6 +468,7 @@ def test_what_is_next_can_be_typed_where_a_file_has_the_world(
     assert enn(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_closed_ends_the_printing_alone(expert: Path, tmp_path: Path) -> None:
     """Such as of enn clone ... | head -1."""
     code = "from enn_trainer.cli import main; main()"
@@ -566,6 +580,7 @@ def test_help_lists_the_settings_of_cloning(capsys: pytest.CaptureFixture[str]) 
     assert "Stop after so many epochs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -58,6 +58,7 @@ def test_what_did_not_end_has_no_known_return(ending: str) -> None:
     assert np.isnan(returns_of(episode([1, math.nan], "terminated"), 0.5)).all()
 
 
+@pytest.mark.slow
 def test_every_return_is_that_of_its_own_episode(tmp_path: Path) -> None:
     """The published loader gives the last reward of an episode to the next one."""
     shown = read(record(tmp_path / "rec"))
@@ -78,6 +79,7 @@ def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
     torch.testing.assert_close(shown.returns[known], 2 - 0.5 ** (left - 1)[known])
 
 
+@pytest.mark.slow
 def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
     """A position in a frame depends on the order of types, so actors and actees move with it."""
     one = read(record(tmp_path / "one", logits=True), "kl")

@@ -50,6 +50,7 @@ def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
     return json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_suites_are_measured_over_the_trained_arguments(
     mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +74,7 @@ def test_suites_are_measured_over_the_trained_arguments(
     assert f"written to {tmp_path / 'out.json'}" in captured.out
 
 
+@pytest.mark.slow
 def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
     mines: str, tmp_path: Path
 ) -> None:
@@ -86,12 +88,14 @@ def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
     assert other["suites"][""]["metrics"] != one["suites"][""]["metrics"]
 
 
+@pytest.mark.slow
 def test_report_lies_beside_the_checkpoint_unless_told(mines: str) -> None:
     assert run(["eval", mines, *QUICK]) == 0
     [path] = Path(mines).glob("eval-step-*.json")
     assert json.loads(path.read_text())["suites"][""]["episodes"] == 12
 
 
+@pytest.mark.slow
 def test_opponents_play_the_other_side(duel: str, tmp_path: Path) -> None:
     for opponent in ("random", duel):
         found = evaluated(tmp_path, duel, *QUICK, "--opponent", opponent, "--deterministic")
@@ -105,6 +109,7 @@ def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
     assert reward["min"] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_world_of_a_file_is_named_with_env(mines: str, tmp_path: Path) -> None:
     world = tmp_path / "mine_world.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
@@ -122,6 +127,7 @@ def test_episodes_that_do_not_end_are_an_error_with_what_was_measured(
     assert "raise --max-steps" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
     film = tmp_path / "film.gif"
     evaluated(tmp_path, mines, *QUICK, "--video", str(film), "--suite", "nmines=1")
@@ -166,6 +172,7 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
         assert word in said
 
 
+@pytest.mark.slow
 def test_each_suite_has_as_many_environments_as_fit_its_sides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +224,7 @@ def test_terminal_gets_a_table_and_a_bar() -> None:
 ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "variables"),
     [("| true", {}), ("> /dev/full", {}), ("| cat", {"PYTHONIOENCODING": "ascii"})],
@@ -245,6 +253,8 @@ def test_numbers_are_written_also_where_the_table_cannot_be_printed(
         )
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) -> None:
     film, half = tmp_path / "film.mp4", tmp_path / ".writing-film.mp4"
     command = [*ENN, "eval", duel, "--episodes", "100000", "--num-envs", "4"]
@@ -262,6 +272,7 @@ def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     *_, save = sorted(Path(mines).glob("step-*"))
     before = sorted(save.iterdir())
@@ -270,6 +281,7 @@ def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.Monke
     assert sorted(save.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_report_is_written_through_a_link(mines: str, tmp_path: Path) -> None:
     (tmp_path / "out.json").symlink_to("there.json")
     evaluated(tmp_path, mines, *QUICK)
@@ -306,6 +318,7 @@ def test_argument_with_a_slash_is_a_suite() -> None:
     assert json.loads(suite.env.kwargs) == {"label": "maps/a.json"}
 
 
+@pytest.mark.slow
 def test_another_world_has_its_own_arguments_and_says_so(
     mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,6 +144,7 @@ def test_side_without_an_agent_and_foreign_file_end_with_status_1(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_agent_advises_and_enter_takes_its_most_probable_choice(
     sweeper: str,
     tmp_path: Path,
@@ -218,6 +219,8 @@ def count(path: Path) -> int:
         return 0
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 0), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
 )

@@ -26,6 +26,7 @@ def write_run(folder: Path, seed: int, values: list[float], **config: object) ->
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_is_drawn_from_any_of_its_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_environment_code_is_told_apart_and_all_adds_up(
     assert "make its act faster" in out
 
 
+@pytest.mark.slow
 def test_workers_tell_what_they_do_while_they_are_waited_for(file: str, tmp_path: Path) -> None:
     about = profiled(tmp_path, f"env.id={file}:Slow", "rollout.processes=2", "--updates", "2")
     parts = {part["name"]: part["wall_ms"] for part in about["parts"]}

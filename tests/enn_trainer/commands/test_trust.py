@@ -123,6 +123,7 @@ def test_what_is_not_known_to_make_environments_is_never_called(
     assert not MARK.exists()
 
 
+@pytest.mark.slow
 def test_environment_that_the_command_line_names_is_trusted(
     xor_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +194,7 @@ def test_argument_whose_own_name_has_a_colon_takes_trust(
     assert "--env-kwargs" not in error
 
 
+@pytest.mark.slow
 def test_doors_that_need_no_environment_of_the_save_import_nothing(
     xor_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
     assert found["reward"].mean == pytest.approx(np.mean(rewards))
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_number_of_processes() -> None:
     one = first_episodes(EnvList(Walk, 5), [2] * 5, 30).measured()
     three = first_episodes(ParallelEnvList(Walk, 5, 3), [2] * 5, 30).measured()

@@ -31,6 +31,7 @@ def optimizer_state(manager: StateManager) -> list[torch.Tensor]:
     return [t for i in sorted(state) for _, t in sorted(state[i].items())]
 
 
+@pytest.mark.slow
 def test_training_is_the_same_to_the_bit_whatever_is_evaluated(tmp_path: Path) -> None:
     """Dropout shows whether an evaluation leaves the network switched to acting, or not."""
     dropout = ["net.resid_pdrop=0.1", "net.attn_pdrop=0.1", "total_timesteps=256"]
@@ -106,6 +107,7 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_suite_is_tracked_under_its_name(tmp_path: Path) -> None:
     suites = ["eval.suites.many.episodes=12", 'eval.suites.large.env.kwargs={"nmines": 7}']
     _, result = run_duel(tmp_path, *MINES, *EPISODES, *suites, env=MineSweeper)
@@ -131,6 +133,7 @@ def evaluated(manager: StateManager, opponents: Any = None, **settings: Any) -> 
     return evaluate(manager.config, duels, manager.state, opponents or {}, CPU)
 
 
+@pytest.mark.slow
 def test_numbers_follow_from_the_seed_and_nothing_else(tmp_path: Path) -> None:
     manager = agent_of(tmp_path)
     once = evaluated(manager, episodes=24)
@@ -167,6 +170,7 @@ def test_greedy_evaluation_takes_the_most_probable_action_and_random_stays_rando
     assert evaluated(manager, **greedy) != evaluated(manager, episodes=8)
 
 
+@pytest.mark.slow
 def test_every_suite_has_its_own_opponent(tmp_path: Path) -> None:
     named: list[str] = []
 

@@ -85,6 +85,7 @@ def test_sheet_has_pictures_of_any_sizes() -> None:
     assert tiled(white[:1]).shape == (4, 4, 3)
 
 
+@pytest.mark.slow
 def test_run_leaves_films_that_change_no_number(tmp_path: Path) -> None:
     _, without = run_duel(tmp_path / "a", *EPISODES, "total_timesteps=64")
     films = ["eval.capture_videos=true", "eval.suites.greedy.deterministic=true"]
@@ -160,6 +161,7 @@ class Growing(Duel):
         return np.zeros((8 * self.pictures, 8, 3), dtype=np.uint8)
 
 
+@pytest.mark.slow
 def test_pictures_that_change_size_cost_the_video_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

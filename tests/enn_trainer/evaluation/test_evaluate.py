@@ -40,6 +40,7 @@ from tests.enn_trainer.worlds import Meadow
 EVAL = ["eval.steps=20", "eval.interval=64", "eval.num_envs=8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opponent", [[], ["eval.opponent=random"]])
 def test_training_is_the_same_with_and_without_evaluation(
     tmp_path: Path, opponent: list[str]
@@ -61,6 +62,7 @@ def test_global_generators_are_left_alone(tmp_path: Path) -> None:
     assert random.getstate() == expected
 
 
+@pytest.mark.slow
 def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path) -> None:
     _, one = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
     _, again = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
@@ -134,12 +136,14 @@ def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
     assert torch.isfinite(out.logprobs["watch"]).all()
 
 
+@pytest.mark.slow
 def test_checkpoint_is_an_opponent(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "earlier")
     _, result = run_duel(tmp_path, *EVAL, f"eval.opponent={tmp_path / 'earlier'}")
     assert -1 <= result.eval["eval/episodic_reward.mean"] <= 1
 
 
+@pytest.mark.slow
 def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "earlier")
     _, result = run_duel(
@@ -190,6 +194,7 @@ class BiddingFromTheTop(Bidding):
     labels: ClassVar = ["high", "middle", "low"]
 
 
+@pytest.mark.slow
 def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_path: Path) -> None:
     """An agent draws against itself, whichever of the two worlds they meet in."""
 
@@ -248,6 +253,7 @@ def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> No
         run_duel(tmp_path, *EVAL, "eval.num_envs=7")
 
 
+@pytest.mark.slow
 def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
     """What was measured at the end is saved with it, and not measured again."""
     run_duel(tmp_path, *EVAL, checkpoint_dir=tmp_path / "run")
@@ -262,6 +268,7 @@ def test_first_evaluation_can_wait(tmp_path: Path) -> None:
     assert manager.state.next_eval_step == 64 + 64
 
 
+@pytest.mark.slow
 def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "run")
     manager, _ = run_duel(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
@@ -317,6 +324,7 @@ def test_an_agent_is_not_evaluated_twice_at_one_step(tmp_path: Path) -> None:
     assert evaluated_at(tmp_path) == [0, 64, 128]
 
 
+@pytest.mark.slow
 def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) -> None:
     """Else a run that was set to be measured rarely would wait for that time to come."""
     folder = tmp_path / "run"
@@ -328,6 +336,7 @@ def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) 
     assert manager.state.next_eval_step == 256 + 64
 
 
+@pytest.mark.slow
 def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
     run_duel(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
     later = ["eval.run_on_first_step=false", "total_timesteps=192"]

@@ -153,6 +153,7 @@ def test_option_changes_the_gradient(name: str) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(name=st.sampled_from(sorted(OPTIONS)), bs=st.integers(2, 24), micro_bs=st.integers(1, 30))
 def test_micro_bs_changes_nothing_under_any_option(name: str, bs: int, micro_bs: int) -> None:
@@ -205,6 +206,7 @@ def test_range_of_the_value_does_not_follow_that_of_the_policy() -> None:
     assert not torch.equal(policy[head], both[head])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["as published", "huber", "hl_gauss", "range of its own"])
 def test_values_of_any_loss_are_learnt(name: str) -> None:
     """Each frame is worth half of the hour that it shows."""
@@ -249,6 +251,7 @@ def test_network_without_bins_is_refused_where_the_loss_needs_them() -> None:
 # Runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ON_THE_COMMAND_LINE))
 def test_option_changes_the_run(tmp_path: Path, name: str) -> None:
     changed = run_small(tmp_path, "optim.lr=0.03", *ON_THE_COMMAND_LINE[name])
@@ -279,6 +282,7 @@ def test_what_the_loss_learns_is_saved_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     before = run_small(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=folder).state
@@ -292,6 +296,7 @@ def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert runs[0].reward_scaling.moments.num_rows == 72
 
 
+@pytest.mark.slow
 def test_options_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
@@ -312,6 +317,7 @@ class Rich(Meadow):
         return super()._observe(1024 * reward)
 
 
+@pytest.mark.slow
 def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) -> None:
     scaled = ON_THE_COMMAND_LINE["reward_scaling"]
     poor, rich = run_small(tmp_path, *scaled), run_small(tmp_path, *scaled, env=Rich)
@@ -319,6 +325,7 @@ def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) ->
     assert not torch.equal(weights(run_small(tmp_path)), weights(run_small(tmp_path, env=Rich)))
 
 
+@pytest.mark.slow
 def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
     folder, binned = tmp_path / "run", ON_THE_COMMAND_LINE["hl_gauss"]
     run_small(tmp_path, *binned, "total_timesteps=48", checkpoint_dir=folder)

@@ -60,6 +60,7 @@ def gradients_of_one_step(
     return seen[-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     bs=st.integers(2, 24),
@@ -80,6 +81,7 @@ def test_any_cut_gives_the_gradient_of_the_whole_minibatch(
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9 * float(largest))
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     least=st.integers(1, 9),

@@ -189,6 +189,7 @@ def test_group_of_nothing_ends_the_run_before_it_begins(tmp_path: Path) -> None:
         run_small(tmp_path, group("nothing", lr_factor=2.0))
 
 
+@pytest.mark.slow
 def test_settings_of_a_group_have_an_effect(tmp_path: Path) -> None:
     def weights(*overrides: str) -> torch.Tensor:
         state = run_small(tmp_path, "total_timesteps=24", *overrides).state
@@ -281,6 +282,7 @@ def test_everything_may_be_frozen(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", [{"freeze_until": 72}, {"freeze_from": 24, "freeze_until": 72}, {"freeze_from": 48}]
 )
@@ -319,6 +321,7 @@ def test_input_statistics_of_what_is_frozen_go_on(tmp_path: Path) -> None:
 # Other optimizers of torch.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kwargs"),
     [

@@ -63,6 +63,7 @@ def assert_equal(one: RaggedTensor, other: RaggedTensor) -> None:
     assert np.array_equal(one.lengths, other.lengths)
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     seed=st.integers(0, 1000),
@@ -97,6 +98,7 @@ def test_all_frames_are_what_joining_them_says(
     assert torch.equal(found.values, torch.cat([out.values["value"][:, 0] for out in said]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says what is in memory")
 def test_a_rollout_takes_less_than_twice_its_data() -> None:
     """Also while it is collected. Joined at its end, this one took 3.8 times its data."""

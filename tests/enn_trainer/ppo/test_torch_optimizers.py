@@ -72,6 +72,7 @@ def test_a_step_needs_no_gradient_mode_of_its_caller() -> None:
     assert all(p.grad_fn is None and p.requires_grad for p in parameters)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_import_the_compiler(tmp_path: Path) -> None:
     """It takes longer than everything else until the first update."""
     code = (

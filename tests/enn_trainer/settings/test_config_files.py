@@ -34,6 +34,7 @@ def refused(tmp_path: Path, suffix: str, text: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.builds(
@@ -160,6 +161,7 @@ def test_text_that_is_not_of_the_format_is_refused(suffix: str, tmp_path: Path) 
     assert "line 1" in refused(tmp_path, suffix, BROKEN[suffix])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", DEEP)
 def test_deep_nesting_is_refused(suffix: str, tmp_path: Path) -> None:
     assert "at most 64 levels of nesting" in refused(tmp_path, suffix, DEEP[suffix])
@@ -325,6 +327,8 @@ def test_whatever_stands_in_a_file_fails_in_one_way(
             read_file(path)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "text", "message"),
     [

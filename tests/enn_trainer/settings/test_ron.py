@@ -40,6 +40,7 @@ def error_of(text: str) -> RonError | None:
     return None
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # other processes may share the machine
 @given(PLAIN)
 @example("'")
@@ -50,6 +51,7 @@ def test_what_is_written_is_read_back_exactly(value: Any) -> None:
     assert same(loads(dumps(value)), value)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PLAIN)
 def test_what_is_written_survives_a_text_file(value: Any) -> None:
@@ -58,6 +60,7 @@ def test_what_is_written_survives_a_text_file(value: Any) -> None:
     assert same(loads(text), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=30).map("".join) | st.text())
 def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
@@ -67,6 +70,7 @@ def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
         assert 1 <= error.column <= len(text) + 1
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PLAIN, st.data())
 def test_damaged_documents_are_read_or_refused(value: Any, data: st.DataObject) -> None:

@@ -103,6 +103,7 @@ def by_loops(rollout: Rollout) -> dict[str, float]:
     return scalars
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
 def test_statistics_are_those_of_a_loop_over_actors(seed: int) -> None:

@@ -252,6 +252,7 @@ def test_leaving_without_an_update_is_fine() -> None:
             pass
 
 
+@pytest.mark.alone
 def test_an_update_that_is_not_due_costs_little() -> None:
     """A run may make thousands of tiny updates a second."""
     with Progress(1_000_000, 0, terminal(), Clock()) as progress:

@@ -175,6 +175,7 @@ def test_off_measures_nothing() -> None:
     assert OFF.since_last() == ({}, {})
 
 
+@pytest.mark.alone
 def test_a_span_costs_microseconds() -> None:
     def cost(spans: Spans) -> float:
         seconds = []

@@ -82,6 +82,7 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
     assert read(tmp_path).Scalars("x")[0].value == 1.0
 
 
+@pytest.mark.slow
 def test_no_service_is_imported_with_the_modules() -> None:
     """It takes seconds, which every command would pay."""
     code = (
@@ -123,6 +124,7 @@ def cli(
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
     tmp_path: Path,
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     """At this size run.json and the first lines fit; metrics.jsonl soon does not."""
     ended = cli(tmp_path, "total_timesteps=1000", limit=10_000)

@@ -119,6 +119,8 @@ def metrics_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> None:
     settings = [*SMALL, f"data_dir={tmp_path}", "eval.steps=2", "eval.interval=48"]
     settings.append("total_timesteps=1000000")
@@ -150,6 +152,7 @@ def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> N
     assert evals == sorted(evals)
 
 
+@pytest.mark.slow
 def test_a_run_from_a_save_elsewhere_leaves_the_other_alone(tmp_path: Path) -> None:
     """It may still be going on."""
     first = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")

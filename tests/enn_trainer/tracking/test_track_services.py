@@ -107,6 +107,8 @@ def test_all_is_closed_also_if_one_fails() -> None:
     assert len(closed) == 2
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
 def test_a_dead_server_does_not_hold_a_run_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -149,6 +151,7 @@ def test_videos_go_where_videos_can_be_shown(tmp_path: Path) -> None:
     assert shows.videos == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["init", "log", "finish"])
 def test_a_run_outlives_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str
@@ -179,6 +182,7 @@ def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
         yield file.stem.removeprefix("run-"), file.read_bytes().decode("latin1")
 
 
+@pytest.mark.slow
 def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,6 +203,7 @@ def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
     assert "wandb:" not in out
 
 
+@pytest.mark.slow
 def test_wandb_is_imported_only_where_it_is_asked_for(tmp_path: Path) -> None:
     import subprocess
 

@@ -66,6 +66,7 @@ def test_adapted_world_conforms() -> None:
     conformance(FromGymnasium.of(Countdown, longest=6))
 
 
+@pytest.mark.slow
 def test_workers_show_what_one_process_shows() -> None:
     create_env = functools.partial(FromGymnasium, maker(Countdown), None, longest=3)
     assert_workers_show_the_same(
@@ -150,6 +151,7 @@ def test_answers_of_older_worlds_are_refused() -> None:
         env.act(actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake-v1"])
 def test_worlds_that_come_with_gymnasium_need_no_mapping(name: str) -> None:
     if name not in gymnasium.registry:

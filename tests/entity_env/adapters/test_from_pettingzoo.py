@@ -69,6 +69,7 @@ def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
     assert cls.num_sides == (4 if teams is None else 2)
 
 
+@pytest.mark.slow
 def test_matches_step_in_lists_and_workers() -> None:
     cls = FromPettingZoo.of(maker(Hunt, LIVES), PICK, TEAMS)
     assert_workers_show_the_same(ParallelEnvList(cls, 8, 2), EnvList(cls, 8), steps=12)

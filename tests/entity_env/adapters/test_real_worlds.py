@@ -52,6 +52,7 @@ def choice(index: int) -> dict[str, Any]:
     return {"action": GlobalCategoricalAction(index, str(index))}
 
 
+@pytest.mark.slow
 def test_intersection_shows_the_present_vehicles_by_the_names_it_ships() -> None:
     env = INTERSECTION()
     raw: Any = gymnasium.make("highway_env:intersection-v0", disable_env_checker=True)
@@ -207,12 +208,14 @@ def team_action(here: list[str], taken: dict[str, int]) -> dict[str, Any]:
     return {"action": CategoricalAction(here, indices, labels)} if here else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS, ids=NAMES)
 def test_world_is_without_problems(world: Any) -> None:
     report = check_env(world, episodes=2, max_steps=60)
     assert not report.problems, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS, ids=NAMES)
 def test_world_steps_alike_in_a_list_and_in_workers(world: Any) -> None:
     num_envs = 2 * getattr(world, "num_sides", 1)
@@ -221,6 +224,7 @@ def test_world_steps_alike_in_a_list_and_in_workers(world: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_partial_of_the_class_makes_worlds_in_workers() -> None:
     envs = ParallelEnvList(functools.partial(FromGymnasium, "highway_env:intersection-v0"), 2, 2)
     try:

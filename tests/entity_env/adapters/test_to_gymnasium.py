@@ -118,6 +118,7 @@ def told_of(action: Action | None) -> dict[Any, Any]:
     return dict(zip(action.actors, action.actees, strict=True))
 
 
+@pytest.mark.slow
 @given(worlds(), st.integers(0, 2**32 - 1))
 def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -> None:
     for frame in world.frames:

@@ -57,6 +57,7 @@ def greedy(obs: VecObs, rng: np.random.Generator) -> Ragged:
     return Ragged(np.array(chosen), heads.lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("play", ["driving", "at random"])
 @pytest.mark.parametrize(
     "kwargs",
@@ -101,6 +102,7 @@ def test_vehicles_arrive_are_blown_up_and_run_out_of_time() -> None:
     assert all(count > 20 for count in ends.values()), ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("play", ["greedy", "at random"])
 @pytest.mark.parametrize(
     "kwargs",
@@ -175,6 +177,7 @@ def test_minefields_go_on_as_plain_ones_from_any_state(
     assert_goes_on(envs, state, 3, steps, rng)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**62),

@@ -1,0 +1,22 @@
+"""Tests in parallel: one thread of torch for each process, and one process for tests of time."""
+
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+import pytest
+
+GROUP = "tests of kills, times and threads"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all tests of a module, whose fixtures are made once.
+
+    Those that are marked `alone` kill processes, measure time or count threads. One process runs
+    them one after the other, so that they never disturb each other.
+    """
+    for item in items:
+        is_alone = item.get_closest_marker("alone") is not None
+        group = GROUP if is_alone else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
