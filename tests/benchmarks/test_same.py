@@ -97,7 +97,7 @@ def test_a_file_that_only_one_has_is_found(benchmark: Any, pair: tuple[Path, Pat
 @pytest.mark.slow
 def test_a_command_that_fails_is_said(benchmark: Any, tmp_path: Path) -> None:
     same = benchmark("same")
-    found = same.run_both([same.ROOT] * 2, same.Case("none", (("train", "env.id=No"),)), tmp_path)
+    found = same.run_both([same.ROOT], same.Case("none", (("train", "env.id=No"),)), tmp_path)
     assert found[0] == "enn train env.id=No: status 2"
     failing = same.Case("none", (("train", "env.id=No"),), fails=(0,))
     assert same.run_both([same.ROOT] * 2, failing, tmp_path / "again") == []

@@ -18,11 +18,14 @@ SMALL = [
     "rollout.num_envs=6",
     "rollout.steps=4",
     "rollout.processes=1",
-    "optim.bs=10",
+    "optim.bs=16",
+    "optim.update_epochs=2",
     "net.d_model=8",
     "net.n_layer=1",
     "total_timesteps=72",
 ]
+STEPS = (24, 48, 72)
+"""After each of the updates of `SMALL`."""
 
 
 def run_small(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any) -> StateManager:

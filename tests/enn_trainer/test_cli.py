@@ -211,10 +211,24 @@ def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
     assert "optim.lr" in result.stderr
 
 
+def trained(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Return what `enn train` prints, called as the installed program."""
+    monkeypatch.setattr("sys.argv", ["enn", "train", *arguments])
+    assert run(["train", *arguments]) == 0
+    return capsys.readouterr().out
+
+
 def typed(line: str, folder: Path) -> str:
-    """What a command line prints that is typed in a shell in a folder."""
+    """Return what a command line prints that is typed in a shell in a folder."""
     result = subprocess.run(
-        ["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        ["sh", "-c", f"export PYTHONPATH={shlex.quote(str(ROOT))}; {line}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert result.returncode == 0, line + result.stderr
     return result.stdout
@@ -252,19 +266,24 @@ class Slow(Pasture):
         ),
     ],
 )
-def test_line_to_type_next_continues_the_run(tmp_path: Path, bounds: list[str], why: str) -> None:
+def test_line_to_type_next_continues_the_run(
+    tmp_path: Path,
+    bounds: list[str],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Typed as it stands, whatever ended the run, and whatever the folder is called."""
     (tmp_path / "slow.py").write_text(SLOW)
-    settings = [*SMALL[:-1], "total_timesteps=2400", "checkpoint.every_seconds=1000000"]
-    given = shlex.join([*XOR[:1], *settings, *bounds, "--checkpoint-dir", "my run"])
-    path = f"PYTHONPATH={shlex.quote(str(ROOT))}"
-    enn = f"{path} {sys.executable} -c 'from enn_trainer.cli import main; main()'"
-    said = typed(f"{enn} train {given}", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    settings = [*SMALL[:-1], "total_timesteps=240", "checkpoint.every_seconds=1000000"]
+    given = [*XOR[:1], *settings, *bounds, "--checkpoint-dir", "my run"]
+    said = trained(given, monkeypatch, capsys)
     assert f"{why}, saved " in said
     before = saved_steps(tmp_path)
     line = next_line(said, "--resume")
     assert "1e9" not in line or ">= 1e9" in line, "what is not reached stays"
-    assert "resumed" in typed(f"export {path}; timeout 20 {line} || test $? = 124", tmp_path)
+    assert "resumed" in typed(f"timeout 20 {line} || test $? = 124", tmp_path)
     assert max(saved_steps(tmp_path)) > max(before)
 
 
@@ -274,14 +293,18 @@ def saved_steps(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["Xor", "slow.py:Slow"])
-def test_line_to_type_next_measures_the_agent(tmp_path: Path, env: str) -> None:
+def test_line_to_type_next_measures_the_agent(
+    tmp_path: Path,
+    env: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "slow.py").write_text(SLOW.replace("0.02", "0"))
+    monkeypatch.chdir(tmp_path)
     where = ["--checkpoint-dir", "my run", "--resume-or-start", f"env.id={env}"]
-    path = f"PYTHONPATH={shlex.quote(str(ROOT))}"
-    enn = f"{path} {sys.executable} -c 'from enn_trainer.cli import main; main()'"
-    said = typed(f"{enn} train {shlex.join([*SMALL, *where])}", tmp_path)
+    said = trained([*SMALL, *where], monkeypatch, capsys)
     assert "docs/" not in said
-    assert "episodic_reward" in typed(f"export {path}; {next_line(said, ' eval ')}", tmp_path)
+    assert "episodic_reward" in typed(next_line(said, " eval "), tmp_path)
     assert list(tmp_path.glob("my run/eval-step-*.json"))
 
 

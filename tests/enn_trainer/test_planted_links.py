@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enn_trainer import CheckpointError, ConfigError, StateManager, train
+from enn_trainer import CheckpointError, ConfigError
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import checkpoint, disk
 from enn_trainer.checkpoints.existing_run import set_aside
@@ -252,14 +252,6 @@ def test_capture_of_a_run_is_written_through_no_link(
     typed = ["train", "env.id=Xor", *SMALL, f"data_dir={tmp_path}", f"capture_samples={path}"]
     assert f"capture_samples: expected a file to write to, got {path}" in refused(typed, capsys)
     assert untouched(victim)
-
-
-@pytest.fixture(scope="module")
-def xor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("xor")
-    overrides = [*SMALL, "env.id=Xor", f"data_dir={folder}"]
-    train(StateManager(overrides=overrides, checkpoint_dir=folder / "run"), Xor)
-    return folder / "run"
 
 
 @pytest.mark.parametrize("prefix", ["", ".writing-"])

@@ -114,6 +114,7 @@ def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
 @pytest.mark.alone
 def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> None:
     """Files that only a worker and its parent should have."""
+    before = _shared_files(os.getpid())
     with contextlib.closing(ParallelEnvList(Walk, 2, 1)) as workers:
         workers.reset(SPACE)
         child = os.fork()
@@ -121,7 +122,7 @@ def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> Non
             time.sleep(LIFE_S)
             os._exit(0)
         pids.write_text(f"{child}\n")
-        ours = _shared_files(os.getpid())
+        ours = _shared_files(os.getpid()) - before
         assert len(ours) > 2
         deadline = time.monotonic() + SOON_S
         while ours & _shared_files(child) and time.monotonic() < deadline:

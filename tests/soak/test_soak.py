@@ -47,10 +47,10 @@ def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
 
 @pytest.mark.slow
 def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
-    said = soak(mutations=2000)
-    refused, good = map(int, re.findall(r"2000 tried, (\d+) refused .* (\d+) still good", said)[0])
-    assert refused > 1000, "most damage reaches what must be refused"
-    assert good > 50, "some damage changes nothing that matters"
+    said = soak(mutations=800)
+    refused, good = map(int, re.findall(r"800 tried, (\d+) refused .* (\d+) still good", said)[0])
+    assert refused > 400, "most damage reaches what must be refused"
+    assert good > 20, "some damage changes nothing that matters"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from enn_trainer import CheckpointError, StateManager, load_agent, load_checkpoint, train
+from enn_trainer import CheckpointError, load_agent, load_checkpoint
 from enn_trainer.checkpoints import checkpoint
 from enn_trainer.checkpoints.keep import prune
 from enn_trainer.checkpoints.manifest import own_hash
@@ -18,26 +18,7 @@ from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.worlds import Meadow
 from tests.soak.small_saves import write_whole
-
-STEPS = (24, 48, 72)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    overrides = [*SMALL, f"data_dir={folder}", "checkpoint.every_seconds=0", "checkpoint.keep=9"]
-    train(StateManager(overrides=overrides, checkpoint_dir=folder / "run"), Meadow)
-    return folder / "run"
-
-
-@pytest.fixture
-def run_dir(trained: Path, tmp_path: Path) -> Path:
-    """Return a run with saves of three steps."""
-    shutil.copytree(trained, tmp_path / "run")
-    assert set(STEPS) <= {checkpoint.step_of(p) for p in checkpoint.saved_paths(tmp_path / "run")}
-    return tmp_path / "run"
 
 
 def at(run_dir: Path, step: int) -> Path:

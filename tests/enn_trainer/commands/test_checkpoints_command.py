@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from enn_trainer import CheckpointError, StateManager, load_agent, train
+from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoints import checkpoint as saves
 from enn_trainer.checkpoints import plain_file, run_entries
 from enn_trainer.checkpoints.find_save import resolve
@@ -24,30 +24,6 @@ from enn_trainer.tables import show_table
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.worlds import Meadow
-
-STEPS = (24, 48, 72)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with three saves."""
-    folder = tmp_path_factory.mktemp("trained")
-    settings = [*SMALL, f"data_dir={folder}"]
-    manager = StateManager(checkpoint_dir=folder / "run", overrides=settings)
-    manager.save_interval_s = 0.0
-    train(manager, Meadow)
-    return folder / "run"
-
-
-@pytest.fixture
-def run_dir(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it, with just these saves."""
-    shutil.copytree(trained, tmp_path / "run")
-    for path in saves.saved_paths(tmp_path / "run"):
-        if int(path.name.removeprefix("step-")) not in STEPS:
-            shutil.rmtree(path)
-    return tmp_path / "run"
 
 
 def at(run_dir: Path, step: int) -> Path:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -22,26 +23,11 @@ from enn_trainer.evaluation.evaluate import SuiteResult
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN
-from tests.enn_trainer.evaluation.builders import config_of, run_duel
+from tests.enn_trainer.evaluation.builders import config_of
 from tests.enn_trainer.one_line import refused
 from tests.enn_trainer.worlds import make_ring
 
 QUICK = ["--episodes", "12", "--num-envs", "6"]
-
-
-@pytest.fixture(scope="module")
-def mines(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("mines")
-    overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
-    run_small(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
-    return str(folder / "run")
-
-
-@pytest.fixture(scope="module")
-def duel(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("duel")
-    run_duel(folder, "env.id=Duel", checkpoint_dir=folder / "run")
-    return str(folder / "run")
 
 
 def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
@@ -52,10 +38,10 @@ def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
 
 @pytest.mark.slow
 def test_suites_are_measured_over_the_trained_arguments(
-    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = evaluated(
-        tmp_path, mines, *QUICK, "--suite", "nmines=4", "--suite", "nrobots=2,nmines=3"
+        tmp_path, str(mines_run), *QUICK, "--suite", "nmines=4", "--suite", "nrobots=2,nmines=3"
     )
     assert list(found["suites"]) == ["", "nmines=4", "nrobots=2,nmines=3"]
     trained, four, both = found["suites"].values()
@@ -76,29 +62,33 @@ def test_suites_are_measured_over_the_trained_arguments(
 
 @pytest.mark.slow
 def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
-    mines: str, tmp_path: Path
+    mines_run: Path, tmp_path: Path
 ) -> None:
-    one = evaluated(tmp_path, mines, *QUICK)
-    again = evaluated(tmp_path, mines, *QUICK)
-    four = evaluated(tmp_path, mines, *QUICK, "--processes", "4")
+    one = evaluated(tmp_path, str(mines_run), *QUICK)
+    again = evaluated(tmp_path, str(mines_run), *QUICK)
+    four = evaluated(tmp_path, str(mines_run), *QUICK, "--processes", "4")
     assert one == again
     assert four["suites"][""].pop("config") != one["suites"][""].pop("config")
     assert four == one
-    other = evaluated(tmp_path, mines, *QUICK, "--seed", "5")
+    other = evaluated(tmp_path, str(mines_run), *QUICK, "--seed", "5")
     assert other["suites"][""]["metrics"] != one["suites"][""]["metrics"]
 
 
 @pytest.mark.slow
-def test_report_lies_beside_the_checkpoint_unless_told(mines: str) -> None:
-    assert run(["eval", mines, *QUICK]) == 0
-    [path] = Path(mines).glob("eval-step-*.json")
+def test_report_lies_beside_the_checkpoint_unless_told(mines_run: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(mines_run, run_dir)
+    assert run(["eval", str(run_dir), *QUICK]) == 0
+    [path] = run_dir.glob("eval-step-*.json")
     assert json.loads(path.read_text())["suites"][""]["episodes"] == 12
 
 
 @pytest.mark.slow
-def test_opponents_play_the_other_side(duel: str, tmp_path: Path) -> None:
-    for opponent in ("random", duel):
-        found = evaluated(tmp_path, duel, *QUICK, "--opponent", opponent, "--deterministic")
+def test_opponents_play_the_other_side(duel_run: Path, tmp_path: Path) -> None:
+    for opponent in ("random", str(duel_run)):
+        found = evaluated(
+            tmp_path, str(duel_run), *QUICK, "--opponent", opponent, "--deterministic"
+        )
         assert found["suites"][""]["metrics"]["win"]["count"] == 12
 
 
@@ -110,27 +100,27 @@ def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_world_of_a_file_is_named_with_env(mines: str, tmp_path: Path) -> None:
+def test_world_of_a_file_is_named_with_env(mines_run: Path, tmp_path: Path) -> None:
     world = tmp_path / "mine_world.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
     there = ["--env", f"{world}:Mine", "--env-kwargs", "nmines=2,nrobots=1"]
-    found = evaluated(tmp_path, mines, *QUICK, *there, "--processes", "2")
+    found = evaluated(tmp_path, str(mines_run), *QUICK, *there, "--processes", "2")
     assert found["suites"][""]["config"]["env.id"] == f"{world}:Mine"
     assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
 
 
 def test_episodes_that_do_not_end_are_an_error_with_what_was_measured(
-    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluated(tmp_path, mines, *QUICK, "--max-steps", "1", status=1)
+    found = evaluated(tmp_path, str(mines_run), *QUICK, "--max-steps", "1", status=1)
     assert found["suites"][""]["missing"] > 0
     assert "raise --max-steps" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
+def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
     film = tmp_path / "film.gif"
-    evaluated(tmp_path, mines, *QUICK, "--video", str(film), "--suite", "nmines=1")
+    evaluated(tmp_path, str(mines_run), *QUICK, "--video", str(film), "--suite", "nmines=1")
     assert film.stat().st_size > 1000
     assert (tmp_path / "film-nmines=1.gif").stat().st_size > 1000
 
@@ -162,11 +152,11 @@ def test_film_of_each_suite(mines: str, tmp_path: Path) -> None:
 def test_wrong_argument_ends_with_one_line_and_status_2(
     arguments: list[str],
     expected: list[str],
-    mines: str,
-    duel: str,
+    mines_run: Path,
+    duel_run: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [{"MINES": mines, "DUEL": duel}.get(a, a) for a in arguments]
+    given = [{"MINES": str(mines_run), "DUEL": str(duel_run)}.get(a, a) for a in arguments]
     said = refused(["eval", *given], capsys)
     for word in expected:
         assert word in said
@@ -230,10 +220,10 @@ ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
     [("| true", {}), ("> /dev/full", {}), ("| cat", {"PYTHONIOENCODING": "ascii"})],
 )
 def test_numbers_are_written_also_where_the_table_cannot_be_printed(
-    mines: str, tmp_path: Path, shell: str, variables: dict[str, str]
+    mines_run: Path, tmp_path: Path, shell: str, variables: dict[str, str]
 ) -> None:
     file = tmp_path / "out.json"
-    command = shlex.join([*ENN, "eval", mines, *QUICK, "--json", str(file)])
+    command = shlex.join([*ENN, "eval", str(mines_run), *QUICK, "--json", str(file)])
     done = subprocess.run(
         ["bash", "-c", f"{command} {shell}"],
         capture_output=True,
@@ -255,9 +245,9 @@ def test_numbers_are_written_also_where_the_table_cannot_be_printed(
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) -> None:
+def test_terminated_evaluation_leaves_no_half_film(duel_run: Path, tmp_path: Path) -> None:
     film, half = tmp_path / "film.mp4", tmp_path / ".writing-film.mp4"
-    command = [*ENN, "eval", duel, "--episodes", "100000", "--num-envs", "4"]
+    command = [*ENN, "eval", str(duel_run), "--episodes", "100000", "--num-envs", "4"]
     with subprocess.Popen(
         [*command, "--video", str(film), "--json", str(tmp_path / "a.json")],
         stderr=subprocess.PIPE,
@@ -273,8 +263,11 @@ def test_terminated_evaluation_leaves_no_half_film(duel: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    *_, save = sorted(Path(mines).glob("step-*"))
+def test_report_is_not_written_into_a_save(
+    mines_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(mines_run, tmp_path / "run")
+    *_, save = sorted((tmp_path / "run").glob("step-*"))
     before = sorted(save.iterdir())
     monkeypatch.chdir(save)
     assert run(["eval", ".", *QUICK]) == 0
@@ -282,9 +275,9 @@ def test_report_is_not_written_into_a_save(mines: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_report_is_written_through_a_link(mines: str, tmp_path: Path) -> None:
+def test_report_is_written_through_a_link(mines_run: Path, tmp_path: Path) -> None:
     (tmp_path / "out.json").symlink_to("there.json")
-    evaluated(tmp_path, mines, *QUICK)
+    evaluated(tmp_path, str(mines_run), *QUICK)
     assert (tmp_path / "out.json").is_symlink()
     assert json.loads((tmp_path / "there.json").read_text())["suites"]
 
@@ -320,20 +313,20 @@ def test_argument_with_a_slash_is_a_suite() -> None:
 
 @pytest.mark.slow
 def test_another_world_has_its_own_arguments_and_says_so(
-    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = tmp_path / "other_mines.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
-    found = evaluated(tmp_path, mines, *QUICK, "--env", f"{world}:Mine")
+    found = evaluated(tmp_path, str(mines_run), *QUICK, "--env", f"{world}:Mine")
     assert found["suites"][""]["config"]["env.kwargs"] == "{}"
     assert 'not those of the run, {"nmines": 2, "nrobots": 1}' in capsys.readouterr().err
-    found = evaluated(tmp_path, mines, *QUICK, "--env-kwargs", "nmines=4")
+    found = evaluated(tmp_path, str(mines_run), *QUICK, "--env-kwargs", "nmines=4")
     assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
     assert found["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
 
 
 def test_any_exception_of_a_world_is_one_line_with_the_place(
-    mines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = tmp_path / "broken_mines.py"
     world.write_text(
@@ -342,7 +335,18 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
         "    def act(self, actions): return 1 / 0\n"
     )
     assert (
-        run(["eval", mines, *QUICK, "--env", f"{world}:Mine", "--json", str(tmp_path / "a")]) == 1
+        run(
+            [
+                "eval",
+                str(mines_run),
+                *QUICK,
+                "--env",
+                f"{world}:Mine",
+                "--json",
+                str(tmp_path / "a"),
+            ]
+        )
+        == 1
     )
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(

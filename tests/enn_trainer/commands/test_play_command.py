@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from enn_trainer.cli import run
-from entity_env.examples import Duel, MineSweeper
+from entity_env.examples import Duel
 from entity_env.read_recording import Recording
-from tests.enn_trainer.builders import run_small
-from tests.enn_trainer.evaluation.builders import run_duel
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.builders import check_probabilities
 
@@ -39,22 +37,6 @@ def file(tmp_path: Path) -> str:
     path = tmp_path / "my_world.py"
     path.write_text(textwrap.dedent(SOURCE))
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def duellist(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a run of few updates in `Duel`."""
-    folder = tmp_path_factory.mktemp("duel")
-    run_duel(folder, checkpoint_dir=folder / "run")
-    return str(folder / "run")
-
-
-@pytest.fixture(scope="module")
-def sweeper(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a run of few updates in `MineSweeper`."""
-    folder = tmp_path_factory.mktemp("mines")
-    run_small(folder, env=MineSweeper, checkpoint_dir=folder / "run")
-    return str(folder / "run")
 
 
 def play(monkeypatch: pytest.MonkeyPatch, arguments: list[str], *lines: str) -> int:
@@ -123,10 +105,10 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
     arguments: list[str],
     expected: list[str],
     file: str,
-    duellist: str,
+    duel_run: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [a.replace("FILE", file).replace("DUEL", duellist) for a in arguments]
+    given = [a.replace("FILE", file).replace("DUEL", str(duel_run)) for a in arguments]
     said = refused(["play", *given], capsys)
     for word in expected:
         assert word in said
@@ -146,13 +128,13 @@ def test_side_without_an_agent_and_foreign_file_end_with_status_1(
 
 @pytest.mark.slow
 def test_agent_advises_and_enter_takes_its_most_probable_choice(
-    sweeper: str,
+    mines_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "file"
-    arguments = ["MineSweeper", "--agent", sweeper, "--record", str(path), "--seed", "0"]
+    arguments = ["MineSweeper", "--agent", str(mines_run), "--record", str(path), "--seed", "0"]
     assert play(monkeypatch, arguments, "", "1", "*", "q") == 0
     out = capsys.readouterr().out
     assert re.search(r"the agent expects -?\d", out)
@@ -169,9 +151,9 @@ def test_agent_advises_and_enter_takes_its_most_probable_choice(
 
 
 def test_agent_plays_the_other_side(
-    duellist: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    duel_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["Duel", "--agent", duellist, "--side", "1", "--episodes", "1"]
+    arguments = ["Duel", "--agent", str(duel_run), "--side", "1", "--episodes", "1"]
     assert play(monkeypatch, arguments, *["*"] * 200) == 0
     out = capsys.readouterr().out
     assert "side 0, the agent: attack Enemy" in out
@@ -179,14 +161,14 @@ def test_agent_plays_the_other_side(
     assert re.search(r"episodes: 1, mean return: (0, 0|1, -1|-1, 1)\n", out)
 
 
-def test_side_that_the_agent_plays_draws_its_actions(duellist: str) -> None:
+def test_side_that_the_agent_plays_draws_its_actions(duel_run: Path) -> None:
     """Else it would be the same opponent in every game."""
     from enn_trainer import load_agent
 
     game = Duel()
     game.seed(0)
     obs = game.reset()[0]
-    agent = load_agent(duellist, seed=1)
+    agent = load_agent(duel_run, seed=1)
     chosen = {tuple(agent.act(obs).actions["attack"].actees) for _ in range(20)}  # type: ignore
     assert len(chosen) > 1
 

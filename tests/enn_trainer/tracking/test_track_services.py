@@ -288,5 +288,5 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     manager = run_small(tmp_path)
     about = json.loads((tmp_path / "runs" / manager.state.run_name / "run.json").read_text())
     assert about["config"]["net.d_model"] == 8
-    assert about["config"]["optim.bs"] == 10
+    assert about["config"]["optim.bs"] == 16
     assert {"command", "code.commit", "code.dirty", "restart"} <= about.keys()

@@ -1,0 +1,60 @@
+"""Runs that are trained once a session, for tests that only read them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.checkpoints.checkpoint import save_name, saved_paths
+from entity_env.examples import MineSweeper, Xor
+from tests.enn_trainer.builders import STEPS, run_small
+from tests.enn_trainer.evaluation.builders import run_duel
+
+
+@pytest.fixture(scope="session")
+def meadow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with saves at all of `STEPS`, and no others."""
+    folder = tmp_path_factory.mktemp("meadow")
+    run_small(
+        folder,
+        "checkpoint.every_seconds=0",
+        "checkpoint.keep=9",
+        checkpoint_dir=folder / "run",
+    )
+    names = {save_name(step) for step in STEPS}
+    for path in saved_paths(folder / "run"):
+        if path.name not in names:
+            shutil.rmtree(path)
+    return folder / "run"
+
+
+@pytest.fixture
+def run_dir(meadow_run: Path, tmp_path: Path) -> Path:
+    """A copy of `meadow_run` to be changed."""
+    shutil.copytree(meadow_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
+def xor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in `Xor`."""
+    folder = tmp_path_factory.mktemp("xor")
+    run_small(folder, "env.id=Xor", env=Xor, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def mines_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in `MineSweeper`, with arguments of its own."""
+    folder = tmp_path_factory.mktemp("mines")
+    overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
+    run_small(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def duel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in `Duel`, a match of two sides."""
+    folder = tmp_path_factory.mktemp("duel")
+    run_duel(folder, "env.id=Duel", checkpoint_dir=folder / "run")
+    return folder / "run"
