@@ -148,6 +148,8 @@ class RunSaver:
         self._manifests = landed.manifests
         if landed.manifests is not None:
             self._own = landed.manifests
+        elif landed.path is not None and landed.manifest is not None:
+            self._own = {**self._own, landed.path.name: landed.manifest}
         self._numbers["checkpoint/failed"] = float(self._num_failed)
         if landed.path is not None:
             self._numbers["checkpoint/write_ms"] = landed.write_ms

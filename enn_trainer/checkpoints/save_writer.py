@@ -41,6 +41,7 @@ class Landed:
 
     Attributes:
         path: where it is; None if it could not be written.
+        manifest: its own; None as well.
         failure: why it could not be written, in words.
         not_pruned: why no others could be removed, in words.
         notes: what else a person should know.
@@ -51,6 +52,7 @@ class Landed:
     """
 
     path: Path | None = None
+    manifest: Mapping[str, Any] | None = None
     failure: str | None = None
     not_pruned: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -135,7 +137,7 @@ class SaveWriter:
                 supersedes=run.supersedes,
             )
             self._known.remember(saved)
-            landed.path = saved.path
+            landed.path, landed.manifest = saved.path, saved.manifest
             pruned = prune(run.run_dir, run.policy, known=self._known, written=saved.path.name)
             landed.manifests = pruned.manifests
         except (CheckpointError, OSError) as error:

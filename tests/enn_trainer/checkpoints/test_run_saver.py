@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
-from enn_trainer.checkpoints import checkpoint, disk, keep
+from enn_trainer.checkpoints import checkpoint, disk, keep, save_writer
 from enn_trainer.checkpoints.find_save import find
 from enn_trainer.checkpoints.save_writer import SaveWriter
 from enn_trainer.cli import run as enn
@@ -579,3 +579,24 @@ def test_newest_save_is_a_valid_one(tmp_path: Path) -> None:
         assert manager.newest_save() == newest
         (newest / "manifest.json").write_text("{")
         assert manager.newest_save() == tmp_path / "run" / "step-000000000000"
+
+
+def test_save_whose_predecessors_cannot_be_removed_is_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a run whose lock is removed then would take it for that of another one, and end."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no pruning today")
+
+    manager = StateManager(
+        overrides=[*SMALL, f"data_dir={tmp_path}"], checkpoint_dir=tmp_path / "run"
+    )
+    with Trainer(manager, Meadow) as trainer:
+        monkeypatch.setattr(save_writer, "prune", fail)
+        trainer.step()
+        trainer.save()
+        (tmp_path / "run" / ".lock").unlink()
+        trainer.step()
+        trainer.save()
+    assert find(tmp_path / "run").step == 48
