@@ -21,9 +21,7 @@ from entity_env.shared_memory import SharedMemory
 from entity_env.worker import SIGNALS_OF_PARENT
 
 _MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
-
-
-_CLOSE_S = 5
+_CLOSE_S = 5  # for a worker to close its environments, and then to end
 
 
 class WorkerLostError(WorkerError):

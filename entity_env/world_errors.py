@@ -43,12 +43,10 @@ def in_environment(index: int) -> Iterator[None]:
         index: of the environment among all of the run.
     """
     try:
-        yield
+        with exits_as_errors():
+            yield
     except EntityEnvError:
         raise
     except BaseException as error:
-        raised = as_error(error)
-        raised.add_note(f"in environment {index}")
-        if raised is error:
-            raise
-        raise raised from error
+        error.add_note(f"in environment {index}")
+        raise

@@ -28,7 +28,7 @@ _PATH = re.compile(r"[\w.]+")
 
 
 class Sources:
-    """Where values come from, by their paths."""
+    """Sources of values, by their paths."""
 
     def __init__(self) -> None:
         self._by_path: dict[Names, str] = {}
@@ -41,7 +41,7 @@ class Sources:
             self._by_path[leaf] = source
 
     def note_leaf(self, leaf: Names, source: str) -> None:
-        """As `note`, for a value with none inside it, where none is around it either."""
+        """Note the source of a value with none inside it, where none is around it either."""
         self._by_path[leaf] = source
 
     def of(self, path: str) -> str:

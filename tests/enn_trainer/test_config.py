@@ -344,7 +344,9 @@ def test_all_paths_of_a_run_that_no_file_can_have_are_reported() -> None:
 
 def test_paths_as_long_as_a_file_can_have_are_accepted() -> None:
     long = "/".join(["x" * 255] * 15 + ["y" * 253, "z"])  # 4096 bytes with the NUL behind it
-    train_config(data_dir=long, capture_samples="é" * 127, eval=EvalConfig(1, 1, opponent="\udc80"))
+    evaluation = EvalConfig(1, 1, opponent="\udc80")
+    config = train_config(data_dir=long, capture_samples="é" * 127, eval=evaluation)
+    assert config.data_dir == long
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,9 @@ def test_answer_to_a_step_that_nobody_waited_for_is_no_error_of_closing() -> Non
         envs.act_async(chosen, envs.obs_space())
         if step == 0:
             obs = envs.wait()
+    workers = [worker.process for worker in envs._workers]
     envs.close()
+    assert [worker.returncode for worker in workers] == [0, 0]
 
 
 class VecRaises(EnvList):

@@ -371,8 +371,8 @@ def test_folders_whose_long_names_differ_in_the_end_are_different_runs(tmp_path:
     names = ["a" * 90 + end for end in "12"]
     for name in names:
         (tmp_path / name).mkdir()
-    with Holder(tmp_path / names[0]), run_lock(tmp_path / names[1]):
-        pass
+    with Holder(tmp_path / names[0]), run_lock(tmp_path / names[1]) as lock:
+        assert lock.is_current
 
 
 def removed(run_dir: Path, what: str) -> None:
