@@ -1,5 +1,6 @@
 """The world's side: spaces, observations, actions and vectorised environments. No torch."""
 
+from entity_env import moved_modules
 from entity_env.actions import (
     Action,
     ActionMask,
@@ -47,6 +48,8 @@ from entity_env.vec_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
+
+moved_modules.install()
 
 __all__ = [
     "Environment",

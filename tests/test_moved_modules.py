@@ -1,0 +1,49 @@
+"""Modules that moved are found under the paths that they had."""
+
+import importlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from entity_env.moved_modules import MOVED, install
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_path_gives_the_module_at_its_new_path_and_warns(old: str) -> None:
+    sys.modules.pop(old, None)
+    new = importlib.import_module(MOVED[old])
+    spec, name = new.__spec__, new.__name__
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {MOVED[old]}"):
+        assert importlib.import_module(old) is new
+    assert (new.__spec__, new.__name__) == (spec, name)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_moved_module_has_left_its_old_place_and_is_at_its_new_one(old: str) -> None:
+    assert MOVED[old] not in MOVED
+    assert find_spec(MOVED[old]) is not None
+    path = ROOT.joinpath(*old.split("."))
+    assert not path.with_suffix(".py").exists()
+    assert not (path / "__init__.py").exists()
+
+
+def test_the_hook_is_installed_once() -> None:
+    before = list(sys.meta_path)
+    install()
+    assert sys.meta_path == before
+
+
+def test_a_moved_module_is_found_in_a_folder_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the same name in the new folder must not be loaded twice."""
+    monkeypatch.setitem(MOVED, "entity_env.models", "entity_env.adapters")
+    monkeypatch.setitem(MOVED, "entity_env.models.tables", "entity_env.adapters.tables")
+    with pytest.warns(DeprecationWarning, match="entity_env.adapters"):
+        old = importlib.import_module("entity_env.models.tables")
+    assert old is importlib.import_module("entity_env.adapters.tables")
+    assert old.__name__ == "entity_env.adapters.tables"
+    for name in ("entity_env.models", "entity_env.models.tables"):
+        del sys.modules[name]
