@@ -1,6 +1,5 @@
 """What an agent says about many frames, computed in lanes."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -9,13 +8,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
 from enn_trainer.frame_memory import rogue_nets, within_memory
 from enn_trainer.lanes import Lanes, cost_of_entity
+from rogue_net.answer import NetOutput, output_of
+from rogue_net.distributions import Decision
 from rogue_net.ragged import EntityBatch
-from rogue_net.rogue_net import NetOutput
 
 T = TypeVar("T")
 
@@ -82,16 +82,19 @@ def joined(outs: Sequence[NetOutput]) -> NetOutput:
     if len(outs) == 1:
         return outs[0]
 
-    def cat(said: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        return {name: _cat([one[name] for one in said]) for name in said[0]}
+    def cat(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([one[name] for one in tensors]) for name in tensors[0]}
 
-    return NetOutput(
-        actions=cat([out.actions for out in outs]),
-        logprobs=cat([out.logprobs for out in outs]),
-        entropies=cat([out.entropies for out in outs]),
-        log_probs=cat([out.log_probs for out in outs]),
-        values=cat([out.values for out in outs]),
-    )
+    decisions = {}
+    for name in outs[0].actions:
+        distributions = [out.distribution(name) for out in outs]
+        decisions[name] = Decision(
+            torch.cat([out.actions[name] for out in outs]),
+            torch.cat([out.logprobs[name] for out in outs]),
+            torch.cat([out.entropies[name] for out in outs]),
+            distributions[0].cat(distributions),
+        )
+    return output_of(decisions, cat([out.values for out in outs]))
 
 
 def _of_pieces(
@@ -111,16 +114,3 @@ def _of_pieces(
     said: list[T] = []
     lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], said.append)
     return said
-
-
-def _cat(pieces: Sequence[Tensor]) -> Tensor:
-    """Rows one piece after the other, the narrower ones made wider by what is not possible."""
-    if pieces[0].dim() == 1:
-        return torch.cat(list(pieces))
-    widest = max(piece.shape[1] for piece in pieces)
-    return torch.cat(
-        [
-            nn.functional.pad(piece, (0, widest - piece.shape[1]), value=-math.inf)
-            for piece in pieces
-        ]
-    )

@@ -1,6 +1,6 @@
 """What plays: the protocol of a network that can be trained, and `RogueNetAgent`, which acts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from rogue_net.heads import actor_ranks
 from rogue_net.native import library as native
-from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths
 from rogue_net.rogue_net import NetOutput
 
 
@@ -56,18 +56,25 @@ def draw_uniforms(
         frame: a number that the environments' earlier frames did not have.
 
     Returns:
-        Per action (actors,) float32 in [0, 1).
+        Per action (actors,) float32 in [0, 1); (actors, num_draws) where a choice takes several.
     """
     draws = {}
     for name, action in actions.items():
         keys, lengths = (seed, frame, key_of(name)), action.actors.lengths
-        if native.AVAILABLE:
-            drawn = native.draw_uniforms(mix_ints(*keys), env, lengths)
-        else:
-            bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
-            drawn = torch.from_numpy(uniforms(bits))
+        drawn = _draw(keys, env, lengths)
+        if action.num_draws > 1:
+            others = [_draw((*keys, k), env, lengths) for k in range(1, action.num_draws)]
+            drawn = torch.stack([drawn, *others], dim=1)
         draws[name] = drawn.to(action.actors.values.device, non_blocking=True)
     return draws
+
+
+def _draw(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:
+    """Return a number for each actor, (actors,) float32 in [0, 1)."""
+    if native.AVAILABLE:
+        return native.draw_uniforms(mix_ints(*keys), env, lengths)
+    bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
+    return torch.from_numpy(uniforms(bits))
 
 
 def chosen_on_host(out: NetOutput, batch: EntityBatch) -> dict[str, Ragged]:
@@ -141,6 +148,9 @@ class RogueNetAgent:
             [observation],
             self.obs_space,
             self.action_space,
-            {name: [p.exp().cpu().numpy()] for name, p in out.log_probs.items()},
+            {
+                name: [out.log_probs[name].exp().cpu().numpy() if name in out.log_probs else None]
+                for name in out.actions
+            },
         )[0]
         return Act(actions, out.values["value"].item() if "value" in out.values else float("nan"))

@@ -21,7 +21,6 @@ from entity_env.recording_format import RecordingError
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecObs
-from rogue_net.heads import actee_log_probs
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 
@@ -145,7 +144,7 @@ def act(
             name: Ragged(p.double().exp().cpu().numpy(), batch.actions[name].actors.lengths)
             for name, p in out.logprobs.items()
         },
-        logits={name: _of_all_choices(out, name, a) for name, a in batch.actions.items()}
+        logits={name: _parameters(out, name, a) for name, a in batch.actions.items()}
         if envs.keep_logits
         else None,
         values=out.values["value"].flatten().float().cpu().numpy(),
@@ -153,12 +152,9 @@ def act(
     )
 
 
-def _of_all_choices(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
-    """The log-probabilities of all choices, as recordings have them."""
-    log_probs = out.log_probs[name].float()
-    if action.actees is None:
-        return Ragged(log_probs.cpu().numpy(), action.actors.lengths)
-    rows = actee_log_probs(log_probs, action)
+def _parameters(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
+    """Return the parameters of a distribution, as recordings have them."""
+    rows = out.distribution(name).to_rows(action)
     return Ragged(rows.values.cpu().numpy(), rows.lengths)
 
 

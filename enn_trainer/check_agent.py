@@ -12,19 +12,9 @@ from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
 from enn_trainer.errors import AgentError
-from entity_env.actions import (
-    CategoricalActionMask,
-    GlobalCategoricalActionMask,
-    SelectEntityActionMask,
-)
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
-from entity_env.spaces import (
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-)
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 
@@ -86,14 +76,7 @@ def random_frame(
     masks: dict[str, Any] = {}
     for name, space in action_space.items():
         actors, actees = some(), some()
-        if isinstance(space, GlobalCategoricalActionSpace):
-            masks[name] = GlobalCategoricalActionMask(mask=rng.random(len(space)) < 0.7)
-        elif isinstance(space, CategoricalActionSpace):
-            allowed = rng.random((len(actors), len(space))) < 0.7
-            masks[name] = CategoricalActionMask(actor_ids=actors, mask=allowed)
-        else:
-            allowed = rng.random((len(actors), len(actees))) < 0.7
-            masks[name] = SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
+        masks[name] = space.random_mask(actors, actees, rng)
     return Observation(
         features={
             name: rng.normal(size=(n, len(obs_space.entities[name].features))).astype(np.float32)
@@ -123,11 +106,12 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         yield f"forward: expected a NetOutput, got {type(out).__name__}"
         return
     for part in ("actions", "logprobs", "entropies", "log_probs"):
-        if set(getattr(out, part)) != set(batch.actions):
-            yield (
-                f"{part}: expected the actions {sorted(batch.actions)}, "
-                f"got {sorted(getattr(out, part))}"
-            )
+        expected = {*batch.actions}
+        if part == "log_probs":  # without the kinds of actions whose choices cannot be listed
+            expected -= {n for n, d in out.distributions.items() if d.all_log_probs is None}
+        got = {*getattr(out, part)}
+        if got != expected:
+            yield f"{part}: expected the actions {sorted(expected)}, got {sorted(got)}"
             return
     value = out.values.get("value")
     if value is None or value.shape != (batch.num_frames, 1) or not value.isfinite().all():
@@ -142,8 +126,7 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         yield from problems
         if problems:
             return
-        best = out.log_probs[name].argmax(dim=1) if len(out.actions[name]) else out.actions[name]
-        if not torch.equal(most_probable.actions[name], best):
+        if not torch.equal(most_probable.actions[name], out.distribution(name).mode()):
             yield f"actions[{name!r}]: without uniforms expected the most probable choices"
     judged = net(batch, actions=out.actions)
     for name, logprobs in out.logprobs.items():
@@ -156,7 +139,7 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
 def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
     """What is said about the actors of one action."""
     num_actors = len(action.actors.values)
-    chosen, log_probs = out.actions[name], out.log_probs[name]
+    chosen, distribution = out.actions[name], out.distribution(name)
     for part, rows in (
         (f"actions[{name!r}]", chosen),
         (f"logprobs[{name!r}]", out.logprobs[name]),
@@ -167,6 +150,13 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
             return
     if chosen.dtype != torch.int64:
         yield f"actions[{name!r}]: expected int64, got {chosen.dtype}"
+        return
+    log_probs = distribution.all_log_probs
+    if log_probs is None:
+        if not _close(out.logprobs[name], distribution.log_prob(chosen)):
+            yield f"logprobs[{name!r}]: expected those of the choices in distributions"
+        if not _close(out.entropies[name], distribution.entropy()):
+            yield f"entropies[{name!r}]: expected those of distributions"
         return
     allowed = _allowed(action, log_probs)
     if log_probs.shape != allowed.shape:

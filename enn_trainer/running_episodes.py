@@ -121,10 +121,7 @@ def _world(envs: VecEnv) -> list[Any]:
     return [
         [*obs_space.global_features],
         [[name, [*entity.features]] for name, entity in obs_space.entities.items()],
-        [
-            [name, [*getattr(space, "index_to_label", [])]]
-            for name, space in envs.action_space().items()
-        ],
+        [[name, [*space.labels]] for name, space in envs.action_space().items()],
     ]
 
 

@@ -1,14 +1,14 @@
-"""What may be done now (masks, from the environment) and what was chosen (actions, to it)."""
+"""Masks, which an environment gives to allow actions, and actions, which it gets back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import InvalidObservation
-from entity_env.spaces import EntityID, EntityName
+from entity_env.obs_space import EntityID, EntityName
 
 BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
 
@@ -19,9 +19,16 @@ def _both(mask: object, ids: str, types: str) -> InvalidObservation:
     )
 
 
+class ActionMask:
+    """Base class of masks: who takes an action in a frame, and what each of them may choose."""
+
+    entity_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that name entities, by id or by type."""
+
+
 @dataclass
-class CategoricalActionMask:
-    """Which entities take a categorical action now, and which choices each of them has.
+class CategoricalActionMask(ActionMask):
+    """The entities that take a categorical action now, and the choices of each of them.
 
     Attributes:
         actor_ids: the actors by id; or
@@ -29,6 +36,7 @@ class CategoricalActionMask:
         mask: (actors, choices) bool, True where allowed; without it everything is.
     """
 
+    entity_fields = ("actor_ids", "actor_types")
     actor_ids: Sequence[EntityID] | None = None
     actor_types: Sequence[EntityName] | None = None
     mask: BoolMatrix | None = None
@@ -39,7 +47,7 @@ class CategoricalActionMask:
 
 
 @dataclass
-class GlobalCategoricalActionMask:
+class GlobalCategoricalActionMask(ActionMask):
     """A global action can be taken now.
 
     Attributes:
@@ -50,8 +58,8 @@ class GlobalCategoricalActionMask:
 
 
 @dataclass
-class SelectEntityActionMask:
-    """Which entities select another one now, and which ones they may select.
+class SelectEntityActionMask(ActionMask):
+    """The entities that select another one now, and the ones that they may select.
 
     Attributes:
         actor_ids: the actors by id; or
@@ -61,6 +69,7 @@ class SelectEntityActionMask:
         mask: (actors, actees) bool, True where that actor may select that actee.
     """
 
+    entity_fields = ("actor_ids", "actor_types", "actee_ids", "actee_types")
     actor_ids: Sequence[EntityID] | None = None
     actor_types: Sequence[EntityName] | None = None
     actee_types: Sequence[EntityName] | None = None
@@ -74,12 +83,13 @@ class SelectEntityActionMask:
             raise _both(self, "actee_ids", "actee_types")
 
 
-ActionMask: TypeAlias = CategoricalActionMask | SelectEntityActionMask | GlobalCategoricalActionMask
+class Action:
+    """Base class of actions: the choices of all actors of an action in a frame."""
 
 
 @dataclass
-class CategoricalAction:
-    """What each actor of a categorical action chose.
+class CategoricalAction(Action):
+    """The choice of each actor of a categorical action.
 
     Attributes:
         actors: ids of the actors, in the order the mask named them. An entity of a type without
@@ -101,8 +111,8 @@ class CategoricalAction:
 
 
 @dataclass
-class SelectEntityAction:
-    """What each actor of a select-entity action selected.
+class SelectEntityAction(Action):
+    """The entity that each actor of a select-entity action selected.
 
     Attributes:
         actors: ids of the actors, as in `CategoricalAction`.
@@ -116,7 +126,7 @@ class SelectEntityAction:
 
 
 @dataclass
-class GlobalCategoricalAction:
+class GlobalCategoricalAction(Action):
     """The choice of the whole frame.
 
     Attributes:
@@ -128,6 +138,3 @@ class GlobalCategoricalAction:
     index: int
     label: str
     probs: npt.NDArray[np.float32] | None = None
-
-
-Action: TypeAlias = CategoricalAction | SelectEntityAction | GlobalCategoricalAction

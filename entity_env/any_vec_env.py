@@ -11,15 +11,14 @@ import numpy.typing as npt
 from entity_env.check_spaces import check_spaces
 from entity_env.errors import InvalidObservation
 from entity_env.features import as_flags
-from entity_env.masks import MASK_OF_SPACE
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import real_array
 from entity_env.spaces import (
+    ACTION_SPACES,
     ActionName,
     ActionSpace,
     Entity,
     ObsSpace,
-    SelectEntityActionSpace,
 )
 from entity_env.validate import refuse_invalid_batch
 from entity_env.vec_env import (
@@ -205,7 +204,8 @@ def _bools(values: Any, what: str) -> npt.NDArray[np.bool_]:
 def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
     if mask.mask is None:
         return mask
-    return dataclasses.replace(mask, mask=_flags(mask.mask, f"actions[{name!r}].mask"))
+    flags = _flags(mask.mask, f"actions[{name!r}].mask")
+    return dataclasses.replace(mask, mask=flags)  # type: ignore[type-var]
 
 
 def _own_obs_space(space: Any) -> Any:
@@ -224,13 +224,10 @@ def _own_action_spaces(spaces: Any) -> Any:
 
 
 def _own_action_space(space: Any) -> Any:
-    kind = _OWN_CLASSES.get(type(space).__name__)
-    if kind is None or isinstance(space, kind):
+    cls = ACTION_SPACES.get(type(space).__name__)
+    if cls is None or isinstance(space, cls):
         return space
-    return kind() if kind is SelectEntityActionSpace else kind(space.index_to_label)
-
-
-_OWN_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in MASK_OF_SPACE}
+    return cls(**{field.name: getattr(space, field.name) for field in dataclasses.fields(cls)})
 
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:

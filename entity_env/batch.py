@@ -17,7 +17,6 @@ from entity_env.environment import Observation, as_flag
 from entity_env.errors import InvalidObservation
 from entity_env.features import as_numbers, batch_entities, given_names
 from entity_env.frames import Frames
-from entity_env.masks import batch_mask
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace, has_global_entity
 from entity_env.vec_env import Metric, VecObs
@@ -58,9 +57,7 @@ def batch_obs(
     return VecObs(
         features=features,
         visible=visible,
-        action_masks={
-            name: batch_mask(frames, name, space) for name, space in action_space.items()
-        },
+        action_masks={name: space.batch_mask(frames, name) for name, space in action_space.items()},
         reward=reward.astype(np.float32),
         done=terminated | truncated,
         metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from entity_env.errors import InvalidSpace
-from entity_env.masks import MASK_OF_SPACE
-from entity_env.spaces import GLOBAL, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.spaces import ACTION_SPACES, GLOBAL, Entity, ObsSpace
 
 
 class SpaceProblem(NamedTuple):
@@ -99,17 +98,18 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
         yield f"expected a dictionary from names to spaces, got {space!r}", "return one"
         return
     for name, action in space.items():
-        if type(action) not in MASK_OF_SPACE or not isinstance(name, str):
-            classes = [cls.__name__ for cls in MASK_OF_SPACE]
+        if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
             yield (
-                f"expected names with one of {classes} each, got {name!r}: {action!r}",
+                f"expected names with one of {[*ACTION_SPACES]} each, got {name!r}: {action!r}",
                 "use these",
             )
-        elif not isinstance(action, SelectEntityActionSpace):
-            what = f"[{name!r}].index_to_label"
-            yield from _name_problems(what, action.index_to_label)
-            if len(action.index_to_label) == 0:
-                yield f"{what}: expected at least one choice, got none", "name the choices"
+            continue
+        for field, value in vars(action).items():
+            if field == "index_to_label":
+                what = f"[{name!r}].{field}"
+                yield from _name_problems(what, value)
+                if len(value) == 0:
+                    yield f"{what}: expected at least one choice, got none", "name the choices"
 
 
 def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:

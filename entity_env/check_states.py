@@ -7,19 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import InvalidObservation
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.spaces import (
     GLOBAL,
     ActionName,
     ActionSpace,
-    GlobalCategoricalActionSpace,
     ObsSpace,
-    SelectEntityActionSpace,
     has_global_entity,
 )
 from entity_env.validate import refuse_invalid_batch
-from entity_env.vec_env import VecActionMask, VecCategoricalActionMask, VecObs
-from entity_env.vec_env import VecSelectEntityActionMask as VecSelect
+from entity_env.vec_env import VecActionMask, VecObs
 
 
 def refuse_invalid_counts(state: Mapping[str, Any], num_envs: int, num_matches: int) -> None:
@@ -72,49 +69,41 @@ def refuse_invalid_frames(
         _refuse_invalid_mask(frames.action_masks[name], space, num_entities, f"actions[{name!r}]")
 
 
-def first_choices(masks: Mapping[ActionName, VecActionMask]) -> dict[ActionName, Ragged]:
-    """The first choice of each actor that is allowed, int64 (actors,) per frame, of valid masks."""
-    return {name: Ragged(_first_allowed(mask), mask.actors.lengths) for name, mask in masks.items()}
+def first_choices(
+    masks: Mapping[ActionName, VecActionMask], action_space: Mapping[ActionName, ActionSpace]
+) -> dict[ActionName, Ragged]:
+    """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
+    return {
+        name: Ragged(_first_allowed(mask, action_space[name]), mask.actors.lengths)
+        for name, mask in masks.items()
+    }
 
 
-def _first_allowed(mask: VecActionMask) -> npt.NDArray[np.int64]:
+def _first_allowed(mask: VecActionMask, space: ActionSpace) -> npt.NDArray[np.int64]:
     if mask.mask is None or not len(mask.actors.values):
         return np.zeros(len(mask.actors.values), dtype=np.int64)
-    if isinstance(mask, VecCategoricalActionMask):
-        first: npt.NDArray[np.int64] = mask.mask.values.argmax(axis=1)
-        return first
-    counts = np.repeat(mask.actees.lengths, mask.actors.lengths)
-    firsts = np.cumsum(counts) - counts
-    allowed = np.flatnonzero(mask.mask.values)
+    firsts = exclusive_cumsum(space.num_choices(mask))
+    allowed = np.flatnonzero(mask.mask.values.reshape(-1))
     return allowed[np.searchsorted(allowed, firsts)] - firsts
 
 
 def _refuse_invalid_mask(
     mask: VecActionMask, space: ActionSpace, num_entities: npt.NDArray[np.int64], what: str
 ) -> None:
-    num_envs, selects = len(num_entities), isinstance(space, SelectEntityActionSpace)
-    is_global = isinstance(space, GlobalCategoricalActionSpace)
-    _expect(type(mask) is (VecSelect if selects else VecCategoricalActionMask), f"{what}: kind")
-    _refuse_other_positions(mask.actors, num_entities, f"{what}.actors", is_global)
-    if isinstance(mask, VecSelect):
+    _expect(type(mask) is space.batch_mask_type, f"{what}: kind")
+    _refuse_other_positions(mask.actors, num_entities, f"{what}.actors", space.is_global)
+    if mask.actees is not None:
         _refuse_other_positions(mask.actees, num_entities, f"{what}.actees", False)
-        pairs = mask.actors.lengths * mask.actees.lengths
-        if mask.mask is not None:
-            _refuse_other_rows(mask.mask, f"{what}.mask", np.bool_, (), num_envs)
-            _refuse_other_lengths(mask.mask, pairs, f"{what}.mask")
-        per_actor = np.repeat(mask.actees.lengths, mask.actors.lengths)
-    else:
-        assert not isinstance(space, SelectEntityActionSpace)
-        per_actor = np.full(len(mask.actors.values), len(space))
-        if mask.mask is not None:
-            _refuse_other_rows(mask.mask, f"{what}.mask", np.bool_, (len(space),), num_envs)
-            _refuse_other_lengths(mask.mask, mask.actors.lengths, f"{what}.mask")
-    if mask.mask is not None and len(per_actor):
-        _expect((per_actor > 0).all(), f"{what}: expected something to choose")
+    if mask.mask is not None:
+        num_envs = len(num_entities)
+        _refuse_other_rows(mask.mask, f"{what}.mask", np.bool_, space.mask_columns, num_envs)
+        _refuse_other_lengths(mask.mask, mask.mask_lengths(), f"{what}.mask")
+    num_choices = space.num_choices(mask)
+    _expect((num_choices > 0).all(), f"{what}: expected something to choose")
+    if mask.mask is not None and len(num_choices):
         allowed = mask.mask.values.reshape(-1)
-        firsts = np.cumsum(per_actor) - per_actor
-        _expect(np.logical_or.reduceat(allowed, firsts).all(), f"{what}: expected a choice each")
-    _expect((per_actor > 0).all(), f"{what}: expected something to choose")
+        legal = np.logical_or.reduceat(allowed, exclusive_cumsum(num_choices))
+        _expect(legal.all(), f"{what}: expected a choice each")
 
 
 def _refuse_other_positions(

@@ -207,7 +207,8 @@ class EnvList(VecEnv):
             except Exception as error:
                 raise self._failed("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
-        chosen = first_choices(batch.action_masks)  # whoever may act must be known by name
+        # Decode some actions: whoever may act must be known by name.
+        chosen = first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         self._frames, self._batch, self._shown = frames, batch, obs_config
         return batch

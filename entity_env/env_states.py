@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.actions import ActionMask, CategoricalActionMask, SelectEntityActionMask
+from entity_env.actions import ActionMask
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, world_of
@@ -21,12 +21,8 @@ from entity_env.messages import MessageError, pack, unpack
 from entity_env.plain_state import from_plain, impure, to_plain
 from entity_env.ragged import Ragged
 from entity_env.recording_format import take_obs
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, GlobalCategoricalActionSpace
-from entity_env.spaces import SelectEntityActionSpace as SelectEntity
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from entity_env.vec_env import VecObs
-
-_OF_CATEGORICAL = ("actor_ids", "actor_types")
-_OF_SELECT = (*_OF_CATEGORICAL, "actee_ids", "actee_types")
 
 
 def offers_state(match: Match) -> bool:
@@ -79,9 +75,8 @@ def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace])
     ids = {name: _plain_names(ids, f"ids of {name}") for name, ids in frame.ids.items()}
     actions = {}
     for name, mask in frame.actions.items():
-        space = action_space[name]
-        if not isinstance(space, GlobalCategoricalActionSpace):  # those name nobody
-            fields = _OF_SELECT if isinstance(space, SelectEntity) else _OF_CATEGORICAL
+        fields = action_space[name].mask_type.entity_fields
+        if fields:
             actions[name] = [
                 _plain_names(getattr(mask, field), f"{field} of {name}") for field in fields
             ]
@@ -101,6 +96,7 @@ def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observat
         Observations of what was shown, in which everybody has the same name.
     """
     said = unpack(data)
+    action_space = match.action_space()
     world: Any = world_of(match)
     world.set_state(said["world"])
     return [
@@ -111,7 +107,10 @@ def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observat
                 if name != GLOBAL
             },
             ids={name: from_plain(ids) for name, ids in named["ids"].items()},
-            actions={name: _mask(fields) for name, fields in named["actions"].items()},
+            actions={
+                name: _mask(action_space[name], entities)
+                for name, entities in named["actions"].items()
+            },
         )
         for i, named in enumerate(said["frames"])
     ]
@@ -174,7 +173,7 @@ def _plain_names(names: Any, what: str) -> Any:
     return to_plain(names if known else list(names), what)
 
 
-def _mask(fields: Sequence[Any]) -> ActionMask:
-    named = [from_plain(field) for field in fields]
-    kind = SelectEntityActionMask if len(named) == len(_OF_SELECT) else CategoricalActionMask
-    return kind(**dict(zip(_OF_SELECT, named, strict=False)))
+def _mask(space: ActionSpace, entities: Sequence[Any]) -> ActionMask:
+    """Return a mask that names the same entities, and allows everything."""
+    fields = space.mask_type.entity_fields
+    return space.mask_type(**dict(zip(fields, map(from_plain, entities), strict=True)))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.environment import Observation, as_block
 from entity_env.errors import InvalidObservation, invalid_in
+from entity_env.obs_space import GLOBAL, EntityName, ObsSpace
+from entity_env.observation import Observation, as_block
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import has_mask, real_array, real_rows, shown
-from entity_env.spaces import GLOBAL, EntityName, ObsSpace
 
 Indices = npt.NDArray[np.int64]
 _FLOAT32 = np.dtype(np.float32)

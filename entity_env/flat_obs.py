@@ -7,12 +7,8 @@ import numpy.typing as npt
 
 from entity_env.channel import Arrays
 from entity_env.ragged import Ragged
-from entity_env.vec_env import (
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_env.spaces import batch_mask_type
+from entity_env.vec_env import VecActionMask, VecObs
 
 
 def take_apart(obs: VecObs) -> tuple[Any, Arrays]:
@@ -45,14 +41,11 @@ def _names(obs: VecObs, arrays: Arrays) -> Any:
     return [*obs.features], [*obs.visible], [*obs.env_metrics], masks, obs.metrics, final
 
 
-def _mask_names(mask: VecActionMask, arrays: Arrays) -> tuple[bool, bool]:
-    arrays += (mask.actors.values, mask.actors.lengths)
-    selects = isinstance(mask, VecSelectEntityActionMask)
-    if isinstance(mask, VecSelectEntityActionMask):
-        arrays += (mask.actees.values, mask.actees.lengths)
-    if mask.mask is not None:
-        arrays += (mask.mask.values, mask.mask.lengths)
-    return selects, mask.mask is not None
+def _mask_names(mask: VecActionMask, arrays: Arrays) -> tuple[str, list[str]]:
+    given = {name: rows for name, rows in vars(mask).items() if rows is not None}
+    for rows in given.values():
+        arrays += (rows.values, rows.lengths)
+    return type(mask).__name__, [*given]
 
 
 def _obs(names: Any, arrays: Iterator[npt.NDArray[Any]]) -> VecObs:
@@ -61,7 +54,7 @@ def _obs(names: Any, arrays: Iterator[npt.NDArray[Any]]) -> VecObs:
         features={name: _rows(arrays) for name in features},
         visible={name: _rows(arrays) for name in visible},
         env_metrics={name: _rows(arrays) for name in env_metrics},
-        action_masks={name: _mask(selects, given, arrays) for name, selects, given in masks},
+        action_masks={name: _mask(kind, given, arrays) for name, kind, given in masks},
         reward=next(arrays),
         done=next(arrays),
         truncated=next(arrays),
@@ -70,11 +63,11 @@ def _obs(names: Any, arrays: Iterator[npt.NDArray[Any]]) -> VecObs:
     )
 
 
-def _mask(selects: bool, given: bool, arrays: Iterator[npt.NDArray[Any]]) -> VecActionMask:
-    actors = _rows(arrays)
-    if selects:
-        return VecSelectEntityActionMask(actors, _rows(arrays), _rows(arrays) if given else None)
-    return VecCategoricalActionMask(actors, _rows(arrays) if given else None)
+def _mask(kind: str, given: list[str], arrays: Iterator[npt.NDArray[Any]]) -> VecActionMask:
+    cls = batch_mask_type(kind)
+    assert cls is not None
+    rows: dict[str, Ragged | None] = {"mask": None, **{name: _rows(arrays) for name in given}}
+    return cls(**rows)
 
 
 def _rows(arrays: Iterator[npt.NDArray[Any]]) -> Ragged:

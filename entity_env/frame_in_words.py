@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ class Turn:
     options: Sequence[EntityID]
     probs: npt.NDArray[np.float32] | None
 
-    def indices_of(self, action: Action | None) -> list[int]:
+    def indices_of(self, action: Any) -> list[int]:
         """An action of an agent, as `VecEnv.act` takes it."""
         if action is None:
             return []
@@ -105,11 +106,11 @@ def turns_of(
 
 def _turn(
     name: ActionName,
-    space: ActionSpace,
+    space: Any,
     mask: VecActionMask,
     names: list[Choice],
     ids: list[EntityID],
-    advised: Action | None,
+    advised: Any,
 ) -> Turn:
     actors = mask.actors.values.tolist()
     if isinstance(mask, VecSelectEntityActionMask):

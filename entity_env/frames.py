@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.environment import Observation
 from entity_env.errors import invalid_in
 from entity_env.features import all_none
+from entity_env.obs_space import EntityID, EntityName, ObsSpace
+from entity_env.observation import Observation
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import shown
-from entity_env.spaces import EntityID, EntityName
 
 Indices = npt.NDArray[np.int64]
 
@@ -282,3 +282,58 @@ def is_same_everywhere(types: Sequence[Any]) -> bool:
     return kinds <= {type(types[0])} <= {list, tuple, type(None)} and types.count(types[0]) == len(
         types
     )
+
+
+def ids_of_actors(
+    obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actors: Ragged
+) -> list[Sequence[EntityID]]:
+    """Return the ids of the actors of each frame, without those that have nothing legal.
+
+    Args:
+        obs: B observations.
+        obs_space: their space.
+        masks: of an action, with `actor_ids` and `actor_types`.
+        actors: int64 (actors,) per frame, the positions of those that are left.
+    """
+    named = named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
+    counts = actors.lengths.tolist()
+    if list(map(len, named)) != counts:
+        for i, count in enumerate(counts):
+            if len(named[i]) != count:
+                all_ids = obs[i].index_to_id(obs_space)
+                named[i] = [all_ids[k] for k in actors[i].values]
+    return named
+
+
+def named_ids(
+    obs: Sequence[Observation], obs_space: ObsSpace, ids: Sequence[Any], types: Sequence[Any]
+) -> list[Sequence[EntityID]]:
+    """Return the ids of the entities of each frame that a mask names by id, by type or not at all.
+
+    Args:
+        obs: B observations.
+        obs_space: their space.
+        ids: per frame the ids that are named, or None.
+        types: per frame the types that are named, or None.
+    """
+    if all_none(ids) and is_same_everywhere(types):
+        named = list(obs_space.entities) if types[0] is None else types[0]
+        if len(named) == 1:  # so it is in most worlds
+            name = named[0]
+            given = [o.ids.get(name) for o in obs]
+            of_type = [
+                o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)
+            ]
+            return of_type if types[0] is not None else [list(i) for i in of_type]
+    return [_named_in_frame(o, obs_space, i, t) for o, i, t in zip(obs, ids, types, strict=True)]
+
+
+def _named_in_frame(
+    obs: Observation, obs_space: ObsSpace, ids: Any, types: Any
+) -> Sequence[EntityID]:
+    if ids is not None:
+        named: Sequence[EntityID] = ids
+        return named
+    if types is None:
+        return obs.index_to_id(obs_space)
+    return [entity_id for name in types for entity_id in obs.ids_of_type(name)]

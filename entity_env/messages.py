@@ -20,36 +20,20 @@ from entity_env.bounds import (
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.rebuild import rebuilt
-from entity_env.spaces import (
-    CategoricalActionSpace,
-    Entity,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
-from entity_env.vec_env import (
-    Metric,
-    VecCategoricalActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
+from entity_env.vec_env import Metric, VecObs
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
-_CLASSES = {
+_CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Ragged,
         VecObs,
-        VecCategoricalActionMask,
-        VecSelectEntityActionMask,
         Metric,
         ObsSpace,
         Entity,
-        CategoricalActionSpace,
-        GlobalCategoricalActionSpace,
-        SelectEntityActionSpace,
     )
 }
 
@@ -126,7 +110,7 @@ def _encode_any(value: Any) -> Any:
     if type(value) is int:  # of more than 64 bits
         size = value.bit_length() // 8 + 1
         return msgpack.ExtType(_LARGE_INT, value.to_bytes(size, "little", signed=True))
-    if type(value).__name__ in _CLASSES and type(value) is _CLASSES[type(value).__name__]:
+    if type(value) is _class_of(type(value).__name__):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
@@ -137,9 +121,11 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
         return _array(data, allowance)
     if code == _DATACLASS:
         name, fields = _unpack(data, allowance, depth + 1)
-        if not isinstance(name, str) or name not in _CLASSES:
-            raise MessageError(f"expected one of {list(_CLASSES)}, got {shortened(name)}")
-        return rebuilt(_CLASSES[name], fields, allowance)
+        cls = _class_of(name) if isinstance(name, str) else None
+        if cls is None:
+            known = [*_CLASSES, *ACTION_SPACES]
+            raise MessageError(f"expected one of {known}, got {shortened(name)}")
+        return rebuilt(cls, fields, allowance)
     if code == _LARGE_INT:
         return int.from_bytes(data, "little", signed=True)
     if code == _TRANSPOSED:
@@ -148,6 +134,11 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
             raise MessageError(f"expected an array and its axes, got {shortened(axes)}")
         return array.transpose(np.argsort(axes))
     raise MessageError(f"unknown type code {code}")
+
+
+def _class_of(name: str) -> type[Any] | None:
+    """Return the class that a message may contain under a name, if there is one."""
+    return _CLASSES.get(name) or ACTION_SPACES.get(name) or batch_mask_type(name)
 
 
 def _array(data: bytes, allowance: Allowance) -> npt.NDArray[Any]:

@@ -16,15 +16,10 @@ from entity_env.match import Match
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.report import Report
 from entity_env.seeding import derive_seed
-from entity_env.spaces import (
-    ActionName,
-    ActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
 from entity_env.validate import validate_observation
-from entity_env.vec_env import VecObs, VecSelectEntityActionMask
+from entity_env.vec_env import VecObs
 
 Fields: TypeAlias = dict[str, bytes]
 """What a batch holds, by the name of the field."""
@@ -42,11 +37,7 @@ def random_choices(
     choices = {}
     for name, space in action_space.items():
         mask = batch.action_masks[name]
-        if isinstance(mask, VecSelectEntityActionMask):
-            num_choices = np.repeat(mask.actees.lengths, mask.actors.lengths)
-        else:
-            assert not isinstance(space, SelectEntityActionSpace)
-            num_choices = np.full(mask.actors.items(), len(space))
+        num_choices = space.num_choices(mask)
         legal = (
             np.ones(int(num_choices.sum()), dtype=np.bool_)
             if mask.mask is None

@@ -2,25 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from entity_env.bounds import Allowance, shortened
 from entity_env.ragged import Ragged
-from entity_env.spaces import (
-    CategoricalActionSpace,
-    Entity,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
-from entity_env.vec_env import (
-    Metric,
-    VecCategoricalActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_env.spaces import Entity, ObsSpace
+from entity_env.vec_env import Metric, VecActionMask, VecObs
 
 _MIN, _MAX = np.minimum.reduce, np.maximum.reduce  # methods take twice as long
 _Check = tuple[Callable[[Any], bool], str]
@@ -37,11 +27,11 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     Raises:
         ValueError: a field is missing, unknown, or of another kind; names it.
     """
-    checks = _FIELDS[cls]
+    checks, required = _fields_of(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(fields, dict):
         raise ValueError(f"{cls.__name__}: expected fields by name, got {shortened(fields)}")
     unknown = [name for name in fields if name not in checks]
-    missing = [name for name in _REQUIRED[cls] if name not in fields]
+    missing = [name for name in required if name not in fields]
     if unknown or missing:
         raise ValueError(
             f"{cls.__name__}: expected the fields {', '.join(checks)}, got {shortened([*fields])}"
@@ -105,7 +95,7 @@ _FIELDS: Mapping[type[Any], Mapping[str, _Check]] = {
         "features": _ROWS_BY_NAME,
         "visible": _ROWS_BY_NAME,
         "action_masks": (
-            _by_name(VecCategoricalActionMask, VecSelectEntityActionMask),
+            _by_name(VecActionMask),
             "masks by name",
         ),
         "reward": _PER_FRAME,
@@ -115,19 +105,30 @@ _FIELDS: Mapping[type[Any], Mapping[str, _Check]] = {
         "final": (lambda v: isinstance(v, VecObs | None), "frames or None"),
         "env_metrics": _ROWS_BY_NAME,
     },
-    VecCategoricalActionMask: {"actors": _ROWS, "mask": _ROWS_OR_NONE},
-    VecSelectEntityActionMask: {"actors": _ROWS, "actees": _ROWS, "mask": _ROWS_OR_NONE},
     Metric: {"count": _NUMBER, "sum": _NUMBER, "min": _NUMBER, "max": _NUMBER},
     ObsSpace: {
         "global_features": _NAMES,
         "entities": (_by_name(Entity), "entity types by name"),
     },
     Entity: {"features": _NAMES},
-    CategoricalActionSpace: {"index_to_label": _NAMES},
-    GlobalCategoricalActionSpace: {"index_to_label": _NAMES},
-    SelectEntityActionSpace: {},
 }
-_REQUIRED = {
-    cls: [field.name for field in dataclasses.fields(cls) if _has_no_default(field)]
-    for cls in _FIELDS
+_OF_TYPE: Mapping[Any, _Check] = {
+    Ragged: _ROWS,
+    Ragged | None: _ROWS_OR_NONE,
+    list[str]: _NAMES,
+    str: (lambda value: isinstance(value, str), "text"),
+    int: (lambda value: type(value) is int, "a whole number"),
+    float: _NUMBER,
+    bool: (lambda value: isinstance(value, bool), "True or False"),
 }
+"""Checks of the fields of actions, by their annotations."""
+
+
+@cache
+def _fields_of(cls: Any) -> tuple[Mapping[str, _Check], list[str]]:
+    """Return the checks of the fields of a class, and the names of those without a default."""
+    fields = dataclasses.fields(cls)
+    required = [f.name for f in fields if _has_no_default(f)]
+    if cls in _FIELDS:
+        return _FIELDS[cls], required
+    return {f.name: _OF_TYPE[f.type] for f in fields}, required

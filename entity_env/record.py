@@ -367,7 +367,7 @@ def _refuse_other_order(path: Path, before: Mapping[str, Any], now: Mapping[str,
     """Say so if only the labels of actions are in another order than before."""
 
     def labels(spaces: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {name: getattr(space, "index_to_label", []) for name, space in spaces.items()}
+        return {name: space.labels for name, space in spaces.items()}
 
     def in_one_order(spaces: Mapping[str, Any]) -> dict[str, tuple[type, list[str]]]:
         return {name: (type(spaces[name]), sorted(known)) for name, known in labels(spaces).items()}

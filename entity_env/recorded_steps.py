@@ -25,18 +25,10 @@ from entity_env.spaces import (
     GLOBAL,
     ActionName,
     ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
     ObsSpace,
-    SelectEntityActionSpace,
     has_global_entity,
 )
-from entity_env.vec_env import (
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_env.vec_env import VecActionMask, VecObs
 
 MAX_MASK_PER_BYTE = 512
 """Choices in masks that allow everything, for each byte of a record: written out, each is a byte.
@@ -250,18 +242,12 @@ def _check_mask(
     mask: VecActionMask, space: ActionSpace, num_entities: npt.NDArray[np.int64], what: str
 ) -> int:
     """Check a mask; returns how many choices it allows without listing them."""
-    selects = isinstance(space, SelectEntityActionSpace)
-    kind = VecSelectEntityActionMask if selects else VecCategoricalActionMask
+    kind = space.batch_mask_type
     _expect(type(mask) is kind, what, f"a {kind.__name__}", type(mask).__name__)
-    is_global = isinstance(space, GlobalCategoricalActionSpace)
-    _check_positions(mask.actors, num_entities + is_global, f"{what}.actors")
-    if isinstance(mask, VecSelectEntityActionMask):
+    _check_positions(mask.actors, num_entities + space.is_global, f"{what}.actors")
+    if mask.actees is not None:
         _check_positions(mask.actees, num_entities, f"{what}.actees")
-        rows = mask.actors.lengths * mask.actees.lengths
-        shape: tuple[int, ...] = ()
-    else:
-        assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
-        rows, shape = mask.actors.lengths, (len(space),)
+    rows, shape = mask.mask_lengths(), space.mask_columns
     if mask.mask is None:
         return int(rows.sum()) * int(np.prod(shape, dtype=np.int64))
     values = mask.mask.values

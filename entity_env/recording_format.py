@@ -33,7 +33,7 @@ leaves at most one torn record, at the end. To continue a file is to cut that of
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -44,7 +44,7 @@ from entity_env.errors import EntityEnvError
 from entity_env.messages import MessageError, pack, unpack
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec_env import VecObs
 
 _MAGIC = b"enn-rec\0"
 _VERSION = struct.pack("<I", 1)
@@ -135,16 +135,11 @@ def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     return VecObs(
         features=_take_all(obs.features, frames),
         visible=_take_all(obs.visible, frames),
-        action_masks={name: _take_mask(mask, frames) for name, mask in obs.action_masks.items()},
+        action_masks={name: mask.take(frames) for name, mask in obs.action_masks.items()},
         reward=np.zeros(len(frames), dtype=np.float32),
         done=np.zeros(len(frames), dtype=np.bool_),
         metrics={},
     )
-
-
-def _take_mask(mask: VecActionMask, frames: npt.NDArray[np.int64]) -> VecActionMask:
-    rows = {name: rows.take(frames) for name, rows in vars(mask).items() if rows is not None}
-    return replace(mask, **rows)
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:

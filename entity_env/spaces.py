@@ -1,92 +1,457 @@
-"""What can be observed and done in a world: names, never positions, carry the meaning."""
+"""The kinds of actions: each class batches its masks, decodes its choices and describes itself.
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+Masks and choices are the same arrays for all kinds. Every actor has a number of choices, counted
+from 0; a batched mask lists them actor after actor, and a choice is one of these numbers.
+"""
 
-from entity_env.errors import InvalidSpace
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
-EntityName: TypeAlias = str
-ActionName: TypeAlias = str
-EntityID: TypeAlias = Hashable
+import numpy as np
+import numpy.typing as npt
 
-GLOBAL = "__global__"
-"""The name under which what belongs to no entity travels beside the entity types."""
+from entity_env.actions import (
+    Action,
+    ActionMask,
+    CategoricalAction,
+    CategoricalActionMask,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
+from entity_env.errors import invalid_in
+from entity_env.features import all_none, as_flags
+from entity_env.frames import Frames, ids_of_actors, named_ids
+from entity_env.obs_space import (
+    GLOBAL,
+    ActionName,
+    Entity,
+    EntityID,
+    EntityName,
+    ObsSpace,
+    check_unique,
+)
+from entity_env.observation import Observation
+from entity_env.ragged import Ragged
+from entity_env.vec_obs import (
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecSelectEntityActionMask,
+)
+
+__all__ = [
+    "ACTION_SPACES",
+    "GLOBAL",
+    "ActionName",
+    "ActionSpace",
+    "Actors",
+    "CategoricalActionSpace",
+    "Entity",
+    "EntityID",
+    "EntityName",
+    "GlobalCategoricalActionSpace",
+    "ObsSpace",
+    "Probabilities",
+    "SelectEntityActionSpace",
+    "batch_mask_type",
+    "has_global_entity",
+]
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
+"""Of each frame, the probabilities of all choices of its actors; None where they are not known."""
 
 
-def _refuse_duplicates(what: str, names: Iterable[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InvalidSpace(f"{what}: every name must be given once, got {twice} more than once")
+class _Rows(Protocol):
+    @property
+    def lengths(self) -> Indices: ...
+
+
+class Actors(Protocol):
+    """Actors of an action in B frames: a `VecActionMask`, or the network's `ActionBatch`."""
+
+    @property
+    def actors(self) -> _Rows:
+        """The actors of each frame."""
+
+    @property
+    def actees(self) -> _Rows | None:
+        """The entities of each frame that may be selected; None where nobody is."""
 
 
 @dataclass
-class Entity:
-    """An entity type: the names of its features, in the order of their columns."""
+class ActionSpace(ABC):
+    """Base class of the kinds of actions.
 
-    features: list[str]
-
-    def __post_init__(self) -> None:
-        _refuse_duplicates("Entity.features", self.features)
-
-
-@dataclass
-class ObsSpace:
-    """What an environment can show.
-
-    Attributes:
-        global_features: features that belong to no entity, present in every frame.
-        entities: the entity types. Their order is the order of the entities in a frame.
+    A kind of one's own is a class in `ACTION_SPACES`, and a head for it in `rogue_net.heads.HEADS`.
+    It is a dataclass whose fields are lists of names or plain numbers and text.
     """
 
-    global_features: list[str] = field(default_factory=list)
-    entities: dict[EntityName, Entity] = field(default_factory=dict)
+    kind: ClassVar[str]
+    """The kind in messages."""
+    mask_type: ClassVar[type[ActionMask]]
+    batch_mask_type: ClassVar[type[VecActionMask]]
+    is_global: ClassVar[bool] = False
+    """True if no entity takes the action: its actor is the global entity of the frame."""
 
-    def __post_init__(self) -> None:
-        _refuse_duplicates("ObsSpace.global_features", self.global_features)
-        if GLOBAL in self.entities:
-            raise InvalidSpace(f"ObsSpace.entities: the name {GLOBAL!r} is taken, choose another")
+    @property
+    def labels(self) -> list[str]:
+        """The names of the choices; empty if they have none."""
+        return []
+
+    @property
+    @abstractmethod
+    def mask_columns(self) -> tuple[int, ...]:
+        """The shape of a row of batched masks: `(choices,)`, or `()` with one row per pair."""
+
+    @abstractmethod
+    def num_choices(self, action: Actors) -> Indices:
+        """Return how many choices each actor has, also forbidden ones, (actors,) int64."""
+
+    def num_parameters(self, action: Actors) -> Indices:
+        """Return how many numbers describe the distribution of each actor, (actors,) int64.
+
+        Recordings keep that many logits; one per choice unless a kind says otherwise.
+        """
+        return self.num_choices(action)
+
+    @abstractmethod
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecActionMask:
+        """Batch the masks of B frames, without actors that cannot do anything.
+
+        Args:
+            frames: B frames.
+            name: of the action.
+
+        Raises:
+            InvalidObservation: a mask contradicts the space, or names what its frame does not show.
+        """
+
+    @abstractmethod
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment, in terms of its own ids and labels.
+
+        Args:
+            name: of the action.
+            choices: int64 (actors,) per frame.
+            mask: that the choices were made for.
+            obs: the B observations that it was made from.
+            obs_space: their space.
+            probs: to attach to the actions.
+
+        Yields:
+            None for a frame that does not offer the action.
+        """
+
+    def renamed(self, labels: Mapping[str, str]) -> Self:
+        """Return the space with other names for its labels, which are the keys.
+
+        Raises:
+            InvalidSpace: two labels would have one name.
+        """
+        return self
+
+    def random_mask(
+        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
+    ) -> ActionMask:
+        """Return a random mask, for checks of networks.
+
+        Args:
+            actors: the ids of some entities of a frame.
+            actees: likewise.
+            rng: the source of randomness.
+        """
+        return self.mask_type()
+
+    def _masks_of(self, frames: Frames, name: ActionName, absent: ActionMask | None) -> list[Any]:
+        """Return the mask of each frame, `absent` where the action is not offered."""
+        masks = [o.actions.get(name) for o in frames.obs]
+        if set(map(type, masks)) == {self.mask_type}:
+            return masks
+        for i, mask in enumerate(masks):
+            if mask is not None and not isinstance(mask, self.mask_type):
+                expected, got = self.mask_type.__name__, type(mask).__name__
+                raise invalid_in(i, f"actions[{name!r}]: expected a {expected}, got {got}")
+        return [absent if mask is None else mask for mask in masks]
 
 
 @dataclass
-class CategoricalActionSpace:
+class _LabelledActionSpace(ActionSpace):
+    """Base class of the kinds whose choices have names."""
+
+    index_to_label: list[str]
+
+    def __post_init__(self) -> None:
+        check_unique(f"{type(self).__name__}.index_to_label", self.index_to_label)
+
+    def __len__(self) -> int:
+        return len(self.index_to_label)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the choices."""
+        return self.index_to_label
+
+    @property
+    def mask_columns(self) -> tuple[int, ...]:
+        """One column per choice."""
+        return (len(self.index_to_label),)
+
+    def num_choices(self, action: Actors) -> Indices:
+        """Return the number of labels for each actor."""
+        return np.full(int(np.add.reduce(action.actors.lengths)), len(self.index_to_label))
+
+    def renamed(self, labels: Mapping[str, str]) -> Self:
+        """Return the space with other names for its labels."""
+        return replace(self, index_to_label=[labels[label] for label in self.index_to_label])
+
+
+# Stand for the masks of frames that do not offer an action.
+_NOBODY_CHOOSES = CategoricalActionMask(actor_ids=())
+_NOBODY_SELECTS = SelectEntityActionMask(actor_ids=(), actee_ids=())
+
+
+@dataclass
+class CategoricalActionSpace(_LabelledActionSpace):
     """Each actor chooses one of several labelled choices."""
 
-    index_to_label: list[str]
+    kind = "categorical"
+    mask_type = CategoricalActionMask
+    batch_mask_type = VecCategoricalActionMask
 
-    def __post_init__(self) -> None:
-        _refuse_duplicates(f"{type(self).__name__}.index_to_label", self.index_to_label)
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
+        """Batch the masks of B frames."""
+        masks = self._masks_of(frames, name, _NOBODY_CHOOSES)
+        where = f"actions[{name!r}] actors"
+        actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
+        frames.refuse_invisible(actors, where)
+        return _with_legal_actors(actors, [m.mask for m in masks], len(self), name)
 
-    def __len__(self) -> int:
-        return len(self.index_to_label)
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment."""
+        masks: list[Any] = [o.actions.get(name, _NOBODY_CHOOSES) for o in obs]
+        ids = ids_of_actors(obs, obs_space, masks, mask.actors)
+        of_frames = _arrays_of(choices)
+        for given, actors, indices, p in zip(masks, ids, of_frames, probs, strict=True):
+            offered = given is not _NOBODY_CHOOSES
+            yield CategoricalAction(actors, indices, self.index_to_label, p) if offered else None
+
+    def random_mask(
+        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
+    ) -> ActionMask:
+        """Return a mask that allows each choice with probability .7."""
+        allowed = rng.random((len(actors), len(self))) < 0.7
+        return CategoricalActionMask(actor_ids=actors, mask=allowed)
 
 
 @dataclass
-class GlobalCategoricalActionSpace:
+class GlobalCategoricalActionSpace(_LabelledActionSpace):
     """The frame as a whole chooses one of several labelled choices."""
 
-    index_to_label: list[str]
+    kind = "global"
+    mask_type = GlobalCategoricalActionMask
+    batch_mask_type = VecCategoricalActionMask
+    is_global = True
 
-    def __post_init__(self) -> None:
-        _refuse_duplicates(f"{type(self).__name__}.index_to_label", self.index_to_label)
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
+        """Batch the masks of B frames; the actor stands behind all entities."""
+        masks = self._masks_of(frames, name, None)
+        offered = np.array([m is not None for m in masks], dtype=np.bool_)
+        actors = Ragged(frames.totals[offered], offered.astype(np.int64))
+        given = [None if m is None else m.mask for m in masks]
+        if not all_none(given):
+            where = f"actions[{name!r}].mask"
+            given = [
+                None if mask is None else np.atleast_2d(as_flags(mask, where, i))
+                for i, mask in enumerate(given)
+            ]
+        return _with_legal_actors(actors, given, len(self), name)
 
-    def __len__(self) -> int:
-        return len(self.index_to_label)
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment; None also where nothing is legal."""
+        left = iter(choices.values.tolist())
+        for can_act, p in zip(mask.actors.lengths.tolist(), probs, strict=True):
+            if can_act:
+                index = next(left)
+                p = None if p is None else p.reshape(-1)
+                yield GlobalCategoricalAction(index, self.index_to_label[index], p)
+            else:
+                yield None
+
+    def random_mask(
+        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
+    ) -> ActionMask:
+        """Return a mask that allows each choice with probability .7."""
+        return GlobalCategoricalActionMask(mask=rng.random(len(self)) < 0.7)
 
 
 @dataclass
-class SelectEntityActionSpace:
+class SelectEntityActionSpace(ActionSpace):
     """Each actor selects one entity."""
 
+    kind = "select-entity"
+    mask_type = SelectEntityActionMask
+    batch_mask_type = VecSelectEntityActionMask
 
-ActionSpace: TypeAlias = (
-    CategoricalActionSpace | GlobalCategoricalActionSpace | SelectEntityActionSpace
-)
+    @property
+    def mask_columns(self) -> tuple[int, ...]:
+        """None: a batched mask has a row for each pair of an actor and an actee."""
+        return ()
+
+    def num_choices(self, action: Actors) -> Indices:
+        """Return the number of actees of each actor's frame."""
+        assert action.actees is not None
+        return np.repeat(action.actees.lengths, action.actors.lengths)
+
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecSelectEntityActionMask:
+        """Batch the masks of B frames."""
+        masks = self._masks_of(frames, name, _NOBODY_SELECTS)
+        where = f"actions[{name!r}]"
+        actors = frames.locate(
+            [m.actor_ids for m in masks], [m.actor_types for m in masks], f"{where} actors"
+        )
+        # Without actors there is nothing to select.
+        actee_ids, actee_types = [m.actee_ids for m in masks], [m.actee_types for m in masks]
+        for i in np.flatnonzero(actors.lengths == 0).tolist():
+            actee_ids[i], actee_types[i] = (), None
+        actees = frames.locate(actee_ids, actee_types, f"{where} actees")
+        frames.refuse_invisible(actors, f"{where} actors")
+        frames.refuse_invisible(actees, f"{where} actees")
+        # Leave out the actors that cannot select anything.
+        allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
+        frame_of_actor = np.repeat(np.arange(len(actors)), actors.lengths)
+        row_lengths = actees.lengths[frame_of_actor]
+        if allowed is None:
+            return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
+        row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths)
+        legal = np.bincount(row_of_pair, weights=allowed, minlength=len(row_lengths)) > 0
+        kept = _keep_rows(actors, legal)
+        pairs = Ragged(allowed[legal[row_of_pair]], kept.lengths * actees.lengths)
+        return VecSelectEntityActionMask(kept, actees, pairs)
+
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment."""
+        masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
+        actors = ids_of_actors(obs, obs_space, masks, mask.actors)
+        actees = named_ids(
+            obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks]
+        )
+        chosen, ends = choices.values.tolist(), np.cumsum(choices.lengths).tolist()
+        for given, who, whom, start, end, p in zip(
+            masks, actors, actees, [0, *ends], ends, probs, strict=False
+        ):
+            if given is not _NOBODY_SELECTS:
+                selected = list(map(whom.__getitem__, chosen[start:end]))
+                yield SelectEntityAction(who, selected, p)
+            else:
+                yield None
+
+    def random_mask(
+        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
+    ) -> ActionMask:
+        """Return a mask that allows each pair with probability .7."""
+        allowed = rng.random((len(actors), len(actees))) < 0.7
+        return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
+
+
+ACTION_SPACES: dict[str, type[ActionSpace]] = {
+    cls.__name__: cls
+    for cls in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
+}
+"""The kinds of actions, by the names of their classes: messages, recordings and saves know them."""
+
+
+def batch_mask_type(name: str) -> type[VecActionMask] | None:
+    """Return the class of batched masks that has this name, None if no kind of action uses it."""
+    types = (space.batch_mask_type for space in ACTION_SPACES.values())
+    return next((cls for cls in types if cls.__name__ == name), None)
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]) -> bool:
-    """Whether frames of these spaces carry a row of global features."""
-    return bool(obs_space.global_features) or any(
-        isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
+    """Return whether frames of these spaces carry a row of global features."""
+    return bool(obs_space.global_features) or any(s.is_global for s in action_space.values())
+
+
+def _with_legal_actors(
+    actors: Ragged, given: Sequence[Any], num_choices: int, name: ActionName
+) -> VecCategoricalActionMask:
+    """Return the batched mask of actors, without those that have no legal choice."""
+    if all_none(given):
+        return VecCategoricalActionMask(actors, None)
+    flat = _cat_masks(given, actors.lengths, np.full(len(actors), num_choices), name)
+    assert flat is not None
+    mask = flat.reshape(-1, num_choices)
+    legal = mask.any(axis=1)
+    kept = _keep_rows(actors, legal)
+    return VecCategoricalActionMask(
+        kept, Ragged(mask if legal.all() else mask[legal], kept.lengths)
     )
+
+
+def _cat_masks(
+    given: Sequence[Any], rows: Indices, columns: Indices, name: ActionName
+) -> npt.NDArray[np.bool_] | None:
+    """Return the masks of all frames, flat and row by row; None if no frame gives one."""
+    if all_none(given):
+        return None
+    blocks = []
+    for i, (mask, m, n) in enumerate(zip(given, rows, columns, strict=True)):
+        what = f"actions[{name!r}].mask"
+        block = np.ones((m, n), np.bool_) if mask is None else as_flags(mask, what, i)
+        if block.shape != (m, n) and not block.size == m * n == 0:
+            raise invalid_in(i, f"{what}: expected shape ({m}, {n}), got {block.shape}")
+        blocks.append(block.reshape(-1))
+    flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
+    return flat
+
+
+def _keep_rows(rows: Ragged, keep: npt.NDArray[np.bool_]) -> Ragged:
+    if keep.all():
+        return rows
+    frame = np.repeat(np.arange(len(rows)), rows.lengths)
+    return Ragged(rows.values[keep], np.bincount(frame[keep], minlength=len(rows)))
+
+
+def _arrays_of(rows: Ragged) -> Sequence[Indices]:
+    """Return the values of each frame, as views."""
+    n = rows.lengths[0]
+    if (rows.lengths == n).all():
+        return list(rows.values.reshape(-1, n)) if n else list(repeat(rows.values, len(rows)))
+    ends = np.cumsum(rows.lengths).tolist()
+    return [rows.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]

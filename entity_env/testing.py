@@ -11,6 +11,7 @@ A probe asks for one ability. A trainer that has it learns the probe in seconds.
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,20 @@ def conformance(
             batch, expected = fast.act(choices, obs_space), slow.act(choices)
 
 
+_DECODERS: dict[type[ActionSpace], Callable[[Any, list[Any], list[Any], Any], Action]] = {
+    CategoricalActionSpace: lambda space, actors, actees, chosen: CategoricalAction(
+        actors, chosen, space.index_to_label
+    ),
+    GlobalCategoricalActionSpace: lambda space, actors, actees, chosen: GlobalCategoricalAction(
+        int(chosen[0]), space.index_to_label[chosen[0]]
+    ),
+    SelectEntityActionSpace: lambda space, actors, actees, chosen: SelectEntityAction(
+        actors, [actees[k] for k in chosen]
+    ),
+}
+"""The action of one environment, made of the ids of its actors and actees and of its choices."""
+
+
 class _OneByOne:
     """Environments stepped one by one, actors looked up one by one."""
 
@@ -118,23 +133,16 @@ class _OneByOne:
     def _actions(
         self, obs: Observation, choices: Mapping[ActionName, Ragged]
     ) -> dict[ActionName, Action]:
-        ids = obs.index_to_id(self.spaces[0])
         masks = batch_obs([obs], *self.spaces).action_masks
-        actions: dict[ActionName, Action] = {}
+        ids = obs.index_to_id(self.spaces[0])
+        actions = {}
         for name in obs.actions:
-            space, chosen = self.spaces[1][name], choices[name].values
-            actors = masks[name].actors.values
-            if isinstance(space, GlobalCategoricalActionSpace):
-                if len(chosen):
-                    label = space.index_to_label[chosen[0]]
-                    actions[name] = GlobalCategoricalAction(int(chosen[0]), label)
-            elif isinstance(space, CategoricalActionSpace):
-                labels = space.index_to_label
-                actions[name] = CategoricalAction([ids[a] for a in actors], chosen, labels)
-            else:
-                actees = masks[name].actees.values  # type: ignore[union-attr]
-                selected = [ids[actees[k]] for k in chosen]
-                actions[name] = SelectEntityAction([ids[a] for a in actors], selected)
+            space, mask, chosen = self.spaces[1][name], masks[name], choices[name].values
+            if space.is_global and not len(chosen):
+                continue
+            actors = [] if space.is_global else [ids[a] for a in mask.actors.values]
+            actees = [] if mask.actees is None else [ids[a] for a in mask.actees.values]
+            actions[name] = _DECODERS[type(space)](space, actors, actees, chosen)
         return actions
 
     def _show(self, outcomes: list[list[Observation]]) -> VecObs:
@@ -168,8 +176,7 @@ class Identity(PlainState, Environment):
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """1 for the right word."""
-        say = actions["say"]
-        assert isinstance(say, CategoricalAction)
+        say: Any = actions["say"]
         return self._observe(reward=float(say.indices[0] == self.mark), done=True)
 
     def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
@@ -215,8 +222,8 @@ class DelayedIdentity(PlainState, Environment):
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """1 at the end if the first word was right."""
-        say = actions.get("say")
-        if isinstance(say, GlobalCategoricalAction):
+        say: Any = actions.get("say")
+        if say is not None:
             self.right = float(say.index == self.mark)
         self.left -= 1
         return Observation(
@@ -254,8 +261,7 @@ class PickTheMarked(PlainState, Environment):
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """1 for the marked item."""
-        pick = actions["pick"]
-        assert isinstance(pick, SelectEntityAction)
+        pick: Any = actions["pick"]
         return self._observe(reward=float(pick.actees[0] == self.marked), done=True)
 
     def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
@@ -296,8 +302,7 @@ class CreditOneOfMany(PlainState, Environment):
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """1 if the actor that counts chose as asked."""
-        choose = actions["choose"]
-        assert isinstance(choose, CategoricalAction)
+        choose: Any = actions["choose"]
         right = choose.indices[self.counts] == self.wanted[self.counts]
         return self._observe(reward=float(right), done=True)
 

@@ -1,234 +1,35 @@
-"""Many worlds at once: the interface `VecEnv`, and the batch `VecObs` that it returns."""
+"""`VecEnv`: the interface of environments that step together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
-from entity_env.spaces import (
-    ActionName,
-    ActionSpace,
-    EntityName,
-    ObsSpace,
-    has_global_entity,
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, has_global_entity
+from entity_env.vec_obs import (
+    Metric,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+    add_metrics,
 )
 from entity_env.world_times import ProcessTimes
 
-
-@dataclass
-class VecCategoricalActionMask:
-    """Who takes a categorical (or global) action in each frame, and what is allowed.
-
-    Attributes:
-        actors: int64 (actors,) per frame, positions in the frame. The position of the global
-            actor is the number of entities of the frame. Actors with nothing legal are not here.
-        mask: bool (actors, choices) per frame, True where allowed; None when everything is.
-    """
-
-    actors: Ragged
-    mask: Ragged | None
-
-
-@dataclass
-class VecSelectEntityActionMask:
-    """Who selects an entity in each frame, and which entities may be selected.
-
-    Attributes:
-        actors: int64 (actors,) per frame, positions in the frame; those who can select anything.
-        actees: int64 (actees,) per frame, positions in the frame.
-        mask: bool (actors * actees,) per frame, row by row, True where that actor may select
-            that actee; None when everything is allowed.
-    """
-
-    actors: Ragged
-    actees: Ragged
-    mask: Ragged | None = None
-
-
-VecActionMask: TypeAlias = VecCategoricalActionMask | VecSelectEntityActionMask
-
-
-_ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce
-
-
-@dataclass
-class Metric:
-    """Count, sum and range of the values of one metric."""
-
-    count: int = 0
-    sum: float = 0.0
-    min: float = float("inf")
-    max: float = float("-inf")
-
-    @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> "Metric":
-        """The metric of an array of values."""
-        if values.size == 0:
-            return cls()
-        flat = values.reshape(-1)
-        total, low, high = _ADD(flat), _MIN(flat), _MAX(flat)  # methods take twice as long
-        return cls(values.size, float(total), float(low), float(high))
-
-    @classmethod
-    def of_each(cls, rows: npt.NDArray[np.int64]) -> "list[Metric]":
-        """The metrics of many arrays of as many whole numbers each, (metrics, values)."""
-        num_metrics, count = rows.shape
-        if count == 0:
-            return [cls() for _ in range(num_metrics)]
-        found = [of(rows, axis=1).tolist() for of in (_ADD, _MIN, _MAX)]
-        return [cls(count, *map(float, each)) for each in zip(*found, strict=True)]
-
-    def push(self, value: float) -> None:
-        """Count one more value."""
-        self.count += 1
-        self.sum += value
-        self.min = min(self.min, value)
-        self.max = max(self.max, value)
-
-    def __add__(self, other: "Metric") -> "Metric":
-        return Metric(
-            self.count + other.count,
-            self.sum + other.sum,
-            min(self.min, other.min),
-            max(self.max, other.max),
-        )
-
-    @property
-    def mean(self) -> float:
-        """The mean; 0 when nothing was counted."""
-        return self.sum / self.count if self.count else 0.0
-
-
-def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
-    """Count the metrics of one more step in those of all steps so far."""
-    for name, metric in more.items():
-        total[name] = total[name] + metric if name in total else metric
-
-
-@dataclass
-class VecObs:
-    """One frame of each of B environments.
-
-    An environment whose episode ended is reset in the same step: its features and masks are the
-    first of the new episode, its reward, flags and metrics are the last of the old one.
-
-    Attributes:
-        features: float32 (n, num_features) per frame, for every entity type of the space; and
-            under "__global__" one row per frame, where there is anything global.
-        visible: bool (n,) per frame, for the types of which something may be hidden.
-        action_masks: for every action of the space.
-        reward: (B,) float32.
-        done: (B,) bool, the episode ended in this step.
-        metrics: metrics of the environments, over all of them.
-        truncated: (B,) bool, those of `done` that were cut off.
-        final: the last observations of the truncated episodes, one frame for each True in
-            `truncated`, without actions; None when nothing was truncated.
-        env_metrics: the values behind `metrics`, float64, none or one per environment.
-    """
-
-    features: dict[EntityName, Ragged]
-    visible: dict[EntityName, Ragged]
-    action_masks: dict[ActionName, VecActionMask]
-    reward: npt.NDArray[np.float32]
-    done: npt.NDArray[np.bool_]
-    metrics: dict[str, Metric]
-    truncated: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
-    final: "VecObs | None" = None
-    env_metrics: dict[str, Ragged] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.truncated is None:
-            self.truncated = np.zeros(len(self.done), dtype=np.bool_)
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-    @property
-    def terminated(self) -> npt.NDArray[np.bool_]:
-        """(B,) bool, those of `done` that ended by themselves."""
-        terminated: npt.NDArray[np.bool_] = self.done & ~self.truncated
-        return terminated
-
-    @staticmethod
-    def cat(pieces: Sequence["VecObs"]) -> "VecObs":
-        """The frames of all pieces, one piece after the other."""
-        finals = [piece.final for piece in pieces if piece.final is not None]
-        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
-        env_names = dict.fromkeys(name for piece in pieces for name in piece.env_metrics)
-        env_metrics = {
-            name: Ragged.cat(
-                [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
-            )
-            for name in env_names
-        }
-        return VecObs(
-            features={
-                name: Ragged.cat([piece.features[name] for piece in pieces])
-                for name in pieces[0].features
-            },
-            visible={
-                name: Ragged.cat([piece._visibility(name) for piece in pieces])
-                for name in pieces[0].features
-                if any(name in piece.visible for piece in pieces)
-            },
-            action_masks={
-                name: _cat_masks([piece.action_masks[name] for piece in pieces])
-                for name in pieces[0].action_masks
-            },
-            reward=np.concatenate([piece.reward for piece in pieces]),
-            done=np.concatenate([piece.done for piece in pieces]),
-            metrics={  # from the values, where known: sums of sums would round differently
-                name: Metric.of(env_metrics[name].values)
-                if name in env_metrics
-                else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
-                for name in names
-            },
-            truncated=np.concatenate([piece.truncated for piece in pieces]),
-            final=VecObs.cat(finals) if finals else None,
-            env_metrics=env_metrics,
-        )
-
-    def extend(self, other: "VecObs") -> None:
-        """Append the frames of another batch of the same environments' spaces."""
-        vars(self).update(vars(VecObs.cat([self, other])))
-
-    def _visibility(self, name: EntityName) -> Ragged:
-        rows = self.features[name]
-        return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
-
-
-def _cat_masks(pieces: Sequence[VecActionMask]) -> VecActionMask:
-    actors = Ragged.cat([piece.actors for piece in pieces])
-    given = [piece.mask for piece in pieces if piece.mask is not None]
-    mask = None
-    if isinstance(pieces[0], VecSelectEntityActionMask):
-        actees = Ragged.cat([piece.actees for piece in pieces])  # type: ignore[union-attr]
-        if given:
-            mask = Ragged.cat(
-                [_all_pairs(piece) if piece.mask is None else piece.mask for piece in pieces]
-            )
-        return VecSelectEntityActionMask(actors, actees, mask)
-    if given:
-        choices = given[0].size2()
-        mask = Ragged.cat(
-            [
-                Ragged(np.ones((piece.actors.items(), choices), np.bool_), piece.actors.lengths)
-                if piece.mask is None
-                else piece.mask
-                for piece in pieces
-            ]
-        )
-    return VecCategoricalActionMask(actors, mask)
-
-
-def _all_pairs(piece: Any) -> Ragged:
-    lengths = piece.actors.lengths * piece.actees.lengths
-    return Ragged(np.ones(int(lengths.sum()), np.bool_), lengths)
+__all__ = [
+    "Metric",
+    "VecActionMask",
+    "VecCategoricalActionMask",
+    "VecEnv",
+    "VecEnvWrapper",
+    "VecObs",
+    "VecSelectEntityActionMask",
+    "add_metrics",
+]
 
 
 class VecEnv(ABC):

@@ -1,32 +1,37 @@
-"""What a network says: the choices of all actors, how probable they are, and values."""
+"""`NetOutput`: the decisions and values of a network."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from rogue_net.heads import entropy, sample
-from rogue_net.native.network import Said
+from rogue_net.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    Decision,
+    decide,
+)
 from rogue_net.ragged import Lengths
 
 
 class NetOutput(NamedTuple):
-    """What a network says about B frames. Actors come frame after frame.
+    """The output of a network for B frames. Actors come frame after frame.
 
     Attributes:
         actions: per action (actors,) int64, the choices.
         logprobs: per action (actors,) float32, the log-probability of each choice.
         entropies: per action (actors,) float32.
         log_probs: per action (actors, choices) float32, of all choices, -inf where not allowed.
-            For select-entity the choices are the actees, padded to the most of any frame.
-            `actee_log_probs` takes the padding off.
+            For select-entity the choices are the actees, padded to the most of any frame. Kinds of
+            actions whose choices cannot be listed are missing.
         values: per regression head (B, its size) float32; one of bins has (B, 1), their
             expectation, and (B, bins) in `<name>_logits`.
         lengths: per action (B,) int64 on the host, the actors of each frame; None where it is not
             known.
         attention: for each frame (layers, heads, n, n) float, how much entity i looks at entity j;
-            None unless asked for.
+            None unless requested.
+        distributions: per action, over the choices of all actors. An action that is missing has
+            that of `log_probs`.
     """
 
     actions: dict[str, Tensor]
@@ -36,6 +41,13 @@ class NetOutput(NamedTuple):
     values: dict[str, Tensor]
     lengths: dict[str, Lengths] | None = None
     attention: list[Tensor] | None = None
+    distributions: Mapping[str, ActionDistribution] = {}
+
+    def distribution(self, name: str) -> ActionDistribution:
+        """Return the distribution over the choices of an action."""
+        if name in self.distributions:
+            return self.distributions[name]
+        return CategoricalDistribution(self.log_probs[name])
 
 
 def answer(
@@ -43,7 +55,6 @@ def answer(
     values: dict[str, Tensor],
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
-    said: Mapping[str, Said] | None = None,
 ) -> NetOutput:
     """Judge `actions`, or sample them with `uniforms`, or take the most probable ones.
 
@@ -52,43 +63,36 @@ def answer(
         values: per regression head (B, size).
         actions: per action (actors,) int64.
         uniforms: per action (actors,) float32 in [0, 1).
-        said: of some of the actions, the answer.
     """
-    said = dict(said or {})
-    for name, p in log_probs.items():
-        if name not in said:
-            chosen = None if actions is None else actions[name]
-            if chosen is None:
-                chosen = choose(p, None if uniforms is None else uniforms[name])
-            logprobs = p.gather(1, chosen.unsqueeze(1)).squeeze(1)
-            said[name] = Said(p, logprobs, entropy(p), chosen)
+    distributions = {name: CategoricalDistribution(p) for name, p in log_probs.items()}
+    return output_of(decide_all(distributions, actions, uniforms), values)
+
+
+def decide_all(
+    distributions: Mapping[str, ActionDistribution],
+    actions: Mapping[str, Tensor] | None,
+    uniforms: Mapping[str, Tensor] | None,
+) -> dict[str, Decision]:
+    """Judge or choose all actions, see `decide`."""
+    return {
+        name: decide(
+            distribution,
+            None if actions is None else actions[name],
+            None if uniforms is None else uniforms[name],
+        )
+        for name, distribution in distributions.items()
+    }
+
+
+def output_of(decisions: Mapping[str, Decision], values: dict[str, Tensor]) -> NetOutput:
+    """Return the output of a network with these decisions, by action, and values."""
+    distributions = {name: one.distribution for name, one in decisions.items()}
+    tables = {name: one.all_log_probs for name, one in distributions.items()}
     return NetOutput(
-        actions={name: said[name].chosen for name in log_probs},
-        logprobs={name: said[name].logprobs for name in log_probs},
-        entropies={name: said[name].entropies for name in log_probs},
-        log_probs=log_probs,
+        actions={name: one.chosen for name, one in decisions.items()},
+        logprobs={name: one.log_prob for name, one in decisions.items()},
+        entropies={name: one.entropy for name, one in decisions.items()},
+        log_probs={name: table for name, table in tables.items() if table is not None},
         values=values,
+        distributions=distributions,
     )
-
-
-def choose(log_probs: Tensor, uniforms: Tensor | None) -> Tensor:
-    """(actors, choices) -> (actors,) int64: sampled, or without `uniforms` the most probable."""
-    if log_probs.shape[0] == 0:
-        return torch.zeros(0, dtype=torch.int64, device=log_probs.device)
-    return log_probs.argmax(dim=-1) if uniforms is None else sample(log_probs, uniforms)
-
-
-def draw(log_probs: Tensor, generator: torch.Generator) -> Tensor:
-    """(actors,) float32 in [0, 1), as `sample` needs them."""
-    shape = (log_probs.shape[0],)
-    bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
-    return bits.to(log_probs.device).float() * 2.0**-23
-
-
-def tempered(log_probs: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities (actors, choices) as if all scores had been divided by a temperature."""
-    if temperature == 1 or log_probs.numel() == 0:
-        return log_probs
-    # From the largest on, which stays possible however small the temperature is.
-    top = log_probs.amax(dim=-1, keepdim=True)
-    return ((log_probs - top) / temperature).log_softmax(dim=-1)

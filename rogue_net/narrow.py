@@ -83,7 +83,7 @@ def narrowed(action: ActionBatch, actors: Bools, actees: Bools | None) -> Narrow
     if actees is None:
         kept = _rows(action.actors, actors)
         mask = None if action.mask is None else _rows(action.mask, actors)
-        return Narrowed(ActionBatch(kept, mask), action, actors, None)
+        return Narrowed(ActionBatch(kept, mask, None, action.num_draws), action, actors, None)
     assert action.actees is not None
     pairs = _Pairs.of(action)
     possible = actees[pairs.actee]
@@ -96,6 +96,7 @@ def narrowed(action: ActionBatch, actors: Bools, actees: Bools | None) -> Narrow
         if action.mask is None
         else _rows(action.mask, actors[pairs.actor] & actees[pairs.actee]),
         _rows(action.actees, actees),
+        action.num_draws,
     )
     return Narrowed(left, action, actors, actees)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL
-from entity_env.vec_env import VecActionMask, VecObs, VecSelectEntityActionMask
+from entity_env.vec_env import VecActionMask, VecObs
 
 Lengths = npt.NDArray[np.int64]
 
@@ -89,20 +89,22 @@ class ActionBatch:
         mask: bool, True where allowed, None when everything is: (actors, choices) per frame for
             categorical and global actions, (actors * actees,) per frame for select-entity.
         actees: int64 (actees,) per frame, positions in the frame; for select-entity only.
+        num_draws: random numbers that the choice of an actor takes.
     """
 
     actors: RaggedTensor
     mask: RaggedTensor | None = None
     actees: RaggedTensor | None = None
+    num_draws: int = 1
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
         """The same on a device."""
-        actees = mask.actees if isinstance(mask, VecSelectEntityActionMask) else None
         return ActionBatch(
             RaggedTensor.of(mask.actors, device),
             None if mask.mask is None else RaggedTensor.of(mask.mask, device),
-            None if actees is None else RaggedTensor.of(actees, device),
+            None if mask.actees is None else RaggedTensor.of(mask.actees, device),
+            mask.num_draws,
         )
 
     @staticmethod
@@ -115,6 +117,7 @@ class ActionBatch:
             None
             if pieces[0].actees is None
             else RaggedTensor.cat([piece.actees for piece in pieces if piece.actees is not None]),
+            pieces[0].num_draws,
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
@@ -123,6 +126,7 @@ class ActionBatch:
             self.actors.take(frames),
             None if self.mask is None else self.mask.take(frames),
             None if self.actees is None else self.actees.take(frames),
+            self.num_draws,
         )
 
     def slice(self, frames: slice) -> "ActionBatch":
@@ -131,6 +135,7 @@ class ActionBatch:
             self.actors.slice(frames),
             None if self.mask is None else self.mask.slice(frames),
             None if self.actees is None else self.actees.slice(frames),
+            self.num_draws,
         )
 
 

@@ -8,26 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.check_spaces import check_spaces
-from entity_env.spaces import (
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
-from rogue_net.answer import NetOutput, answer, draw, tempered
+from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import Context, PackedContext, attention_mask, weights_by_frame
 from rogue_net.config import RogueNetConfig
+from rogue_net.distributions import CategoricalDistribution, Decision, decide, random_draws
 from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead, full_precision
+from rogue_net.heads import HEADS, CategoricalHead, full_precision
 from rogue_net.input_norm import CLIP, InputNorm, Moments
 from rogue_net.layout import Layout, layout_of
 from rogue_net.native import network
 from rogue_net.native.library import fits
-from rogue_net.native.network import Said
 from rogue_net.pooling import mean_over_frames
-from rogue_net.ragged import EntityBatch
+from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
@@ -91,7 +85,7 @@ class RogueNet(nn.Module):
         )
         self.action_heads = nn.ModuleDict(
             {
-                module_key(name): _action_head(space, config.d_model, config.d_qk)
+                module_key(name): HEADS[type(space)](space, config.d_model, config.d_qk)
                 for name, space in action_space.items()
             }
         )
@@ -140,30 +134,34 @@ class RogueNet(nn.Module):
                 f"pooling={self.config.pooling!r} instead"
             )
         weights: list[list[Tensor]] | None = [] if attention else None
-        said: dict[str, Said] = {}
+        decisions: dict[str, Decision] = {}
         if weights is None and self._is_compiled_whole(batch):
             heads = self._choice_heads()
             out, layout = self._compiled(batch, heads, actions, uniforms)
             x, values = out.x, self._named_values(out.means)
-            said = dict(zip(heads, out.choices, strict=True))
+            decisions = {n: _decision(said) for n, said in zip(heads, out.choices, strict=True)}
         else:
             x, layout = self.embed(batch, weights)
             values = self._values(x, layout)
-        with torch.autocast(x.device.type, enabled=False):
-            log_probs = {
-                name: tempered(
-                    said[name].log_probs
-                    if name in said
-                    else self.action_heads[module_key(name)](x, layout, batch.actions[name]),
-                    temperature,
-                )
-                for name in self.action_space
-            }
-        if temperature != 1 or generator is not None:
-            said = {}  # these are other probabilities, or other choices
         if generator is not None:
-            uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
-        return answer(log_probs, values, actions, uniforms, said)._replace(
+            uniforms = {
+                name: random_draws(len(a.actors.values), a.num_draws, generator, x.device)
+                for name in self.action_space
+                for a in [batch.actions[name]]
+            }
+        with torch.autocast(x.device.type, enabled=False):
+            for name in self.action_space:
+                chosen = None if actions is None else actions[name]
+                draws = None if uniforms is None else uniforms[name]
+                if name not in decisions:
+                    head = self.action_heads[module_key(name)]
+                    action = batch.actions[name]
+                    decisions[name] = head(x, layout, action, chosen, draws, temperature)
+                elif temperature != 1 or generator is not None:
+                    distribution = decisions[name].distribution.tempered(temperature)
+                    decisions[name] = decide(distribution, chosen, draws)
+        in_order = {name: decisions[name] for name in self.action_space}
+        return output_of(in_order, values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -243,7 +241,8 @@ class RogueNet(nn.Module):
         gate = None if self.relpos is None else self.relpos.native_gate()
         choices = choices or {}
         asked = [
-            head.compiled(
+            _compiled_choice(
+                head,
                 layout,
                 batch.actions[name],
                 None if actions is None else actions[name],
@@ -275,7 +274,7 @@ class RogueNet(nn.Module):
 
     def _choice_heads(self) -> dict[str, CategoricalHead]:
         heads = {name: self.action_heads[module_key(name)] for name in self.action_space}
-        return {name: head for name, head in heads.items() if isinstance(head, CategoricalHead)}
+        return {name: head for name, head in heads.items() if type(head) is CategoricalHead}
 
     def _visible(self, batch: EntityBatch, layout: Layout) -> Tensor | None:
         """(P,) bool; None when everything is."""
@@ -367,14 +366,42 @@ class RogueNet(nn.Module):
 
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
     """Whether some action is taken by no entity, so that one has to stand for what is global."""
-    return any(isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values())
+    return any(space.is_global for space in action_space.values())
 
 
-def _action_head(space: ActionSpace, d_model: int, d_qk: int) -> nn.Module:
-    if isinstance(space, SelectEntityActionSpace):
-        return SelectEntityHead(d_model, d_qk)
-    assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
-    return CategoricalHead(d_model, len(space))
+def _compiled_choice(
+    head: CategoricalHead,
+    layout: Layout,
+    action: ActionBatch,
+    given: Tensor | None,
+    uniforms: Tensor | None,
+) -> network.Choice:
+    """Return an action as compiled functions take it.
+
+    Raises:
+        ValueError: of the mask, or of what is given, there is another number than of actors.
+    """
+    num_actors = len(action.actors.values)
+    mask = None if action.mask is None else action.mask.values.bool().contiguous()
+    expected = {
+        "mask": (mask, (num_actors, len(head.project.bias))),
+        "actions": (given, (num_actors,)),
+        "uniforms": (uniforms, (num_actors,)),
+    }
+    for name, (x, shape) in expected.items():
+        if x is not None and x.shape != shape:
+            raise ValueError(f"{name}: expected shape {shape}, got {tuple(x.shape)}")
+    return network.Choice(
+        rows=layout.rows(action.actors.values, action.actors.frame_of_row()).contiguous(),
+        mask=mask,
+        given=None if given is None else given.to(torch.int64).contiguous(),
+        uniforms=None if uniforms is None else uniforms.float().contiguous(),
+    )
+
+
+def _decision(said: network.Said) -> Decision:
+    distribution = CategoricalDistribution(said.log_probs)
+    return Decision(said.chosen, said.logprobs, said.entropies, distribution)
 
 
 def _weights(linear: nn.Module) -> network.Linear:

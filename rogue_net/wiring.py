@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
-from rogue_net.answer import answer, draw
+from rogue_net.answer import decide_all, output_of
+from rogue_net.distributions import random_draws
 from rogue_net.narrow import Narrowed, narrowed
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 from rogue_net.rogue_net import NetOutput
@@ -67,16 +68,21 @@ class Wired(nn.Module):
             out: NetOutput = self.network(known, actions, uniforms, **options)
             return out
         out = self.network(known, **options)
-        log_probs = {
-            name: parts[name].widened(p) if name in parts else p
-            for name, p in out.log_probs.items()
-        }
+        distributions = {name: out.distribution(name) for name in out.actions}
+        for name, part in parts.items():
+            distributions[name] = distributions[name].widened(part)
         for name, (_, of_shown) in self._labels.items():
-            log_probs[name] = log_probs[name][:, of_shown]
+            distributions[name] = distributions[name].relabelled(of_shown)
         if generator is not None:
-            uniforms = {name: draw(p, generator) for name, p in log_probs.items()}
-        return answer(log_probs, out.values, actions, uniforms)._replace(
-            lengths={name: batch.actions[name].actors.lengths for name in log_probs},
+            device = next(iter(out.actions.values())).device
+            uniforms = {
+                name: random_draws(len(a.actors.values), a.num_draws, generator, device)
+                for name in distributions
+                for a in [batch.actions[name]]
+            }
+        decisions = decide_all(distributions, actions, uniforms)
+        return output_of(decisions, out.values)._replace(
+            lengths={name: batch.actions[name].actors.lengths for name in distributions},
             attention=out.attention,
         )
 
@@ -110,7 +116,7 @@ def _label_orders(
     """For the actions whose labels are in another order: the ones among the others, both ways."""
     orders = {}
     for name, space in known.items():
-        one, other = (getattr(s, "index_to_label", []) for s in (space, shown.get(name)))
+        one, other = space.labels, shown[name].labels if name in shown else []
         if sorted(one) != sorted(other):
             raise ValueError(f"labels of {name!r}: expected {[*one]} in any order, got {[*other]}")
         if one != other:

@@ -1,14 +1,13 @@
 """Rules by which a save is upgraded to another world: what is now called otherwise."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from enn_trainer.checkpoints.space_diff import labels_of
 from enn_trainer.errors import ConfigError
 from entity_env.errors import InvalidSpace
-from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.spaces import ActionSpace, Entity, ObsSpace
 
 SYNTAX = "Type=New, Type.feature=new, global:feature=new, action:name=new or label:action.label=new"
 
@@ -117,9 +116,7 @@ class Rules:
             raise ConfigError(*problems)
 
     def _space(self, name: str, space: ActionSpace) -> ActionSpace:
-        if isinstance(space, SelectEntityActionSpace):
-            return space
-        return replace(space, index_to_label=[self.label(name, one) for one in labels_of(space)])
+        return space.renamed({label: self.label(name, label) for label in space.labels})
 
 
 def read_renames(
@@ -199,11 +196,7 @@ def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list
         ),
         *(("global", one) for one in obs_space.global_features),
         *(("action", one) for one in action_space),
-        *(
-            ("label", one, label)
-            for one, space in action_space.items()
-            for label in labels_of(space)
-        ),
+        *(("label", one, label) for one, space in action_space.items() for label in space.labels),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from enn_trainer.checkpoints.checkpoint import Checkpoint
@@ -11,13 +12,13 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_help import shown
 from enn_trainer.settings.config_io import load_config
+from entity_env.bounds import Allowance
+from entity_env.rebuild import rebuilt
 from entity_env.spaces import (
+    ACTION_SPACES,
     ActionSpace,
-    CategoricalActionSpace,
     Entity,
-    GlobalCategoricalActionSpace,
     ObsSpace,
-    SelectEntityActionSpace,
 )
 
 STATE_VERSION = 1
@@ -92,23 +93,17 @@ def action_space_of(plain: Any) -> dict[str, ActionSpace]:
     for name, space in _by_name("action_space", plain).items():
         at = f"action_space[{name!r}]"
         kind = space.get("kind") if isinstance(space, dict) else None
-        if kind == "SelectEntityActionSpace":
-            _fields(at, space, {"kind"})
-            actions[name] = SelectEntityActionSpace()
-        elif isinstance(kind, str) and kind in _CATEGORICAL:
-            labels = _fields(at, space, {"kind", "index_to_label"})["index_to_label"]
-            actions[name] = _CATEGORICAL[kind](_texts(f"{at}.index_to_label", labels))
-            if not labels:
+        cls = ACTION_SPACES.get(kind) if isinstance(kind, str) else None
+        if cls is None:
+            raise ValueError(f"{at}: expected one of the kinds {', '.join(ACTION_SPACES)}")
+        values = _fields(at, space, {"kind", *(field.name for field in fields(cls))})
+        del values["kind"]
+        if "index_to_label" in values:
+            _texts(f"{at}.index_to_label", values["index_to_label"])
+            if not values["index_to_label"]:
                 raise ValueError(f"{at}.index_to_label: expected choices, got none")
-        else:
-            raise ValueError(f"{at}: expected one of the kinds {', '.join(ACTION_KINDS)}")
+        actions[name] = rebuilt(cls, values, Allowance(0))
     return actions
-
-
-_CATEGORICAL: dict[str, Callable[[list[str]], ActionSpace]] = {
-    space.__name__: space for space in (CategoricalActionSpace, GlobalCategoricalActionSpace)
-}
-ACTION_KINDS = (*_CATEGORICAL, SelectEntityActionSpace.__name__)
 
 
 def _is_seconds(value: object) -> bool:

@@ -4,14 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.wiring import missing_features
-
-_KINDS = {
-    "CategoricalActionSpace": "categorical",
-    "GlobalCategoricalActionSpace": "global",
-    "SelectEntityActionSpace": "select-entity",
-}
 
 
 @dataclass
@@ -71,10 +65,10 @@ def diff_spaces(
     for name, space in have_actions.items():
         if name not in want_actions:
             continue
-        kind, kind_now = kind_of(space), kind_of(want_actions[name])
+        kind, kind_now = space.kind, want_actions[name].kind
         if kind != kind_now:
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
-        diff.names(f"labels of {name}", labels_of(space), labels_of(want_actions[name]))
+        diff.names(f"labels of {name}", space.labels, want_actions[name].labels)
     return diff
 
 
@@ -112,19 +106,9 @@ def label_orders(
     """The actions of two worlds whose labels are the same in another order, in words."""
     diff = SpaceDiff()
     for name in have_actions.keys() & want_actions.keys():
-        labels = labels_of(have_actions[name]), labels_of(want_actions[name])
+        labels = have_actions[name].labels, want_actions[name].labels
         diff.names(f"labels of {name}", *labels)
     return sorted(diff.reordered)
-
-
-def kind_of(space: ActionSpace) -> str:
-    """What is chosen in an action, in a word."""
-    return _KINDS[type(space).__name__]
-
-
-def labels_of(space: ActionSpace) -> list[str]:
-    """The labels of an action; none where entities are selected."""
-    return [] if isinstance(space, SelectEntityActionSpace) else space.index_to_label
 
 
 def _renames(removed: Sequence[str], added: Sequence[str]) -> str:

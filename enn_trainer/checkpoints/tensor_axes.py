@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from enn_trainer.checkpoints.evolve_rules import Name
-from enn_trainer.checkpoints.space_diff import kind_of, labels_of
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import feature_names, module_key
+from rogue_net.heads import HEADS
 from rogue_net.rogue_net import RogueNet
 from rogue_net.value_net import RogueNetWithValueNet
 
@@ -87,9 +87,10 @@ def _axes(
         case ["action_heads", one, *rest]:
             name = actions[one]
             space = network.action_space[name]
-            place = ("action", name, kind_of(space), *rest)
-            labels = [("label", name, label) for label in labels_of(space)]
-            return Axes(place, (labels, *plain[1:]) if rest[0] == "project" else plain)
+            place = ("action", name, space.kind, *rest)
+            labels = [("label", name, label) for label in space.labels]
+            has_labels = rest[0] in HEADS[type(space)].layers_of_labels
+            return Axes(place, (labels, *plain[1:]) if has_labels else plain)
     return Axes((key,), plain)
 
 

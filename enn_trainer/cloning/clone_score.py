@@ -14,7 +14,6 @@ from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.imitation_config import ImitationLoss
 from enn_trainer.ppo.minibatch_loss import value_loss_of
 from enn_trainer.ppo_config import PPOConfig
-from rogue_net.answer import choose
 
 
 @dataclass
@@ -147,7 +146,7 @@ def loss_of(
     score = CloneScore(
         imitation=imitation.detach(),
         correct={
-            name: (choose(out.log_probs[name].detach(), None) == rows.values).sum()
+            name: (out.distribution(name).mode() == rows.values).sum()
             for name, rows in shown.actions.items()
         },
         actors=Counter({name: len(rows.values) for name, rows in shown.actions.items()}),

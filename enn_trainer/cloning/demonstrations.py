@@ -22,7 +22,6 @@ from entity_env.spaces import (
     ActionName,
     ActionSpace,
     ObsSpace,
-    SelectEntityActionSpace,
 )
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.wiring import wired
@@ -210,12 +209,11 @@ class Reading:
             chosen = decisions.actions.get(name)
             if chosen is None:
                 chosen = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
-            num_choices = _num_choices(acting, space)
-            _refuse_impossible(where, chosen, acting, num_choices)
+            _refuse_impossible(where, chosen, acting, space)
             actions[name] = RaggedTensor.of(chosen, self.device)
             if self.teacher_for is not None:
                 logits = decisions.logits.get(name)
-                rows = _row_by_row(where, logits, acting, num_choices, self.teacher_for)
+                rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
         return Demonstrations(
             wired(batch, recording.obs_space, self.obs_space),
@@ -258,17 +256,7 @@ def with_actors(shown: Demonstrations) -> Demonstrations:
     return shown.take(np.flatnonzero(shown.num_actors()))
 
 
-def _num_choices(acting: ActionBatch, space: ActionSpace) -> npt.NDArray[np.int64]:
-    """(F,) int64, how many choices each actor of a frame has."""
-    if isinstance(space, SelectEntityActionSpace):
-        assert acting.actees is not None
-        return acting.actees.lengths
-    return np.full(len(acting.actors.lengths), len(space), dtype=np.int64)
-
-
-def _refuse_impossible(
-    where: str, chosen: Ragged, acting: ActionBatch, num_choices: npt.NDArray[np.int64]
-) -> None:
+def _refuse_impossible(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:
     """Refuse choices that are not of the actors, do not exist, or were not allowed."""
     lengths = acting.actors.lengths
     if not np.array_equal(chosen.lengths, lengths):
@@ -276,7 +264,7 @@ def _refuse_impossible(
             f"{where}: expected a choice of each of {lengths.sum()} actors, got "
             f"{chosen.lengths.sum()}"
         )
-    per_actor = np.repeat(num_choices, lengths)
+    per_actor = space.num_choices(acting)
     values = chosen.values
     allowed = (values >= 0) & (values < per_actor)
     if acting.mask is not None:
@@ -295,11 +283,13 @@ def _row_by_row(
     where: str,
     logits: Ragged | None,
     acting: ActionBatch,
-    num_choices: npt.NDArray[np.int64],
+    space: ActionSpace,
     setting: str,
 ) -> Ragged:
     """What was recorded of all choices, one actor after the other."""
-    expected = acting.actors.lengths * num_choices
+    ends = np.cumsum(acting.actors.lengths)
+    numbers_before = np.cumsum([0, *space.num_parameters(acting)])
+    expected = numbers_before[ends] - numbers_before[ends - acting.actors.lengths]
     if logits is None:
         logits = Ragged.empty(np.zeros(0, dtype=np.float32), len(expected))
     lengths = logits.lengths * logits.size2()

@@ -14,7 +14,7 @@ from enn_trainer.commands.next_steps import measure_command, resume_from_command
 from enn_trainer.settings.config_sources import in_one_line
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, show_table
-from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
+from entity_env.spaces import ActionSpace, ObsSpace
 
 _NOT_MADE_BY = ("step", "why", "created", "files", "metrics", "sha256", "packages", "format")
 
@@ -74,9 +74,7 @@ def spaces_in_words(
     ]
     for name, space in action_space.items():
         kind = type(space).__name__.removesuffix("ActionSpace")
-        labels = (
-            "" if isinstance(space, SelectEntityActionSpace) else ", ".join(space.index_to_label)
-        )
+        labels = ", ".join(space.labels)
         rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
     return rows
 

@@ -1,9 +1,7 @@
 """Who an agent can be evaluated against."""
 
-import math
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,9 +10,10 @@ from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.space_diff import unfit
 from enn_trainer.errors import CheckpointError
 from enn_trainer.start_folder import located
-from entity_env.spaces import ActionSpace, ObsSpace, SelectEntityActionSpace
-from rogue_net.ragged import ActionBatch, EntityBatch, to_device
-from rogue_net.rogue_net import NetOutput, answer
+from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.answer import NetOutput, decide_all, output_of
+from rogue_net.heads import HEADS
+from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
 CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
@@ -66,10 +65,11 @@ class RandomAgent(nn.Module):
         uniforms: Mapping[str, Tensor] | None = None,
     ) -> NetOutput:
         """Choose, as `RogueNet` does."""
-        log_probs = {
-            name: _uniform(batch.actions[name], space) for name, space in self.action_space.items()
+        distributions = {
+            name: HEADS[type(space)].uniform(space, batch.actions[name])
+            for name, space in self.action_space.items()
         }
-        return answer(log_probs, self.values(batch), actions, uniforms)
+        return output_of(decide_all(distributions, actions, uniforms), self.values(batch))
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Expects nothing."""
@@ -79,22 +79,3 @@ class RandomAgent(nn.Module):
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Looks at nothing."""
         return
-
-
-def _uniform(action: ActionBatch, space: ActionSpace) -> Tensor:
-    """(actors, choices) log-probabilities, equal for all legal choices."""
-    lengths, device = action.actors.lengths, action.actors.values.device
-    mask = action.mask
-    if isinstance(space, SelectEntityActionSpace):
-        assert action.actees is not None
-        per_actor = np.repeat(action.actees.lengths, lengths)
-        allowed = to_device(np.arange(per_actor.max(initial=0)) < per_actor[:, None], device)
-        if mask is not None:
-            allowed = allowed.masked_scatter(allowed, mask.values)
-    elif mask is not None:
-        allowed = mask.values
-    else:
-        shape = (int(lengths.sum()), len(space))
-        allowed = torch.ones(shape, dtype=torch.bool, device=device)
-    logits = torch.zeros(allowed.shape, device=device).masked_fill(~allowed, -math.inf)
-    return logits.log_softmax(dim=-1)

@@ -6,17 +6,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from enn_trainer.acting import choose, joined
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import act
 from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.lanes import ONE_LANE, Lanes
+from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, add_metrics
-from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
-from rogue_net.rogue_net import NetOutput
+from rogue_net.answer import NetOutput, output_of
+from rogue_net.distributions import Decision
+from rogue_net.ragged import EntityBatch, to_device
 
 
 class Seats(NamedTuple):
@@ -103,14 +104,15 @@ def answer_of_all(
         for name in batch.actions
     }
 
-    def in_order(said: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: RaggedTensor(said[name], n).take(order).values for name, n in lengths.items()}
-
     value = together.values["value"]
-    return NetOutput(
-        actions=in_order(together.actions),
-        logprobs=in_order(together.logprobs),
-        entropies=in_order(together.entropies),
-        log_probs=in_order(together.log_probs),
-        values={"value": value.index_select(0, to_device(order, value.device))},
-    )
+    decisions = {}
+    for name, n in lengths.items():
+        actors = to_device(row_indices(exclusive_cumsum(n)[order], n[order]), value.device)
+        decisions[name] = Decision(
+            together.actions[name].index_select(0, actors),
+            together.logprobs[name].index_select(0, actors),
+            together.entropies[name].index_select(0, actors),
+            together.distribution(name).take(actors),
+        )
+    values = {"value": value.index_select(0, to_device(order, value.device))}
+    return output_of(decisions, values)

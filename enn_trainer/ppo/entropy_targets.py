@@ -48,23 +48,6 @@ def tune(
         tunings[name] = torch.where(actors > 0, after, tuning)
 
 
-def normalised_entropy(log_probs: Tensor, entropies: Tensor) -> Tensor:
-    """How much of the entropy is left that the actors could have.
-
-    Args:
-        log_probs: (actors, choices) float, -inf where not allowed.
-        entropies: (actors,) float.
-
-    Returns:
-        (2,) float: the sum over actors of entropy / log(number of legal choices), from 0 to 1
-        each; and of how many actors: those with a single legal choice do not count.
-    """
-    legal = (log_probs > -torch.inf).sum(dim=-1)
-    choosing = legal > 1
-    share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
-    return torch.stack([share, choosing.to(share)]).sum(dim=1)
-
-
 def coef_of_actor(
     tunings: Mapping[str, Tensor], others: float, num_actors: Mapping[str, int], like: Tensor
 ) -> Tensor:

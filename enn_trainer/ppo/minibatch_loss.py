@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.errors import AgentError
 from enn_trainer.ppo import losses
-from enn_trainer.ppo.entropy_targets import coef_of_actor, normalised_entropy
+from enn_trainer.ppo.entropy_targets import coef_of_actor
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.sums import Sums
@@ -127,7 +127,7 @@ def loss_of_piece(
     approx_kl = losses.approx_kl(logratio)
     actors_of_actions = [len(rows.values) for rows in chosen.values()]
     tuned_entropy = [
-        normalised_entropy(out.log_probs[name].detach(), out.entropies[name].detach())
+        out.distribution(name).normalised_entropy(out.entropies[name].detach())
         for name in ent_tunings
     ]
     return loss, Sums(

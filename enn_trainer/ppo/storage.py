@@ -54,13 +54,16 @@ class RolloutStorage:
         self._batches: list[EntityBatch] = []
         self._outs: list[NetOutput] = []
         self._bytes_of_one = 0
+        self._num_draws: dict[str, int] = {}
         self._rows: dict[Field, _Rows] = {}
         self._lengths: dict[Field, _Rows] = {}
 
     def add(self, batch: EntityBatch, out: NetOutput) -> None:
         """Keep frames, in tensors that nobody changes, and what was said about them."""
+        self._num_draws = {name: action.num_draws for name, action in batch.actions.items()}
         self._batches.append(batch)
-        self._outs.append(out._replace(log_probs={}, attention=None))  # these are not kept
+        # Do not keep what is not stored.
+        self._outs.append(out._replace(log_probs={}, attention=None, distributions={}))
         count = len(self._batches)
         if count & (count - 1) == 0:  # a power of two: often enough, they grow step by step
             self._bytes_of_one = _bytes_of(batch, out)
@@ -86,7 +89,10 @@ class RolloutStorage:
             {name: fields["visible", name] for name in types if ("visible", name) in fields},
             {
                 name: ActionBatch(
-                    fields["actors", name], fields.get(("mask", name)), fields.get(("actees", name))
+                    fields["actors", name],
+                    fields.get(("mask", name)),
+                    fields.get(("actees", name)),
+                    self._num_draws[name],
                 )
                 for name in names
             },

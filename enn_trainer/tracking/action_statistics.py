@@ -9,12 +9,7 @@ from torch import Tensor
 
 from enn_trainer.ppo.rollout import Rollout
 from entity_env.ragged import exclusive_cumsum
-from entity_env.spaces import (
-    GLOBAL,
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-)
+from entity_env.spaces import GLOBAL, ActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 
 
@@ -52,17 +47,13 @@ def action_statistics(
         if num_actors == 0:
             continue
         prefix = f"policy/{name}/"
-        if isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace):
-            labels = space.index_to_label
-            possible = to_device(np.full(num_actors, len(labels)), chosen.values.device)
-            tags = [f"actions/{name}/{label}" for label in labels]
+        possible = to_device(space.num_choices(batch), chosen.values.device)
+        if space.labels:
+            tags = [f"actions/{name}/{label}" for label in space.labels]
             asked.append(_frequencies(tags, chosen.values))
-        else:
-            assert batch.actees is not None
+        if batch.actees is not None:
             acting = batch.actors.lengths > 0
             scalars[f"{prefix}actees_per_frame"] = float(batch.actees.lengths[acting].mean())
-            of_actor = batch.actees.lengths[chosen.frame_of_row()]
-            possible = to_device(of_actor, chosen.values.device)
             types = [entity for entity in rollout.batch.features if entity != GLOBAL]
             tags = [f"{prefix}selected/{entity}" for entity in types]
             asked.append(_frequencies(tags, _selected_types(rollout.batch, types, chosen, batch)))

@@ -12,7 +12,6 @@ from entity_env.spaces import (
     EntityName,
     GlobalCategoricalActionSpace,
     ObsSpace,
-    SelectEntityActionSpace,
 )
 
 
@@ -67,7 +66,7 @@ class PaddedLayout:
             (None, 0),
         ]
         self.num_choices = {
-            name: len(self.slots) - 1 if isinstance(space, SelectEntityActionSpace) else len(space)
+            name: space.mask_columns[0] if space.mask_columns else len(self.slots) - 1
             for name, space in action_space.items()
         }
         self.heads: list[Head] = []

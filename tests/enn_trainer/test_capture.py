@@ -21,7 +21,6 @@ from entity_env.examples import Duel
 from entity_env.read_recording import Recording
 from entity_env.recording_format import Step
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
-from rogue_net.heads import actee_log_probs
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
 from tests.entity_env.builders import assert_same
@@ -111,7 +110,7 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
         np.testing.assert_allclose(rollout.logprobs[name].values.numpy(), logprobs, rtol=1e-12)
         expected = said.log_probs[name].detach()
         if action.actees is not None:
-            expected = actee_log_probs(expected, action).values
+            expected = said.distribution(name).to_rows(action).values.detach()
             assert max(action.actors.lengths * action.actees.lengths) > 3
         logits = np.concatenate([s.decisions.logits[name].values for s in steps])
         np.testing.assert_allclose(expected.numpy(), logits, atol=1e-6)

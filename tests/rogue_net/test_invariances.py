@@ -26,7 +26,7 @@ from entity_env import (
 )
 from rogue_net import EntityBatch, RaggedTensor, RogueNet, RogueNetConfig, attention, layout
 from rogue_net.embedding import module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead, actee_log_probs, entropy, sample
+from rogue_net.heads import CategoricalHead, SelectEntityHead
 from tests.rogue_net.nets import (
     ACTIONS,
     SPACE,
@@ -482,13 +482,6 @@ def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
             assert sum(map(math.exp, known)) == pytest.approx(1)
 
 
-def test_entropy_of_known_probabilities() -> None:
-    p = torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]).log().requires_grad_()
-    torch.testing.assert_close(entropy(p), torch.tensor([1.5 * math.log(2), 0.0]))
-    (gradient,) = torch.autograd.grad(entropy(p).sum(), p)
-    assert gradient.isfinite().all()
-
-
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(nets_and_batches())
@@ -514,44 +507,11 @@ def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> N
             torch.testing.assert_close(p[: len(row)], row)
             assert p[len(row) :].eq(-torch.inf).all()
         if action.actees is not None:
-            flat = actee_log_probs(out.log_probs[name], action)
+            flat = out.distribution(name).to_rows(action)
             torch.testing.assert_close(flat.values, torch.cat([x.new_zeros(0), *rows]))
             assert flat.lengths.tolist() == [
                 a * k for a, k in zip(action.actors.lengths, action.actees.lengths, strict=True)
             ]
-
-
-@settings(max_examples=50)
-@given(
-    st.lists(st.floats(-80, 80) | st.just(-math.inf), min_size=1, max_size=6).filter(
-        lambda logits: max(logits) > -math.inf
-    ),
-    st.sampled_from([torch.float32, torch.float64]),
-)
-def test_what_is_impossible_is_never_sampled(logits: list[float], dtype: torch.dtype) -> None:
-    uniforms = torch.tensor([0.0, 2**-23, 0.5, 1 - 2**-22, LARGEST_UNIFORM])
-    log_probs = torch.tensor([logits], dtype=dtype).log_softmax(dim=1).expand(len(uniforms), -1)
-    for choice in sample(log_probs, uniforms).tolist():
-        assert logits[choice] > -math.inf
-    assert sample(log_probs, uniforms)[0] == log_probs[0].exp().gt(0).nonzero()[0]
-
-
-def test_nothing_impossible_is_sampled_where_sums_are_rounded_differently(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On a GPU a sum may exceed the one before it although the probability between is zero."""
-    p = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
-    sums = torch.tensor([[0.5, 0.501, 0.999, 1.0]])
-    monkeypatch.setattr(Tensor, "cumsum", lambda self, dim: sums.expand(len(self), -1))
-    uniforms = torch.tensor([0.0, 0.5008, 0.5015, 0.9995, LARGEST_UNIFORM])
-    choices = sample(p.log().expand(len(uniforms), -1), uniforms)
-    assert choices.tolist() == [0, 2, 2, 2, 2]
-
-
-def test_sampling_inverts_the_cumulative_distribution() -> None:
-    log_probs = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]).log().expand(5, -1)
-    uniforms = torch.tensor([0.0, 0.25 - 2**-23, 0.25, 0.75 - 2**-23, 0.75])
-    assert sample(log_probs, uniforms).tolist() == [1, 1, 3, 3, 4]
 
 
 def test_choices_are_as_frequent_as_they_are_probable() -> None:

@@ -16,7 +16,6 @@ from enn_trainer.checkpoints.evolve_config import renamed_config
 from enn_trainer.checkpoints.evolve_report import function_changes
 from enn_trainer.checkpoints.evolve_rules import Rules
 from enn_trainer.checkpoints.evolve_tensors import PARTS, upgraded
-from enn_trainer.checkpoints.space_diff import kind_of, labels_of
 from enn_trainer.checkpoints.tensor_axes import Network, columns_of_type, parts_of
 from entity_env import (
     ActionSpace,
@@ -206,16 +205,16 @@ def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) 
     actions = {}
     for name, space in new.action_space.items():
         source = next((n for n in old.action_space if rules.action(n) == name), None)
-        if source is None or kind_of(old.action_space[source]) != kind_of(space):
+        if source is None or old.action_space[source].kind != space.kind:
             nobody = RaggedTensor(torch.zeros(0, dtype=torch.int64), nothing)
             is_select = isinstance(space, SelectEntityActionSpace)
             actions[name] = ActionBatch(nobody, None, nobody if is_select else None)
             continue
         actions[name] = moved[name]
         mask = moved[name].mask
-        if labels_of(space) and mask is not None:
-            have = [rules.label(source, one) for one in labels_of(old.action_space[source])]
-            values = columns(mask, have, labels_of(space), new=True).values
+        if space.labels and mask is not None:
+            have = [rules.label(source, one) for one in old.action_space[source].labels]
+            values = columns(mask, have, space.labels, new=True).values
             actions[name] = replace(moved[name], mask=RaggedTensor(values, mask.lengths))
     visible = {
         rules.type(name): rows
@@ -267,14 +266,14 @@ def assert_same_function(change: Change, before: NetOutput, after: NetOutput) ->
         if now not in change.new.action_space:
             continue
         new_space = change.new.action_space[now]
-        if kind_of(space) != kind_of(new_space):
+        if space.kind != new_space.kind:
             continue
         one, other = before.log_probs[name], after.log_probs[now]
-        if labels_of(space):
-            had = [change.rules.label(name, label) for label in labels_of(space)]
-            both = [label for label in had if label in labels_of(new_space)]
+        if space.labels:
+            had = [change.rules.label(name, label) for label in space.labels]
+            both = [label for label in had if label in new_space.labels]
             one = among(one, [had.index(label) for label in both])
-            other = among(other, [labels_of(new_space).index(label) for label in both])
+            other = among(other, [new_space.labels.index(label) for label in both])
         torch.testing.assert_close(other.exp(), one.exp(), rtol=1e-6, atol=1e-9)
         compared += one.numel()
     return compared

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enn_trainer import ConfigError
 from enn_trainer.cloning.demonstrations import (
@@ -18,12 +16,10 @@ from enn_trainer.cloning.demonstrations import (
     returns_of,
     with_actors,
 )
-from enn_trainer.cloning.imitation import kl_from_teacher, padded
 from entity_env.ragged import Ragged
 from entity_env.read_recording import Episode, Recording
 from entity_env.record import recording_header
 from entity_env.recording_format import PREFIX, RecordingError, Step, framed
-from rogue_net.ragged import ActionBatch, RaggedTensor
 from tests.enn_trainer.demonstrated import CutOff, Rearranged, Sorting, record
 from tests.enn_trainer.worlds import Clockwork
 
@@ -180,35 +176,3 @@ def test_steps_without_rewards_are_refused(tmp_path: Path) -> None:
     later = {"step": np.full(16, 7), "terminated": np.ones(16, np.bool_)}
     with pytest.raises(RecordingError, match=r"changed: episode \d+: expected steps up to 0, .* 7"):
         read(changed(tmp_path, later))
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5))
-def test_rows_of_varying_actees_find_their_place(frames: list[tuple[int, int]]) -> None:
-    actors, actees = (np.array(n, dtype=np.int64) for n in zip(*frames, strict=True))
-    acting = [(a, k) for a, k in frames if a]
-    longest = max((k for _, k in acting), default=0)
-    rows = torch.arange(float((actors * actees).sum()))
-    action = ActionBatch(
-        RaggedTensor(torch.zeros(int(actors.sum()), dtype=torch.int64), actors),
-        actees=RaggedTensor(torch.zeros(int(actees.sum()), dtype=torch.int64), actees),
-    )
-    table = padded(rows, action, torch.zeros(int(actors.sum()), longest))
-    expected, value = [], 0.0
-    for a, k in acting:
-        for _ in range(a):
-            expected.append([value + i for i in range(k)] + [-math.inf] * (longest - k))
-            value += k
-    assert table.tolist() == expected
-
-
-def test_kl_is_that_of_the_allowed_choices_by_hand() -> None:
-    inf = math.inf
-    network = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]]).log().requires_grad_()
-    teacher = torch.tensor([[0.0, 0.0, 5.0], [-inf, 0.0, 0.0]])  # it does not know the mask
-    loss = kl_from_teacher(teacher, network)
-    # Equal to the first; of the second 1 * log(1 / 0.75).
-    torch.testing.assert_close(loss, torch.tensor([0.0, math.log(4 / 3)]))
-    (gradient,) = torch.autograd.grad(loss.sum(), network)
-    assert torch.isfinite(gradient).all()
-    assert gradient.tolist() == [[-0.5, -0.5, 0.0], [0.0, -1.0, 0.0]]

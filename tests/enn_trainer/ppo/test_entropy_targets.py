@@ -10,31 +10,10 @@ from enn_trainer.ppo.entropy_targets import (
     MISS_GAIN,
     begun,
     coef_of_actor,
-    normalised_entropy,
     tune,
     tuned_coef,
     tuned_scalars,
 )
-
-
-def test_normalised_entropy_is_a_share_of_what_is_legal() -> None:
-    """An actor with one legal choice has nothing to explore and must not pull the mean down."""
-    log_probs = torch.tensor(
-        [
-            [0.5, 0.5, 0.0],  # entropy log 2 of log 2
-            [1.0, 0.0, 0.0],  # one choice
-            [0.5, 0.25, 0.25],  # entropy 1.5 log 2 of log 3
-        ]
-    ).log()
-    entropies = torch.tensor([math.log(2), 0.0, 1.5 * math.log(2)])
-    total, actors = normalised_entropy(log_probs, entropies).tolist()
-    assert total == pytest.approx(1.0 + 1.5 * math.log(2) / math.log(3))
-    assert actors == 2
-
-
-def test_normalised_entropy_of_nobody_is_nothing() -> None:
-    """As of select-entity, where nobody acts and nobody can be selected."""
-    assert normalised_entropy(torch.zeros(0, 0), torch.zeros(0)).tolist() == [0.0, 0.0]
 
 
 def test_coefficient_rises_below_the_target_and_falls_above_it_by_hand() -> None:

@@ -1,0 +1,227 @@
+"""`Observation`: one frame of an environment, as it shows it after a reset or a step."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import ActionMask
+from entity_env.errors import InvalidObservation
+from entity_env.obs_space import ActionName, EntityID, EntityName, ObsSpace
+from entity_env.real_numbers import real_array, shown
+
+Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
+Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
+
+
+class Observation:
+    """What an environment shows after a reset or a step.
+
+    Entities are given as `entities={type: features}` or `{type: (features, ids)}`, or with
+    `features` and `ids` apart. A type that is left out has no entities in this frame.
+
+    Args:
+        entities: features (n, num_features) per type, alone or with a sequence of n ids.
+        features: features per type; instead of `entities`.
+        ids: ids per type, for the types that have any; only with `features`.
+        global_features: (num_global_features,) values that belong to no entity.
+        actions: for each action that can be taken now, who takes it and what is allowed.
+        reward: the reward of the step that led here.
+        done: the episode is over; the same as `terminated` unless `truncated` is given.
+        terminated: the episode ended by itself, it has no future.
+        truncated: the episode was cut off here, its future had value; not so if it terminated in
+            the same step.
+        visible: per type, (n,) bool; False hides an entity from the policy, not from the value.
+        metrics: numbers of this step to log.
+
+    Raises:
+        InvalidObservation: `done` contradicts `terminated` and `truncated`, one of them is neither
+            true nor false, or both ways of giving entities are used.
+    """
+
+    def __init__(
+        self,
+        *,
+        entities: Mapping[EntityName, Features | tuple[Features, Sequence[EntityID]] | None]
+        | None = None,
+        features: Mapping[EntityName, Features] | None = None,
+        ids: Mapping[EntityName, Sequence[EntityID]] | None = None,
+        global_features: npt.NDArray[np.float32] | Sequence[float] | None = None,
+        actions: Mapping[ActionName, ActionMask] | None = None,
+        reward: float = 0.0,
+        done: bool | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        visible: Mapping[EntityName, Flags] | None = None,
+        metrics: dict[str, float] | None = None,
+    ) -> None:
+        if entities is not None and (features is not None or ids is not None):
+            raise InvalidObservation(
+                "Observation: expected entities, or features and ids, got both; leave one out"
+            )
+        if entities is None:
+            self.features = dict(features or {})
+            self.ids = dict(ids or {})
+        else:
+            self.features, self.ids = {}, {}
+            for name, entity in entities.items():
+                if isinstance(entity, tuple) and len(entity) == 2:
+                    self.features[name], self.ids[name] = entity  # type: ignore[assignment]
+                elif entity is not None:
+                    self.features[name] = entity
+        if not {type(done), type(terminated), type(truncated)} <= _FLAG_TYPES:
+            done = None if done is None else as_flag(done, "done")
+            terminated = as_flag(terminated, "terminated")
+            truncated = as_flag(truncated, "truncated")
+        if done is not None and not done and (terminated or truncated):
+            raise InvalidObservation(
+                f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
+            )
+        self.global_features = global_features if global_features is not None else []
+        self.actions = actions if actions is not None else {}
+        self.reward = reward
+        self.terminated = bool(terminated or (done and not truncated))
+        self.truncated = bool(truncated and not terminated)
+        self.visible = visible if visible is not None else {}
+        self.metrics = metrics if metrics is not None else {}
+
+    @property
+    def done(self) -> bool:
+        """The episode is over, one way or the other."""
+        return self.terminated or self.truncated
+
+    @done.setter
+    def done(self, value: bool) -> None:
+        is_over = as_flag(value, "done")
+        self.terminated = is_over and not self.truncated
+        self.truncated = is_over and self.truncated
+
+    @classmethod
+    def empty(cls) -> "Observation":
+        """An observation of nothing, in which nothing can be done."""
+        return cls()
+
+    def num_entities(self, entity: EntityName) -> int:
+        """How many entities of a type this frame shows."""
+        return len(self.features.get(entity, ()))
+
+    def index_to_id(self, obs_space: ObsSpace) -> list[EntityID]:
+        """The id of every entity in the order of the frame, `(type, row)` where it has none."""
+        return [entity_id for name in obs_space.entities for entity_id in self.ids_of_type(name)]
+
+    def id_to_index(self, obs_space: ObsSpace) -> dict[EntityID, int]:
+        """The position in the frame of every entity, by its id or `(type, row)`."""
+        return {entity_id: i for i, entity_id in enumerate(self.index_to_id(obs_space))}
+
+    def ids_of_type(self, entity: EntityName) -> Sequence[EntityID]:
+        """The ids of the entities of a type, `(type, row)` for a type without ids."""
+        ids = self.ids.get(entity)
+        if ids is not None:
+            return ids
+        n = self.num_entities(entity)
+        return _rows_of_type(entity, 1 << n.bit_length())[:n]
+
+
+_FLAG_TYPES = {bool, type(None)}
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return a flag that is given as a bool, an integer or an array of one of them; None is False.
+
+    Raises:
+        InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
+    """
+    if value is None or isinstance(value, int | np.integer | np.bool_):
+        return bool(value)
+    try:
+        array = real_array(value)
+        if array.size == 1 and not isinstance(value, list | tuple) and array.item() in (0, 1):
+            return bool(array.item())
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidObservation(f"{name}: expected True or False, got {shown(value)}")
+
+
+@lru_cache(maxsize=256)
+def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
+    """`(type, row)` for each of n entities; made once for numbers of entities that are alike."""
+    return tuple((entity, i) for i in range(n))
+
+
+def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpace) -> Observation:
+    """The observation with the types and features of `obs_filter` only, in its order.
+
+    Args:
+        obs: an observation of `obs_space`; it is not changed.
+        obs_space: the space that `obs` was made for.
+        obs_filter: the types, features and global features to keep.
+
+    Raises:
+        InvalidObservation: `obs_filter` names something that `obs_space` does not have.
+    """
+    if obs_filter == obs_space:
+        return obs
+    unknown = [name for name in obs_filter.entities if name not in obs_space.entities]
+    if unknown:
+        raise InvalidObservation(
+            f"entities: expected types among {list(obs_space.entities)}, got {unknown}"
+        )
+    return Observation(
+        features={
+            name: _columns(
+                obs.features[name],
+                obs_space.entities[name].features,
+                wanted.features,
+                f"features of {name!r}",
+            )
+            for name, wanted in obs_filter.entities.items()
+            if name in obs.features
+        },
+        ids={name: ids for name, ids in obs.ids.items() if name in obs_filter.entities},
+        global_features=_columns(
+            [obs.global_features],  # type: ignore[list-item]
+            obs_space.global_features,
+            obs_filter.global_features,
+            "global_features",
+        )[0],
+        actions=obs.actions,
+        reward=obs.reward,
+        terminated=obs.terminated,
+        truncated=obs.truncated,
+        visible={name: v for name, v in obs.visible.items() if name in obs_filter.entities},
+        metrics=obs.metrics,
+    )
+
+
+def _columns(
+    features: Features, known: Sequence[str], wanted: Sequence[str], what: str
+) -> npt.NDArray[np.float32]:
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise InvalidObservation(
+            f"{what}: expected features among {list(known)}, got {missing}, which it does not have"
+        )
+    if len(features) == 0:
+        return np.zeros((0, len(wanted)), dtype=np.float32)
+    array = as_block(features, len(features), len(known), what)
+    # Not array[:, columns], which is of another memory layout, and slower to join.
+    return array.take([known.index(name) for name in wanted], axis=1)
+
+
+def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.float32]:
+    """Features as float32 (n, width).
+
+    Raises:
+        InvalidObservation: they are not numbers, or not of this shape.
+    """
+    try:
+        array = np.asarray(real_array(features), dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidObservation(
+            f"{what}: expected {n} rows of {width} numbers, got {shown(features)} ({error})"
+        ) from None
+    if array.shape != (n, width):
+        raise InvalidObservation(f"{what}: expected shape ({n}, {width}), got {array.shape}")
+    return array

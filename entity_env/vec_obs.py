@@ -1,0 +1,236 @@
+"""`VecObs`: one frame of each of many environments, as flat arrays and lengths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.obs_space import ActionName, EntityName
+from entity_env.ragged import Ragged
+
+
+class VecActionMask:
+    """Base class of batched masks: the actors of an action in each frame, and what is allowed.
+
+    Attributes:
+        actors: int64 (actors,) per frame, positions in the frame; those with a legal choice.
+        actees: int64 (actees,) per frame, positions in the frame; None if nobody is selected.
+        mask: bool, True where allowed; None when everything is. (actors, choices) per frame; with
+            actees (actors * actees,) per frame, row by row.
+    """
+
+    num_draws: ClassVar[int] = 1
+    """Random numbers that the choice of an actor takes."""
+    actors: Ragged
+    actees: Ragged | None
+    mask: Ragged | None
+
+    def mask_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the rows that `mask` has in each frame, (B,) int64."""
+        if self.actees is None:
+            return self.actors.lengths
+        return self.actors.lengths * self.actees.lengths
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the frames of several masks of one action."""
+        rows: dict[str, Any] = {"actors": Ragged.cat([piece.actors for piece in pieces])}
+        if pieces[0].actees is not None:
+            rows["actees"] = Ragged.cat([p.actees for p in pieces if p.actees is not None])
+        like = next((piece.mask for piece in pieces if piece.mask is not None), None)
+        rows["mask"] = None if like is None else Ragged.cat([p._full(like) for p in pieces])
+        return cls(**rows)
+
+    def take(self, frames: npt.NDArray[np.int64]) -> Self:
+        """Return the given frames, in the given order, as a copy."""
+        given = {name: rows for name, rows in vars(self).items() if rows is not None}
+        return replace(self, **{name: rows.take(frames) for name, rows in given.items()})  # type: ignore[type-var]
+
+    def _full(self, like: Ragged) -> Ragged:
+        """Return the mask, with all choices allowed where it was not given."""
+        if self.mask is not None:
+            return self.mask
+        lengths = self.mask_lengths()
+        return Ragged(np.ones((int(lengths.sum()), *like.values.shape[1:]), np.bool_), lengths)
+
+
+@dataclass
+class VecCategoricalActionMask(VecActionMask):
+    """The actors of a categorical (or global) action in each frame, and their choices.
+
+    Attributes:
+        actors: int64 (actors,) per frame, positions in the frame. The position of the global
+            actor is the number of entities of the frame. Actors with nothing legal are not here.
+        mask: bool (actors, choices) per frame, True where allowed; None when everything is.
+    """
+
+    actees = None
+    actors: Ragged
+    mask: Ragged | None
+
+
+@dataclass
+class VecSelectEntityActionMask(VecActionMask):
+    """The actors of a select-entity action in each frame, and the entities that may be selected.
+
+    Attributes:
+        actors: int64 (actors,) per frame, positions in the frame; those who can select anything.
+        actees: int64 (actees,) per frame, positions in the frame.
+        mask: bool (actors * actees,) per frame, row by row, True where that actor may select
+            that actee; None when everything is allowed.
+    """
+
+    actors: Ragged
+    actees: Ragged
+    mask: Ragged | None = None
+
+
+_ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce
+
+
+@dataclass
+class Metric:
+    """Count, sum and range of the values of one metric."""
+
+    count: int = 0
+    sum: float = 0.0
+    min: float = float("inf")
+    max: float = float("-inf")
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> "Metric":
+        """The metric of an array of values."""
+        if values.size == 0:
+            return cls()
+        flat = values.reshape(-1)
+        total, low, high = _ADD(flat), _MIN(flat), _MAX(flat)  # methods take twice as long
+        return cls(values.size, float(total), float(low), float(high))
+
+    @classmethod
+    def of_each(cls, rows: npt.NDArray[np.int64]) -> "list[Metric]":
+        """The metrics of many arrays of as many whole numbers each, (metrics, values)."""
+        num_metrics, count = rows.shape
+        if count == 0:
+            return [cls() for _ in range(num_metrics)]
+        found = [of(rows, axis=1).tolist() for of in (_ADD, _MIN, _MAX)]
+        return [cls(count, *map(float, each)) for each in zip(*found, strict=True)]
+
+    def push(self, value: float) -> None:
+        """Count one more value."""
+        self.count += 1
+        self.sum += value
+        self.min = min(self.min, value)
+        self.max = max(self.max, value)
+
+    def __add__(self, other: "Metric") -> "Metric":
+        return Metric(
+            self.count + other.count,
+            self.sum + other.sum,
+            min(self.min, other.min),
+            max(self.max, other.max),
+        )
+
+    @property
+    def mean(self) -> float:
+        """The mean; 0 when nothing was counted."""
+        return self.sum / self.count if self.count else 0.0
+
+
+def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
+    """Count the metrics of one more step in those of all steps so far."""
+    for name, metric in more.items():
+        total[name] = total[name] + metric if name in total else metric
+
+
+@dataclass
+class VecObs:
+    """One frame of each of B environments.
+
+    An environment whose episode ended is reset in the same step: its features and masks are the
+    first of the new episode, its reward, flags and metrics are the last of the old one.
+
+    Attributes:
+        features: float32 (n, num_features) per frame, for every entity type of the space; and
+            under "__global__" one row per frame, where there is anything global.
+        visible: bool (n,) per frame, for the types of which something may be hidden.
+        action_masks: for every action of the space.
+        reward: (B,) float32.
+        done: (B,) bool, the episode ended in this step.
+        metrics: metrics of the environments, over all of them.
+        truncated: (B,) bool, those of `done` that were cut off.
+        final: the last observations of the truncated episodes, one frame for each True in
+            `truncated`, without actions; None when nothing was truncated.
+        env_metrics: the values behind `metrics`, float64, none or one per environment.
+    """
+
+    features: dict[EntityName, Ragged]
+    visible: dict[EntityName, Ragged]
+    action_masks: dict[ActionName, VecActionMask]
+    reward: npt.NDArray[np.float32]
+    done: npt.NDArray[np.bool_]
+    metrics: dict[str, Metric]
+    truncated: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
+    final: "VecObs | None" = None
+    env_metrics: dict[str, Ragged] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.truncated is None:
+            self.truncated = np.zeros(len(self.done), dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def terminated(self) -> npt.NDArray[np.bool_]:
+        """(B,) bool, those of `done` that ended by themselves."""
+        terminated: npt.NDArray[np.bool_] = self.done & ~self.truncated
+        return terminated
+
+    @staticmethod
+    def cat(pieces: Sequence["VecObs"]) -> "VecObs":
+        """The frames of all pieces, one piece after the other."""
+        finals = [piece.final for piece in pieces if piece.final is not None]
+        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
+        env_names = dict.fromkeys(name for piece in pieces for name in piece.env_metrics)
+        env_metrics = {
+            name: Ragged.cat(
+                [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
+            )
+            for name in env_names
+        }
+        return VecObs(
+            features={
+                name: Ragged.cat([piece.features[name] for piece in pieces])
+                for name in pieces[0].features
+            },
+            visible={
+                name: Ragged.cat([piece._visibility(name) for piece in pieces])
+                for name in pieces[0].features
+                if any(name in piece.visible for piece in pieces)
+            },
+            action_masks={
+                name: mask.cat([piece.action_masks[name] for piece in pieces])
+                for name, mask in pieces[0].action_masks.items()
+            },
+            reward=np.concatenate([piece.reward for piece in pieces]),
+            done=np.concatenate([piece.done for piece in pieces]),
+            metrics={  # from the values, where known: sums of sums would round differently
+                name: Metric.of(env_metrics[name].values)
+                if name in env_metrics
+                else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
+                for name in names
+            },
+            truncated=np.concatenate([piece.truncated for piece in pieces]),
+            final=VecObs.cat(finals) if finals else None,
+            env_metrics=env_metrics,
+        )
+
+    def extend(self, other: "VecObs") -> None:
+        """Append the frames of another batch of the same environments' spaces."""
+        vars(self).update(vars(VecObs.cat([self, other])))
+
+    def _visibility(self, name: EntityName) -> Ragged:
+        rows = self.features[name]
+        return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))

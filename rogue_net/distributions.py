@@ -1,0 +1,262 @@
+"""Distributions over the choices of actors, and the decisions made with them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from entity_env.ragged import row_indices
+from rogue_net.narrow import Narrowed
+from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
+
+
+class ActionDistribution(ABC):
+    """Base class of distributions over the choices of A actors, who come frame after frame."""
+
+    @property
+    def all_log_probs(self) -> Tensor | None:
+        """(A, choices) log-probabilities of all choices; None if they cannot be listed."""
+        return None
+
+    @abstractmethod
+    def sample(self, draws: Tensor) -> Tensor:
+        """Choose at random.
+
+        Args:
+            draws: float32 in [0, 1), multiples of 2**-23: (A,), or (A, num_draws) if a choice takes
+                several.
+
+        Returns:
+            (A,) int64.
+        """
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Return the most probable choices, (A,) int64."""
+
+    @abstractmethod
+    def log_prob(self, chosen: Tensor) -> Tensor:
+        """Return the log-probabilities of choices, (A,) int64 -> (A,) float."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Return the entropies, (A,) float."""
+
+    @abstractmethod
+    def normalised_entropy(self, entropies: Tensor) -> Tensor:
+        """Compute how much of the largest possible entropy is left.
+
+        Args:
+            entropies: (A,) float, what `entropy` returned; the forward pass has them already.
+
+        Returns:
+            (2,) float: the sum over actors of entropy / largest entropy, from 0 to 1 each; and the
+            number of actors with more than one legal choice, which alone count.
+        """
+
+    @abstractmethod
+    def kl(self, other: Self) -> Tensor:
+        """Compute KL(self, other), (A,) float; this one may be of a recorded teacher."""
+
+    @abstractmethod
+    def tempered(self, temperature: float) -> Self:
+        """Return the distribution with all scores divided by a temperature above 0."""
+
+    @abstractmethod
+    def to_rows(self, action: ActionBatch) -> RaggedTensor:
+        """Return the parameters of the distribution as recordings keep them.
+
+        Args:
+            action: the actors.
+
+        Returns:
+            (actors, parameters) per frame; or (actors * actees,) per frame, row by row.
+        """
+
+    @abstractmethod
+    def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
+        """Return the recorded distribution of the same actors.
+
+        Args:
+            rows: the numbers of `to_rows`, flat.
+            action: the actors.
+        """
+
+    @classmethod
+    @abstractmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the actors of several distributions."""
+
+    @abstractmethod
+    def take(self, actors: Tensor) -> Self:
+        """Return the distribution of the given actors, (n,) int64."""
+
+    @abstractmethod
+    def widened(self, part: Narrowed) -> Self:
+        """Return the distribution of all actors of an action, of which this one is a part.
+
+        Actors that are not in the part choose with equal probability.
+        """
+
+    def relabelled(self, labels: Sequence[int]) -> Self:
+        """Return the distribution over labels in another order; kinds without labels have none."""
+        raise NotImplementedError(f"{type(self).__name__} has no labels")
+
+
+class Decision(NamedTuple):
+    """The choices of A actors, and how they were judged.
+
+    Attributes:
+        chosen: (A,) int64.
+        log_prob: (A,) float32, the log-probability of each choice.
+        entropy: (A,) float32.
+        distribution: over all choices.
+    """
+
+    chosen: Tensor
+    log_prob: Tensor
+    entropy: Tensor
+    distribution: ActionDistribution
+
+
+def decide(
+    distribution: ActionDistribution, chosen: Tensor | None = None, draws: Tensor | None = None
+) -> Decision:
+    """Judge `chosen`, or sample with `draws`, or take the most probable choices."""
+    if chosen is None:
+        chosen = distribution.mode() if draws is None else distribution.sample(draws)
+    return Decision(chosen, distribution.log_prob(chosen), distribution.entropy(), distribution)
+
+
+def random_draws(
+    num_actors: int, num_draws: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Return random numbers to sample with: (A,) float32 in [0, 1), or (A, num_draws)."""
+    shape = (num_actors,) if num_draws == 1 else (num_actors, num_draws)
+    bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
+    return bits.to(device).float() * 2.0**-23
+
+
+class CategoricalDistribution(ActionDistribution):
+    """Each actor chooses one of several labels or entities.
+
+    Args:
+        log_probs: (A, most choices of an actor) float, -inf where not allowed.
+    """
+
+    def __init__(self, log_probs: Tensor) -> None:
+        self.log_probs = log_probs
+
+    @property
+    def all_log_probs(self) -> Tensor:
+        """(A, choices) log-probabilities."""
+        return self.log_probs
+
+    def sample(self, draws: Tensor) -> Tensor:
+        """Choose by inverting the cumulative distribution. Nothing impossible is ever chosen."""
+        if len(self.log_probs) == 0:
+            return self._no_choices()
+        probs = self.log_probs.exp()
+        # A GPU adds in another order for each sum, which may grow where the probability is zero.
+        cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
+        # Draws are multiples of 2**-23, so that their product with the total stays below it.
+        threshold = draws.unsqueeze(-1) * cumulative.amax(dim=-1, keepdim=True)
+        return (cumulative > threshold).to(torch.uint8).argmax(dim=-1)
+
+    def mode(self) -> Tensor:
+        """Return the most probable choices."""
+        return self.log_probs.argmax(dim=-1) if len(self.log_probs) else self._no_choices()
+
+    def log_prob(self, chosen: Tensor) -> Tensor:
+        """Return the log-probabilities of choices."""
+        return self.log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1)
+
+    def entropy(self) -> Tensor:
+        """Compute -sum p log p, to which forbidden choices add nothing."""
+        finite = self.log_probs.masked_fill(self.log_probs == -math.inf, 0.0)
+        return -(self.log_probs.exp() * finite).sum(dim=-1)
+
+    def normalised_entropy(self, entropies: Tensor) -> Tensor:
+        """Compute entropy / log(number of legal choices)."""
+        legal = (self.log_probs > -math.inf).sum(dim=-1)
+        choosing = legal > 1
+        share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
+        return torch.stack([share, choosing.to(share)]).sum(dim=1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Compute KL(self, other) over the choices that `other` allows."""
+        own = self.log_probs.masked_fill(other.log_probs == -math.inf, -math.inf)
+        own = own.log_softmax(dim=-1)
+        # Leave out infinities before the difference, whose gradient they would spoil.
+        impossible = own == -math.inf
+        difference = own.masked_fill(impossible, 0.0) - other.log_probs.masked_fill(impossible, 0.0)
+        return (own.exp() * difference).sum(dim=-1)
+
+    def tempered(self, temperature: float) -> Self:
+        """Divide the log-probabilities by the temperature and normalise."""
+        if temperature == 1 or self.log_probs.numel() == 0:
+            return self
+        # From the largest on, which stays possible however small the temperature is.
+        top = self.log_probs.amax(dim=-1, keepdim=True)
+        return type(self)(((self.log_probs - top) / temperature).log_softmax(dim=-1))
+
+    def to_rows(self, action: ActionBatch) -> RaggedTensor:
+        """Return the log-probabilities; of entities without the padding."""
+        log_probs = self.log_probs.float()
+        if action.actees is None:
+            return RaggedTensor(log_probs, action.actors.lengths)
+        lengths = action.actors.lengths * action.actees.lengths
+        index = _places_of_actees(action, log_probs)
+        return RaggedTensor(log_probs.reshape(-1).index_select(0, index), lengths)
+
+    def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
+        """Return the distribution of recorded logits or log-probabilities."""
+        if action.actees is None:
+            return type(self)(rows.view_as(self.log_probs))
+        padded = rows.new_full((self.log_probs.numel(),), -math.inf)
+        padded = padded.index_copy(0, _places_of_actees(action, self.log_probs), rows)
+        return type(self)(padded.view_as(self.log_probs))
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate; rows with fewer columns get further ones that are not possible."""
+        tables = [piece.log_probs for piece in pieces]
+        widest = max(table.shape[1] for table in tables)
+        return cls(
+            torch.cat(
+                [nn.functional.pad(t, (0, widest - t.shape[1]), value=-math.inf) for t in tables]
+            )
+        )
+
+    def take(self, actors: Tensor) -> Self:
+        """Return the rows of actors."""
+        return type(self)(self.log_probs.index_select(0, actors))
+
+    def widened(self, part: Narrowed) -> Self:
+        """Return the log-probabilities of all choices of all actors."""
+        return type(self)(part.widened(self.log_probs))
+
+    def relabelled(self, labels: Sequence[int]) -> Self:
+        """Return the columns in another order."""
+        return type(self)(self.log_probs[:, labels])
+
+    @classmethod
+    def uniform(cls, allowed: Tensor) -> Self:
+        """Return equal probabilities for all that is allowed, (A, choices) bool."""
+        logits = torch.zeros(allowed.shape, device=allowed.device)
+        return cls(logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1))
+
+    def _no_choices(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.int64, device=self.log_probs.device)
+
+
+def _places_of_actees(action: ActionBatch, padded: Tensor) -> Tensor:
+    """Return where each pair of an actor and an actee is in a flat (A, most actees) table."""
+    assert action.actees is not None
+    num_actees = np.repeat(action.actees.lengths, action.actors.lengths)
+    starts = padded.shape[1] * np.arange(len(num_actees))
+    return to_device(row_indices(starts, num_actees), padded.device)
