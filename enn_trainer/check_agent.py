@@ -109,9 +109,9 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         expected = {*batch.actions}
         if part == "log_probs":  # without the kinds of actions whose choices cannot be listed
             expected -= {n for n, d in out.distributions.items() if d.all_log_probs is None}
-        got = {*getattr(out, part)}
-        if got != expected:
-            yield f"{part}: expected the actions {sorted(expected)}, got {sorted(got)}"
+        actions = {*getattr(out, part)}
+        if actions != expected:
+            yield f"{part}: expected the actions {sorted(expected)}, got {sorted(actions)}"
             return
     value = out.values.get("value")
     if value is None or value.shape != (batch.num_frames, 1) or not value.isfinite().all():
