@@ -30,8 +30,7 @@ class NetOutput(NamedTuple):
             known.
         attention: for each frame (layers, heads, n, n) float, how much entity i looks at entity j;
             None unless requested.
-        distributions: per action, over the choices of all actors. An action that is missing has
-            that of `log_probs`.
+        distributions: per action, over the choices of all actors; see `distribution`.
     """
 
     actions: dict[str, Tensor]
@@ -44,9 +43,10 @@ class NetOutput(NamedTuple):
     distributions: Mapping[str, ActionDistribution] = {}
 
     def distribution(self, name: str) -> ActionDistribution:
-        """Return the distribution over the choices of an action."""
-        if name in self.distributions:
-            return self.distributions[name]
+        """Return the distribution over the choices of an action, that of `log_probs` if given."""
+        known, log_probs = self.distributions.get(name), self.log_probs.get(name)
+        if known is not None and known.all_log_probs is log_probs:
+            return known
         return CategoricalDistribution(self.log_probs[name])
 
 

@@ -1,5 +1,6 @@
 """Which frames are learnt from together, and how a minibatch is cut."""
 
+import math
 from unittest.mock import patch
 
 import numpy as np
