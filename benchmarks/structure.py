@@ -211,7 +211,8 @@ def update_path(root: Path) -> list[str]:
     if section is None:
         paths = [f"enn_trainer/{name}.py" for name in UPDATE_PATH.split()]
         return [path for path in paths if (root / path).exists()]
-    paths = list(dict.fromkeys(re.findall(r"`([\w/]+\.py)", section[1])))
+    places = re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+\.py)", section[1])
+    paths = list(dict.fromkeys(places))
     if missing := [path for path in paths if not (root / path).exists()]:
         raise FileNotFoundError(f"{document}: One update: {', '.join(missing)}: no such file")
     return paths

@@ -215,7 +215,8 @@ def test_files_of_an_update_are_read_from_the_document(structure: Any, tmp_path:
         `enn_trainer/before.py`
         ## One update
         1. `collect` in `enn_trainer/ppo/rollout.py`
-        2. `Trainer` in `enn_trainer/loop.py`, then `enn_trainer/ppo/rollout.py` again
+        2. `Trainer` in `enn_trainer/loop.py`, counted by `benchmarks/structure.py`,
+           then `enn_trainer/ppo/rollout.py` again
         ## Saves
         `enn_trainer/after.py`
     """
