@@ -124,8 +124,8 @@ def in_process(
     what: str, settings: Sequence[str], seconds: float, switch: str = "1"
 ) -> dict[str, float]:
     """Run `ceiling_measure.py` in a process of its own; return its result."""
-    asked = json.dumps([what, {"settings": settings, "seconds": seconds}])
-    command = [sys.executable, str(MEASURE), asked]
+    arguments = json.dumps([what, {"settings": settings, "seconds": seconds}])
+    command = [sys.executable, str(MEASURE), arguments]
     env = os.environ | {SWITCH: switch}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -183,10 +183,10 @@ def train_row(case: str, found: Found) -> str:
 def shares(case: str, train: Mapping[str, float]) -> str:
     """Return the shares of the training time as text."""
     parts = {n: x for n, x in train.items() if n not in NO_SHARES and x >= 0.003}
-    told = ", ".join(
+    text = ", ".join(
         f"{name} {share:.1%}" for name, share in sorted(parts.items(), key=lambda p: -p[1])
     )
-    return f"- {case}: {told}"
+    return f"- {case}: {text}"
 
 
 def main() -> None:

@@ -138,8 +138,8 @@ def _gradients(
 
     def gradient(batch: Any, chosen: dict[str, Tensor]) -> object:
         out = agent(batch, actions=chosen)
-        told = [*out.logprobs.values(), *out.entropies.values(), *out.values.values()]
-        loss = torch.stack([x.sum() for x in told]).sum()
+        outputs = [*out.logprobs.values(), *out.entropies.values(), *out.values.values()]
+        loss = torch.stack([x.sum() for x in outputs]).sum()
         return torch.autograd.grad(loss, parameters, allow_unused=True)
 
     return [
@@ -166,7 +166,7 @@ def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
 
 def train(settings: list[str], seconds: float) -> dict[str, float]:
     """Measure the speed of the trainer, the cores that it uses, and the shares of its time."""
-    torch.set_num_threads(CORES)  # as many lanes, whatever the environment says
+    torch.set_num_threads(CORES)  # overrides OMP_NUM_THREADS
     with TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         measured = profile(manager, env_factory(ENV_REGISTRY[manager.config.env.id]), seconds)

@@ -81,9 +81,9 @@ def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[st
         share = own_returns.mean() / bar.mean()
         assert result.test is not None
         accuracy = result.test.accuracy["Pick Cherry"]
-        said = f"{accuracy:.3f}, {result.test.explained_variance:.2f}"
+        scores = f"{accuracy:.3f}, {result.test.explained_variance:.2f}"
         took = f"{result.epochs} in {seconds:.0f} s"
-        rows.append((f"clone {seed}", f"{share:.4f}", *shown(own_returns), said, took))
+        rows.append((f"clone {seed}", f"{share:.4f}", *shown(own_returns), scores, took))
         if share < 0.98:
             problems.append(f"clone {seed}: expected 98% of the agent, got {100 * share:.1f}%")
     evals = continued(folder)

@@ -227,10 +227,10 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
     speeds = [r["frames_per_s"] for r in runs]
     speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
 
-    def told(r: dict[str, Any], what: str) -> str:
+    def shown(r: dict[str, Any], what: str) -> str:
         return f"{r['reached'][what]:,.0f}" if r["reached"] else f"not ({r['result']:.2f})"
 
-    seconds, frames = (", ".join(told(r, what) for r in runs) for what in ("seconds", "frames"))
+    seconds, frames = (", ".join(shown(r, what) for r in runs) for what in ("seconds", "frames"))
     return f"| {TRAINERS[name]} | {runs[0]['parameters']:,} | {speed} | {seconds} | {frames} |"
 
 

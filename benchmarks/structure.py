@@ -148,15 +148,15 @@ def kind_checks(module: Module) -> list[str]:
     for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]):
-                asked: Any = classes
+                pattern: Any = classes
             case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[classes]):
-                asked = classes
+                pattern = classes
             case ast.MatchClass(cls=classes):
-                asked = classes
+                pattern = classes
             case _:
                 continue
-        if kinds & {name.id for name in ast.walk(asked) if isinstance(name, ast.Name)}:
-            found.append(f"{module.path}:{asked.lineno}")
+        if kinds & {name.id for name in ast.walk(pattern) if isinstance(name, ast.Name)}:
+            found.append(f"{module.path}:{pattern.lineno}")
     return found
 
 

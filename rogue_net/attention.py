@@ -52,6 +52,7 @@ class Context:
         """
         if self.num_rows <= PIECE_ROWS or self.weights is not None:
             return [self]
+        # Whole buckets, as many as fit; slices of everything that has a row for each entity.
         ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
         pieces, first, start = [], 0, 0
         while first < len(self.buckets):
@@ -147,6 +148,7 @@ class Attention(nn.Module):
         """
         bucket, mask = context.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
+        # The two fast paths: one entity, and torch's own attention.
         drops = context.keys is not None and self.pdrop > 0
         plain = context.relpos is None and context.weights is None and not drops
         if plain and n == 1:  # softmax over one entity is 1: the result is its value
@@ -156,7 +158,7 @@ class Attention(nn.Module):
             # On the CPU this takes twice as long in bfloat16 as the operations below.
             mixed: Tensor = F.scaled_dot_product_attention(q, key, v, attn_mask=mask)
             return mixed.transpose(1, 2).reshape(b * n, d)
-        # softmax(q k^T / sqrt(d_head) + relative scores) (v + relative values)
+        # Attention weights: softmax(q k^T / sqrt(d_head) + q . relative keys / sqrt(d_head))
         scores = (q / math.sqrt(q.shape[-1])) @ key.transpose(2, 3)
         if context.relpos is not None and context.pairs is not None:
             scores = scores + context.relpos.scores(q, context.pairs[k])
@@ -170,6 +172,7 @@ class Attention(nn.Module):
             by_query = attention.permute(0, 2, 3, 1).reshape(b * n, n * self.n_head)
             by_query = dropout(by_query, self.pdrop, context.keys[bucket.rows], self.site)
             attention = by_query.view(b, n, n, self.n_head).permute(0, 3, 1, 2)
+        # Weighted sums of values and relative values.
         y: Tensor = attention @ v
         if context.relpos is not None and context.pairs is not None:
             of_target = None if gate is None else gate.view(b, n, -1)

@@ -46,7 +46,7 @@ class DenseRows(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the vectors."""
+        """Dtype of the vectors."""
         return self.shares.dtype
 
     def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:

@@ -72,13 +72,16 @@ class RelposEncoding(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
+        # Columns of positions and headings among the features of each type.
         self.columns = _position_columns(config, features)
         self.heading_columns = _heading_columns(config, features, [*self.columns])
+        # Keys and values of cells.
         self.num_cells = _num_cells(config)
         self.types = list(features)
         self.keys = nn.Parameter(0.05 * torch.randn(self.num_cells, d_head))
         num_values = self.num_cells * (len(features) if config.per_entity_values else 1)
         self.values = nn.Parameter(0.2 * torch.randn(num_values, d_head))
+        # Projections of relative positions and distances.
         num_offsets = len(config.position_features) + 1
         projected = config.key_relpos_projection or config.value_relpos_projection
         self.norm = InputNorm(num_offsets) if projected else None
@@ -92,6 +95,7 @@ class RelposEncoding(nn.Module):
             projection.update(
                 {module_key(name): nn.Linear(num_offsets, d_head) for name in by_type * wanted}
             )
+        # Gate on values.
         self.gate = None if config.value_gate is None else nn.Linear(d_model, d_head)
 
     def gate_of(self, x: Tensor) -> Tensor | None:
@@ -239,14 +243,15 @@ class RelposEncoding(nn.Module):
             target_type: (pairs,) int64.
         """
         cells = _cells(self.config, relative, heading)
+        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
         if self.norm is not None:
-            # (x, distance, 1) times weight and bias; by type, in the block of the query's type
             offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
             if self.config.per_entity_projections:
                 is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
                 offsets = (is_type.unsqueeze(2) * offsets.unsqueeze(1)).flatten(1)
             offsets = offsets * both.unsqueeze(1)
+        # Keys and values share the rows if they have the same cells and projections.
         of_keys = offsets if self.config.key_relpos_projection else None
         of_values = offsets if self.config.value_relpos_projection else None
         keys = _packed_rows(cells, both, of_keys, len(self.keys))
@@ -264,12 +269,14 @@ class RelposEncoding(nn.Module):
         relative = _relative(position)
         both = placed.unsqueeze(1) & placed.unsqueeze(2)
         cells = _cells(self.config, relative, heading.unsqueeze(2))
+        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
         if self.norm is not None:
             offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
             if self.config.per_entity_projections:
                 is_type = F.one_hot(types, len(self.types)).to(offsets.dtype)
                 offsets = (is_type[:, :, None, :, None] * offsets.unsqueeze(3)).flatten(3)
+        # Keys and values share the rows if they have the same cells and projections.
         of_keys = offsets if self.config.key_relpos_projection else None
         of_values = offsets if self.config.value_relpos_projection else None
         dtype = _dtype_of(self.keys)
