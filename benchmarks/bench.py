@@ -1,13 +1,13 @@
-"""Whether training became slower: `make bench`, in about two minutes.
+"""Regression test of training speed: `make bench`, in about two minutes.
 
     python benchmarks/bench.py [--update] [--seconds 90]
 
-Some of our examples train in turns, a slice of a second or so each, and a fixed product of matrices
-is measured before and after every slice. What counts is frames per product: it says the same on a
-machine that is busy with other programs, or clocked otherwise, as on an idle one, up to noise; of
-the slices of a case the median is taken. It is compared with what is committed for the same kind of
-machine (processor, instructions, cores, version of torch) in results/bench.json. The exit status is
-1 if a case is more than 25% slower. `--update` writes what was measured there.
+Some examples train in turns, in slices of about a second, and a fixed product of matrices is timed
+before and after every slice. The unit is frames per product, which up to noise does not depend on
+other programs or on the clock rate; a case has the median of its slices. It is compared with the
+value committed in results/bench.json for the same kind of machine (processor, instructions, cores,
+version of torch). The exit status is 1 if a case is more than 25% slower. `--update` writes the
+measured values there.
 """
 
 import argparse
@@ -45,15 +45,15 @@ CASES = {
 }
 ROUNDS = 9
 PRODUCT_S = 0.15
-"""How long the product is measured, each time."""
+"""Duration of each measurement of the product."""
 
 
 class Speed(NamedTuple):
-    """How fast a case is.
+    """Speed of a case.
 
     Attributes:
-        frames_per_product: the median of all slices, and the smallest and largest.
-        frames_per_s: of the median slice; says little by itself.
+        frames_per_product: the median of all slices, then the smallest and largest.
+        frames_per_s: the median of all slices, which depends on the load of the machine.
     """
 
     frames_per_product: float
@@ -63,12 +63,12 @@ class Speed(NamedTuple):
 
 
 def machine() -> str:
-    """What kind of machine this is: speeds are compared with those of the same kind only."""
+    """Return the kind of this machine: speeds are compared on machines of the same kind only."""
     return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def products_per_s(seconds: float) -> float:
-    """How often this machine multiplies two matrices of 256 x 256 numbers now, in one thread."""
+    """Measure how many products of 256 x 256 matrices one thread computes a second."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     a, done, start = torch.ones(256, 256), 0, time.perf_counter()
@@ -80,7 +80,7 @@ def products_per_s(seconds: float) -> float:
 
 
 def frames_per_s(trainer: Trainer, seconds: float) -> float:
-    """How fast a run is, over whole updates of so many seconds at least."""
+    """Measure the speed of a run over whole updates that take at least `seconds`."""
     before, start = trainer.state.step, time.perf_counter()
     while (took := time.perf_counter() - start) < seconds:
         trainer.step()
@@ -88,11 +88,11 @@ def frames_per_s(trainer: Trainer, seconds: float) -> float:
 
 
 def measure(cases: Mapping[str, Sequence[str]], seconds: float, rounds: int) -> dict[str, Speed]:
-    """How fast some cases are, in slices that take turns.
+    """Measure the speed of cases, in slices that take turns.
 
     Args:
-        cases: settings of each, by the name of its world.
-        seconds: for all of them together, without what comes before their first slice.
+        cases: settings of each, by the name of its environment.
+        seconds: the duration of all slices together.
         rounds: slices of each.
     """
     slice_s = seconds / len(cases) / rounds - PRODUCT_S
@@ -125,11 +125,11 @@ def _speed(slices: Sequence[tuple[float, float]]) -> Speed:
 def compared(
     speeds: Mapping[str, Speed], known: Mapping[str, float]
 ) -> tuple[list[list[str]], list[str]]:
-    """Rows of a table, and the cases that are slower than they may be.
+    """Return the rows of the table, and the cases that are slower than allowed.
 
     Args:
-        speeds: what was measured, by case.
-        known: frames per product of before, by case.
+        speeds: the measured speeds, by case.
+        known: the committed frames per product, by case.
     """
     rows, slower = [], []
     for name, speed in speeds.items():

@@ -1,21 +1,20 @@
-"""How fast training could be at most, and how fast it is.
+"""Upper bound of the training speed, and the speed that training reaches.
 
     python benchmarks/ceiling.py [CASE ...] [--repeats 2] [--seconds 3] [--results FILE.md]
 
-*Environments* and *network* are microseconds of one core a frame. The former is what `act` and
-`reset` of the worlds take in a plain loop, with random legal actions. The latter is the arithmetic
-of a frame, in one thread: a forward pass while acting, and a forward and a backward pass for every
-epoch, in the pieces that training cuts a minibatch into; by torch's own blocks (without the
-compiled ones), as trained, and, for networks wider than 64, in bfloat16.
+*Environments* and *network* are microseconds of one core a frame. The former is the time of `act`
+and `reset` in a plain loop, with random legal actions. The latter is the time of the arithmetic of
+a frame in one thread: a forward pass while acting, and a forward and a backward pass for every
+epoch, in the pieces that training cuts a minibatch into; with torch's own blocks (without the
+compiled ones), as in training, and, for networks wider than 64, in bfloat16.
 
-The *ceiling* is how many frames a second there would be if nothing else took any time and both
-cores were always busy. *Trained* is what the trainer reaches with two worker processes, after
-updates that do not count; *cores used* says how much of the machine it and they had, and what of
-their core time environments and network need. *Overhead* is the share of the time in which it
-neither waits for the environments nor is in a forward or backward pass; the promise is 15% at most
-from d_model 32 on.
+The *ceiling* is the number of frames a second if nothing else took any time and both cores were
+always busy. *Trained* is the speed of the trainer with two worker processes, after a warm-up;
+*cores used* is the core time of trainer and workers by wall-clock time. *Overhead* is the share of
+the time in which the trainer neither waits for the environments nor is in a forward or backward
+pass; the promise is 15% at most from d_model 32 on.
 
-Everything is measured in processes of their own, in turns. Figures are medians of the repeats.
+Each measurement has a process of its own, in turns. Values are medians of the repeats.
 """
 
 import argparse
@@ -39,7 +38,7 @@ POLAR = {"extent": "[8,2]", "interpolate": "true", "radial": "true", "distance":
 
 
 def positions(features: str, **more: str) -> list[str]:
-    """Settings of relative positions."""
+    """Return settings of relative positions."""
     given = {"position_features": features, **more, "per_entity_values": "true"}
     return [f"net.relpos_encoding.{name}={value}" for name, value in given.items()]
 
@@ -95,17 +94,17 @@ CASES = {
 }
 """Settings of the throughput comparison with the published trainer, `results/training.md`."""
 NETWORKS = {"torch": ("0", "float32"), "compiled": ("1", "float32"), "bfloat16": ("1", "bfloat16")}
-"""Of each way to compute, whether blocks are compiled, and the precision."""
+"""Backends of the network: the value of the switch for compiled blocks, and the precision."""
 PROMISED = 0.15
 NO_SHARES = ("frames_s", "cores", "overhead")
 """Figures of training beside the shares of its time."""
 
 Found = dict[str, dict[str, float]]
-"""What was measured, by what measured it."""
+"""Measured values, by measurement."""
 
 
 def measured(case: str, seconds: float) -> Found:
-    """Everything about a case, once."""
+    """Measure environments, network and training of a case once."""
     settings = [*CASES[case], f"rollout.processes={CORES}"]
     found = {"environments": in_process("environments", settings, seconds / 3)}
     for name, (switch, precision) in NETWORKS.items():
@@ -117,16 +116,16 @@ def measured(case: str, seconds: float) -> Found:
 
 
 def width(case: str) -> int:
-    """d_model of its network."""
+    """Return d_model of a case's network."""
     return next(int(s.partition("=")[2]) for s in CASES[case] if s.startswith("net.d_model="))
 
 
 def in_process(
     what: str, settings: Sequence[str], seconds: float, switch: str = "1"
 ) -> dict[str, float]:
-    """What `ceiling_measure.py` finds in a process of its own."""
-    asked = json.dumps([what, {"settings": settings, "seconds": seconds}])
-    command = [sys.executable, str(MEASURE), asked]
+    """Run `ceiling_measure.py` in a process of its own; return its result."""
+    arguments = json.dumps([what, {"settings": settings, "seconds": seconds}])
+    command = [sys.executable, str(MEASURE), arguments]
     env = os.environ | {SWITCH: switch}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -136,7 +135,7 @@ def in_process(
 
 
 def medians(repeats: Sequence[Found]) -> Found:
-    """Of each figure."""
+    """Return the median of each value."""
     return {
         what: {
             name: statistics.median(found[what].get(name, 0.0) for found in repeats)
@@ -147,12 +146,12 @@ def medians(repeats: Sequence[Found]) -> Found:
 
 
 def ceiling(env_us: float, network_us: float) -> float:
-    """Frames a second of all cores together, from microseconds of a core."""
+    """Return the frames a second of all cores, from microseconds of one core a frame."""
     return CORES * 1e6 / (env_us + network_us)
 
 
 def floor_row(case: str, found: Found) -> str:
-    """Of the table of what must be computed."""
+    """Return a row of the table of the minimal cost."""
     env_us = found["environments"]["env_us"]
     network_us = [found[name]["us"] if name in found else None for name in NETWORKS]
     ceilings = [None if us is None else ceiling(env_us, us) for us in network_us]
@@ -165,7 +164,7 @@ def floor_row(case: str, found: Found) -> str:
 
 
 def train_row(case: str, found: Found) -> str:
-    """Of the table of what training does."""
+    """Return a row of the table of training."""
     train, floor_us = found["train"], found["environments"]["env_us"] + found["compiled"]["us"]
     of_ceiling = train["frames_s"] / ceiling(
         found["environments"]["env_us"], found["compiled"]["us"]
@@ -182,12 +181,12 @@ def train_row(case: str, found: Found) -> str:
 
 
 def shares(case: str, train: Mapping[str, float]) -> str:
-    """Where the time of its training goes, in words."""
+    """Return the shares of the training time as text."""
     parts = {n: x for n, x in train.items() if n not in NO_SHARES and x >= 0.003}
-    told = ", ".join(
+    text = ", ".join(
         f"{name} {share:.1%}" for name, share in sorted(parts.items(), key=lambda p: -p[1])
     )
-    return f"- {case}: {told}"
+    return f"- {case}: {text}"
 
 
 def main() -> None:
@@ -215,7 +214,7 @@ def main() -> None:
 
 
 def report(found: Mapping[str, Found], options: argparse.Namespace) -> list[str]:
-    """Lines of Markdown."""
+    """Return the document as lines of Markdown."""
     return [
         "# How far there is to go",
         "",

@@ -1,9 +1,9 @@
-"""What ceiling.py measures in a process of its own: environments, the network, and training.
+"""Measurements of ceiling.py: environments, the network, and training.
 
     python benchmarks/ceiling_measure.py JSON
 
-prints what it found as a line of JSON. The first two are processor time, which says nearly the same
-on a busy machine.
+prints its result as a line of JSON, in a process of its own. The first two measure processor time,
+which depends little on the load of the machine.
 """
 
 import json
@@ -38,19 +38,19 @@ from rogue_net.rogue_net import NetOutput
 
 CORES = 2
 WORLDS = 256
-"""So many step in a plain loop."""
+"""Number of environments that step in a plain loop."""
 NETWORK = {
     "forward while acting": "act",
     "values of the last frames": "act",
     "forward of minibatches": "forward",
     "backward of minibatches": "backward",
 }
-"""Parts of a profile that are the network's."""
+"""The parts of a profile that are the network's, and the share that each adds to."""
 ENVIRONMENTS = ("waiting for workers", "messages to and from workers")
 
 
 def environments(settings: list[str], seconds: float) -> dict[str, float]:
-    """Microseconds of a core that a frame costs in `act` and `reset` alone."""
+    """Measure the microseconds of a core that `act` and `reset` take for a frame."""
     config = StateManager(overrides=settings).config
     kind = ENV_REGISTRY[config.env.id]
     worlds: list[Any] = [kind(**json.loads(config.env.kwargs)) for _ in range(WORLDS)]
@@ -81,7 +81,7 @@ def _begun(world: Environment) -> Observation:
 
 
 def network(settings: list[str], seconds: float) -> dict[str, float]:
-    """Microseconds of a core that a frame costs in the network, from when it is acted in."""
+    """Measure the microseconds of a core that the network takes for a frame, acting included."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}", "rollout.processes=1"])
@@ -105,7 +105,7 @@ def network(settings: list[str], seconds: float) -> dict[str, float]:
 def _forward_while_acting(
     agent: PPOAgent, rollout: Rollout, config: TrainConfig
 ) -> list[Callable[[], object]]:
-    """The forward passes of a step of the environments, in the middle of a rollout."""
+    """Return the forward passes of a step in the middle of a rollout, as functions."""
     num_envs, cost = config.rollout.num_envs, cost_of_entity(agent)
     assert cost is not None
     first = num_envs * (config.rollout.steps // 2)
@@ -128,7 +128,7 @@ def _forward_while_acting(
 def _gradients(
     agent: PPOAgent, rollout: Rollout, config: TrainConfig
 ) -> list[Callable[[], object]]:
-    """Forward and backward passes of a minibatch, in the pieces that it is cut into."""
+    """Return the forward and backward passes of a minibatch in pieces, as functions."""
     assert isinstance(agent, nn.Module)
     parameters = [p for p in agent.parameters() if p.requires_grad]
     optim, features = config.optim, rollout.batch.features.items()
@@ -138,8 +138,8 @@ def _gradients(
 
     def gradient(batch: Any, chosen: dict[str, Tensor]) -> object:
         out = agent(batch, actions=chosen)
-        told = [*out.logprobs.values(), *out.entropies.values(), *out.values.values()]
-        loss = torch.stack([x.sum() for x in told]).sum()
+        outputs = [*out.logprobs.values(), *out.entropies.values(), *out.values.values()]
+        loss = torch.stack([x.sum() for x in outputs]).sum()
         return torch.autograd.grad(loss, parameters, allow_unused=True)
 
     return [
@@ -153,7 +153,7 @@ def _gradients(
 
 
 def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
-    """Of all of it, the median of some repeats after a part that does not count."""
+    """Measure the core time of some functions together: the median after a warm-up."""
     work[0]()
     used, ends = list[int](), time.perf_counter() + seconds
     while time.perf_counter() < ends or not used:
@@ -165,8 +165,8 @@ def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
 
 
 def train(settings: list[str], seconds: float) -> dict[str, float]:
-    """Frames a second of the trainer, the cores it and its workers use, and where its time goes."""
-    torch.set_num_threads(CORES)  # as many lanes, whatever the environment says
+    """Measure the speed of the trainer, the cores that it uses, and the shares of its time."""
+    torch.set_num_threads(CORES)  # overrides OMP_NUM_THREADS
     with TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         measured = profile(manager, env_factory(ENV_REGISTRY[manager.config.env.id]), seconds)

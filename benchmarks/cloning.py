@@ -1,4 +1,4 @@
-"""Whether a clone does as well as the agent it was cloned from, and whether PPO keeps that.
+"""Returns of clones beside the agent they were cloned from, also during PPO.
 
     python benchmarks/cloning.py [--checkpoint DIR] [--seeds 3] [--results FILE.md]
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[str]]:
-    """The table, and what falls short."""
+    """Return the document, and a line for each result that falls short."""
     teacher = checkpoint or trained(folder / "teacher")
     network = load_agent(teacher).agent
     recording = folder / "agent.rec"
@@ -81,9 +81,9 @@ def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[st
         share = own_returns.mean() / bar.mean()
         assert result.test is not None
         accuracy = result.test.accuracy["Pick Cherry"]
-        said = f"{accuracy:.3f}, {result.test.explained_variance:.2f}"
+        scores = f"{accuracy:.3f}, {result.test.explained_variance:.2f}"
         took = f"{result.epochs} in {seconds:.0f} s"
-        rows.append((f"clone {seed}", f"{share:.4f}", *shown(own_returns), said, took))
+        rows.append((f"clone {seed}", f"{share:.4f}", *shown(own_returns), scores, took))
         if share < 0.98:
             problems.append(f"clone {seed}: expected 98% of the agent, got {100 * share:.1f}%")
     evals = continued(folder)
@@ -121,7 +121,7 @@ def returns(agent: PPOAgent) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def continued(folder: Path) -> dict[int, float]:
-    """Mean returns of the evaluations, by step."""
+    """Return the mean returns of the evaluations, by step."""
     manager = StateManager(checkpoint_dir=folder / "clone1", overrides=[*PPO, *own(folder)])
     train(manager, CherryPick)
     events = EventAccumulator(str(folder / "runs" / manager.state.run_name)).Reload()

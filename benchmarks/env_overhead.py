@@ -1,11 +1,11 @@
-"""What a frame costs beyond `Environment.act`: batching, checking, and the way back.
+"""Cost of a frame beyond `Environment.act`: batching, checks, and decoding of actions.
 
     python benchmarks/env_overhead.py [--peer PEER/bin/python] [--results FILE.md]
 
-A null environment with 4 entity types, 3 actions and so many entities returns the same observation
-in every step. The cost of a frame is the time of a step divided by the number of environments, less
-that of calling `act` alone. PEER is a Python with entity-gym 0.1.10, measured in turn in the same
-run. Each figure is the median of several repeats, with the smallest and largest.
+A null environment with 4 entity types, 3 actions and a number of entities returns the same
+observation in every step. The cost of a frame is the time of a step divided by the number of
+environments, less that of calling `act` alone. PEER is a Python with entity-gym 0.1.10, measured in
+turns in the same run. Each figure is the median of several repeats, with the smallest and largest.
 """
 
 import argparse
@@ -24,7 +24,7 @@ CASES = [(4, 1, 256), (32, 1, 256), (500, 1, 256), (32, 2, 256), (32, 2, 1024)]
 
 
 def measure(num_entities: int, processes: int, num_envs: int) -> float:
-    """Microseconds a frame, on the library that this Python has (this project's, or entity-gym)."""
+    """Measure microseconds a frame with the library of this Python (ours, or entity-gym)."""
     import numpy as np
 
     try:

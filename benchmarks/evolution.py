@@ -1,4 +1,4 @@
-"""Whether a run goes on where it was when its world changes, and whether that beats a new one.
+"""Returns of a run whose environment changes, beside those of a new run.
 
     python benchmarks/evolution.py [--frames 40000] [--more 20000] [--seeds 3]
 
@@ -82,13 +82,13 @@ class RicherHunt(Hunt):
         self.with_news = with_news
 
     def obs_space(self) -> ObsSpace:
-        """With gems and what treasures are worth, in another order."""
+        """Return the entities with gems and worth, in another order."""
         place = ["x_pos", "y_pos"]
         entities = {"Gem": place, "Treasure": ["worth", *place], "Trap": place}
         return ObsSpace(place, {name: Entity(features) for name, features in entities.items()})
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """With a second action."""
+        """Return the actions with a choice of speed."""
         speeds = GlobalCategoricalActionSpace(["walk", "run"])
         return {"speed": speeds, **super().action_space()}
 
@@ -161,7 +161,7 @@ def main() -> None:
 def run(
     folder: Path, seed: int, frames: int, more: int
 ) -> tuple[tuple[str, ...], list[list[float]], list[list[float]]]:
-    """One seed: a row of the table, and the curves of both runs in the new world."""
+    """Train with one seed; return a row of the table, and the curves in the new environment."""
     trained(folder, "old", Hunt, seed, frames)
     old = load_agent(folder / "old").agent
     world = RicherHunt()

@@ -1,4 +1,4 @@
-"""Level-based foraging as other trainers see it: a vector for each player, padded by the world."""
+"""Level-based foraging for other trainers: a vector for each player, padded by the environment."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 SCALE = 8.0
-"""Rows, columns and levels are below it."""
+"""Upper bound of rows, columns and levels."""
 
 Floats = npt.NDArray[np.float32]
 Choose = Callable[[Floats], npt.NDArray[np.int64]]
@@ -16,7 +16,7 @@ Choose = Callable[[Floats], npt.NDArray[np.int64]]
 
 
 class Outcome(NamedTuple):
-    """What all players get from a step.
+    """Result of a step for all players.
 
     Attributes:
         rewards: (N,) float32, the player's own.
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 
 
 class FlatForaging:
-    """So many worlds in this process; players of a world are neighbours, each is an environment.
+    """Vectorised environments of level-based foraging, with one for each player.
 
     Args:
         env_id: of lbforaging.
@@ -55,7 +55,7 @@ class FlatForaging:
         self.obs /= SCALE
 
     def step(self, actions: npt.NDArray[np.int64]) -> Outcome:
-        """Take a step everywhere; what is over begins again."""
+        """Take a step in all environments; those whose episode ended are reset."""
         frames, last, rewards, ends, truncated = [], [], [], [], []
         for world, chosen in zip(self._worlds, actions.reshape(-1, self.sides), strict=True):
             obs, reward, terminated, cut, _ = world.step(tuple(chosen.tolist()))
@@ -74,7 +74,7 @@ class FlatForaging:
 
 
 def mean_return(worlds: FlatForaging, choose: Choose, episodes: int) -> float:
-    """Of all players of a world together, over the first so many whole episodes of each world."""
+    """Return the mean return of all players together, over the first episodes of each world."""
     num_worlds = len(worlds.obs) // worlds.sides
     running, finished = np.zeros(num_worlds), [list[float]() for _ in range(num_worlds)]
     while any(len(returns) < episodes for returns in finished):

@@ -1,4 +1,4 @@
-"""Level-based foraging, a world made by others, as worlds of entities.
+"""Level-based foraging, an environment of another project, with entities.
 
     python benchmarks/foraging.py --config configs/foraging_8x8.ron
 
@@ -26,9 +26,9 @@ ACTIONS = list(Action)  # going through an enumeration takes as long as all mask
 
 
 class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells which actions of each player do anything; the world takes others for doing nothing.
+    """Wrapper with a mask of the actions that have an effect; others do nothing.
 
-    An episode leaves nothing to the next one, so that the world need not be made anew for it.
+    Episodes are independent, so that the environment need not be made again for each.
     """
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -45,24 +45,24 @@ class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         return values, rewards, terminated, truncated, info | {"action_mask": self._masks()}
 
     def _masks(self) -> Any:
-        """(players, actions) bool; the world knows already, as it must for the step to come."""
+        """Return the mask, (players, actions) bool, which the environment has computed already."""
         world: Any = self.env.unwrapped
         legal = map(world._valid_actions.__getitem__, world.players)
         return np.array([[action in own for action in ACTIONS] for own in legal])
 
 
 def make_world(env_id: str, **kwargs: Any) -> WithMasks:
-    """The world of an id of lbforaging."""
+    """Make an environment of lbforaging."""
     # Gymnasium's checker knows rewards of one agent only.
     world = gymnasium.make(f"lbforaging:{env_id}", disable_env_checker=True, **kwargs)
     return WithMasks(world)
 
 
 def players_and_food(env_id: str) -> tuple[int, int]:
-    """How many players and how much food there is in a world.
+    """Return the number of players and of pieces of food.
 
     Raises:
-        ValueError: the id does not say so.
+        ValueError: the id has no such numbers.
     """
     numbers = re.search(r"-(\d+)p-(\d+)f", env_id)
     if numbers is None:
@@ -71,16 +71,16 @@ def players_and_food(env_id: str) -> tuple[int, int]:
 
 
 def foraging(env_id: str) -> type[Match]:
-    """The class of a world, as `train` takes it.
+    """Return the class of an environment for `train`.
 
-    The world shows a player a flat vector: the food, itself, the others. What acts is the entity
-    "me", not the frame as a whole, as only an entity has a place to look from.
+    The observation of a player is a flat vector: the food, itself, the others. The actor is the
+    entity "me", not the frame as a whole, as only entities have positions.
 
     Args:
         env_id: of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3".
 
     Raises:
-        ValueError: the id does not say how many players and how much food there is.
+        ValueError: the id does not have the numbers of players and of pieces of food.
     """
     players, food = players_and_food(env_id)
     me, end = 3 * food, 3 * (food + players)

@@ -1,7 +1,7 @@
-"""Level-based foraging as a `Match` written for it: the frames of foraging.py, in less time.
+"""Level-based foraging as a `Match` written for it: the frames of foraging.py, faster.
 
-Adapters read what any world shows; what knows the world looks at its players and its board. So the
-world need not describe itself in vectors, which takes more than half of its step.
+It reads players and board directly, so that the environment need not make vectors for an adapter,
+which takes more than half of its step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from entity_env.adapters.from_gymnasium import world_seed
 
 
 class Foraging(Match):
-    """One world, each of whose players is a side.
+    """Level-based foraging in which each player is a side.
 
     Args:
         env_id: of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3".
@@ -45,20 +45,20 @@ class Foraging(Match):
 
     @classmethod
     def of(cls, env_id: str) -> type[Match]:
-        """The class of a world, as `train` takes it.
+        """Return the class of an environment for `train`.
 
         Raises:
-            ValueError: the id does not say how many players and how much food there is.
+            ValueError: the id does not have the numbers of players and of pieces of food.
         """
         num_players, _ = players_and_food(env_id)
         return bind(cls, {"num_sides": num_players}, env_id)
 
     def obs_space(self) -> ObsSpace:
-        """The player itself, the other players, and the food."""
+        """Return the types: the player itself, the other players, and the food."""
         return ObsSpace(entities={name: Entity(ROW) for name in ("me", "other", "food")})
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Where to go, or whether to load."""
+        """Return the one action: a direction to move in, or to load food."""
         return {"do": CategoricalActionSpace([action.name for action in ACTIONS])}
 
     def seed(self, seed: int) -> None:
@@ -72,7 +72,7 @@ class Foraging(Match):
         return self._observe(info, [0.0] * self.num_sides, terminated=False, truncated=False)
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """Take a step: everybody at once."""
+        """Take a step of all players at once."""
         chosen = tuple(map(_chosen, actions))
         _, rewards, terminated, truncated, info = self._env.step(chosen)
         return self._observe(info, rewards, terminated, truncated)

@@ -1,4 +1,4 @@
-"""What agents learn with the configurations in `configs/`, in how many frames.
+"""Returns of agents trained with the configurations in `configs/`.
 
     python benchmarks/learning.py [ROW ...] [--seeds 3] [--jobs 2] [--results FILE.md]
 
@@ -35,22 +35,22 @@ from entity_env.examples import ENV_REGISTRY, Duel
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 TOLERANCE = 0.005
-"""A bar of 1.0 is the most there is: sampled actions miss it by a little."""
+"""Allowed difference from a bar: 1.0 is the maximum, which sampled actions just miss."""
 
 
 class Row(NamedTuple):
-    """A configuration, with or without changes, and what is to be reached.
+    """A configuration, with or without changes, and the return to reach.
 
     Attributes:
-        name: what the row is called; no other has the name.
+        name: a unique name.
         config: file in `configs/`, without ".ron".
         bar: the mean return to reach.
         overrides: changes of the configuration.
-        control: the bar is one to stay below: a control, from which something is missing.
-        metric: what to measure: "return", that of the "match" (of all sides together), or a metric
-            of the environment at the end of an episode.
-        against: who plays the other sides: "random", or "itself", after a tenth of the frames.
-        episodes: how many to measure at least; more where single ones differ a lot.
+        control: the row lacks something and is to stay below the bar.
+        metric: "return", "match" (the return of all sides together), or a metric of the
+            environment at the end of an episode.
+        against: the opponent: "random", or "itself" after a tenth of the frames.
+        episodes: the minimal number of episodes; more where returns vary a lot.
     """
 
     name: str
@@ -117,7 +117,7 @@ ROWS = [
 
 
 def world(env_id: str) -> tuple[EnvFactory, int]:
-    """How to make a world, and how many sides it has."""
+    """Return the factory of an environment, and its number of sides."""
     if env_id in ENV_REGISTRY:
         env = ENV_REGISTRY[env_id]
     else:
@@ -191,7 +191,7 @@ def run_apart(row: Row, seed: int) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The results as a document."""
+    """Return the document with the results."""
     lines = [
         "# What agents learn",
         "",
@@ -231,7 +231,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def picture(results: list[dict[str, Any]]) -> str:
-    """The learning curves that were kept, a panel for each configuration."""
+    """Return a picture of the learning curves, with a panel for each configuration."""
     panels: dict[str, list[Line]] = {}
     for row in ROWS:
         curves = [r["curve"] for r in results if r["row"] == row.name and r.get("curve")]
@@ -241,7 +241,7 @@ def picture(results: list[dict[str, Any]]) -> str:
 
 
 def misses(row: Row, result: float) -> bool:
-    """Whether a result is on the wrong side of the bar."""
+    """Return True if a result is on the wrong side of the bar."""
     return result >= row.bar if row.control else result < row.bar - TOLERANCE
 
 

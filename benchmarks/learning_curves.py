@@ -1,4 +1,4 @@
-"""Learning curves: read from what a run wrote, drawn as one picture with a panel for each world."""
+"""Learning curves, read from the files of runs and drawn with a panel for each environment."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,10 @@ class Line(NamedTuple):
 
 
 def read_curve(data_dir: Path, scale: float) -> list[list[float]]:
-    """[frames, mean return times `scale`] of a run, in at most 60 points.
+    """Return the learning curve of a run: [frames, mean return times `scale`].
 
-    Each is the mean over a piece of the run; updates in which no episode ended are left out.
+    Each of at most 60 points is the mean over a part of the run, without updates in which no
+    episode ended.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -42,7 +43,7 @@ def read_curve(data_dir: Path, scale: float) -> list[list[float]]:
 
 
 def draw(panels: Mapping[str, Sequence[Line]]) -> str:
-    """An SVG picture; a panel has the mean return against frames, bars are dashed."""
+    """Return an SVG picture: panels with the mean return by frames; bars are dashed."""
     rows = math.ceil(len(panels) / COLUMNS)
     wide, high = WIDTH + MARGIN + 20, HEIGHT + 2 * MARGIN
     body = [

@@ -1,4 +1,4 @@
-"""What a trained agent reaches, without counting short episodes more often than long ones."""
+"""Evaluation of a trained agent without bias towards short episodes."""
 
 import math
 
@@ -22,14 +22,14 @@ def measure(
     episodes: int,
     metric: str | None = None,
 ) -> npt.NDArray[np.float64]:
-    """What the agent got in at least so many whole episodes, with sampled actions.
+    """Play whole episodes with sampled actions; return what the agent got in each.
 
     Args:
         envs: to play in; closed afterwards.
-        agent: whom to measure.
-        opponent: who plays, and is not counted, in every second environment.
+        agent: the agent to measure.
+        opponent: plays in every second environment, which is not measured.
         seed: of the environments and of the choices.
-        episodes: how many at least, as many in each environment.
+        episodes: the minimal number of episodes, as many in each environment.
         metric: of the environments at the end of an episode; None for the return.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which commit was measured, and on what."""
+"""The commit and the processor of a measurement."""
 
 import platform
 import re
@@ -10,14 +10,14 @@ from enn_trainer.checkpoints.made_by import git_revision
 
 
 def short_revision() -> str:
-    """The commit of the folder in seven digits, with "-dirty" if files differ from it."""
+    """Return the commit of the folder in seven digits, with "-dirty" if files differ."""
     return re.sub(r"^(\w{7})\w*", r"\1", git_revision() or "none")
 
 
 def processor() -> str:
-    """What the machine says its processor is, and the instructions that torch uses.
+    """Return the name of the processor, and the instructions that torch uses.
 
-    Virtual machines tell the same name of processors that have other instructions.
+    Virtual machines have one name for processors with different instructions.
     """
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []

@@ -1,4 +1,4 @@
-"""PPO with an MLP for vectors, as short as such programs are: something to measure against.
+"""PPO with an MLP for vectors: a short program to compare with.
 
 One file and no options: actor and critic of two hidden layers each, advantages normalised over a
 minibatch, clipped values, Adam. What is truncated counts as ended, as is usual in such programs.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Settings:
-    """Of PPO, by their usual names; steps and bs count frames of one environment and of all."""
+    """Settings of PPO; steps counts frames of one environment, bs of all."""
 
     steps: int
     bs: int
@@ -30,7 +30,7 @@ class Settings:
 
 
 def mlp(num_features: int, hidden: int, num_outputs: int, gain: float) -> nn.Sequential:
-    """Two hidden layers with orthogonal weights."""
+    """Make an MLP of two hidden layers with orthogonal weights."""
     layers = [nn.Linear(num_features, hidden), nn.Linear(hidden, hidden)]
     layers.append(nn.Linear(hidden, num_outputs))
     for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
@@ -60,13 +60,13 @@ class MlpPPO:
 
     @torch.no_grad()
     def choose(self, obs: Floats) -> npt.NDArray[np.int64]:
-        """A sampled action of each environment."""
+        """Sample an action for each environment."""
         policy = torch.distributions.Categorical(logits=self.actor(torch.from_numpy(obs)))
         actions: npt.NDArray[np.int64] = policy.sample().numpy()
         return actions
 
     def update(self) -> int:
-        """Collect a rollout and learn from it; its frames."""
+        """Collect a rollout and learn from it; return its number of frames."""
         s, num_envs = self.settings, len(self.envs.obs)
         obs = torch.zeros(s.steps, *self.envs.obs.shape)
         actions = torch.zeros(s.steps, num_envs, dtype=torch.int64)
@@ -96,7 +96,7 @@ class MlpPPO:
     def _learn(
         self, obs: Tensor, actions: Tensor, logprobs: Tensor, values: Tensor, advantages: Tensor
     ) -> None:
-        """One step of the optimizer."""
+        """Take one optimizer step."""
         s, returns = self.settings, advantages + values
         policy = torch.distributions.Categorical(logits=self.actor(obs))
         ratio = (policy.log_prob(actions) - logprobs).exp()

@@ -1,4 +1,4 @@
-"""How fast the network is: attention with relative positions, and the transformer as a whole.
+"""Speed of the network: attention with relative positions, and the transformer as a whole.
 
     python benchmarks/network.py [SECTION ...] [--threads 1] [--repeats 3] [--results FILE.md]
 
@@ -11,7 +11,7 @@ between the layers. Both take the same numbers, and their results are compared a
 *ragged*: frames of 1 to N entities, compared with as many entities and pairs in frames of equal
 length; and with the reference, which packs short frames into rows as long as the longest.
 
-*memory*: the most memory that forward and backward take, for heads of width 16 to 128.
+*memory*: peak memory of forward and backward passes, for heads of width 16 to 128.
 
 *bfloat16*: the transformer under `torch.autocast`, compared with float32.
 
@@ -69,9 +69,9 @@ KINDS = [
     Kind("angle 8", 8, 1),
 ]
 MOST_KINDS_AT = (11, 64)
-"""Only the first two kinds are measured at every length."""
+"""Lengths at which all kinds are measured; at others, only the first two are."""
 MOST_ENTITIES, MOST_PAIRS = 1 << 14, 1 << 21
-"""A minibatch is as large as these allow."""
+"""Limits of the size of a minibatch."""
 
 OBS_SPACE = ObsSpace(entities={"unit": Entity(["x", "y"])})
 ACTION_SPACE = {"move": CategoricalActionSpace(["left", "right"])}
@@ -83,12 +83,12 @@ Lines = Callable[[str], None]
 
 
 def frames_of(n: int) -> int:
-    """How many frames of n entities are measured at once."""
+    """Return the number of frames of n entities in a minibatch."""
     return max(1, min(MOST_ENTITIES // n, MOST_PAIRS // n**2))
 
 
 def in_turns(sides: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """Milliseconds of each side, `repeats` times each, after one run that does not count."""
+    """Measure the milliseconds of each side, `repeats` times in turns after a warm-up."""
     times: list[list[float]] = [[] for _ in sides]
     for side in sides:
         side()
@@ -109,7 +109,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> str:
 
 
 def gradients(attend: Callable[[Inputs], Tensor], x: Inputs) -> list[Tensor]:
-    """What attention gives, and the gradients of it."""
+    """Return the result of attention and its gradients."""
     result = attend(x)
     return [result.detach(), *torch.autograd.grad(result.square().sum(), x.parameters())]
 
@@ -161,7 +161,7 @@ def transformer(add: Lines, options: argparse.Namespace) -> None:
 
 
 def transformer_over(lengths: Sequence[int], d_model: int) -> tuple[Transformer, Context, Tensor]:
-    """A transformer and a batch of frames of these lengths, padded as the network pads them."""
+    """Make a transformer and a padded batch of frames of these lengths."""
     torch.manual_seed(0)
     layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
     masks = [attention_mask(bucket, None) for bucket in layout.buckets]
@@ -216,7 +216,7 @@ def network_of(d_model: int, positions: RelposEncodingConfig | None) -> RogueNet
 
 
 def batch_of(lengths: Sequence[int]) -> EntityBatch:
-    """Frames of so many units, each of which acts."""
+    """Make a batch of frames with these numbers of units, all of which act."""
     generator = torch.Generator().manual_seed(0)
     features = 4 * torch.randn(sum(lengths), 2, generator=generator)
     actors = torch.cat([torch.arange(n) for n in lengths])
@@ -241,14 +241,14 @@ def all_gradients(attend: Callable[[Inputs], Tensor], inputs: Sequence[Inputs]) 
 
 
 def ragged_lengths(longest: int) -> list[int]:
-    """Frames of 1 to `longest` entities, each as often."""
+    """Draw lengths from 1 to `longest` for a minibatch."""
     generator = np.random.default_rng(0)
     count = min(MOST_ENTITIES * 2 // longest, MOST_PAIRS * 3 // longest**2)
     return [int(n) for n in generator.integers(1, longest + 1, size=count)]
 
 
 def equal_to(lengths: Sequence[int]) -> list[int]:
-    """Equally long frames with as many entities and pairs."""
+    """Return equal lengths with about as many entities and pairs in all."""
     entities, pairs = sum(lengths), sum(n * n for n in lengths)
     n = round(pairs / entities)
     return [n] * round(entities / n)
@@ -266,13 +266,13 @@ def memory(add: Lines, options: argparse.Namespace) -> None:
 
 
 def peak_of(side: int, kind: int, gated: bool, d_head: int) -> int:
-    """Megabytes, measured in a process of its own."""
+    """Measure peak memory in megabytes, in a process of its own."""
     command = [sys.executable, __file__, "--peak", *map(str, (side, kind, int(gated), d_head))]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure_peak(side: int, kind: int, gated: int, d_head: int) -> int:
-    """Megabytes that this process needs at most, above those with the inputs made."""
+    """Measure the peak memory of this process in megabytes, without the inputs."""
     torch.set_num_threads(1)
     attend = (attention_of_network, attention_of_reference)[side]
     gradients(attend, attention_inputs(KINDS[kind], 1, 4, bool(gated), d_head))
@@ -283,7 +283,7 @@ def measure_peak(side: int, kind: int, gated: int, d_head: int) -> int:
 
 
 def resident(what: str) -> int:
-    """Kilobytes of this process that Linux says are in memory, now or at most."""
+    """Return the resident memory of this process in kilobytes, now or at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(what)))
 

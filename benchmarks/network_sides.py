@@ -1,4 +1,4 @@
-"""What `network.py` compares: the network's attention, a plain reference, and the floor."""
+"""Implementations that `network.py` compares: the network, a reference, and the floor."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ LAYERS, HEADS, D_HEAD = 2, 2, 16
 
 
 class Kind(NamedTuple):
-    """A kind of relative positions: the cells of its table, and how many of them a pair has."""
+    """A kind of relative positions: the number of cells, and of the corners of a pair."""
 
     name: str
     cells: int
@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What both sides of a comparison take: queries, keys and values (3, b, H, n, d) a layer."""
+    """Inputs of both sides: queries, keys and values (3, b, H, n, d) a layer."""
 
     qkv: list[Tensor]
     gates: list[Tensor] | None
@@ -33,12 +33,12 @@ class Inputs(NamedTuple):
     weights: list[Tensor] | None
 
     def parameters(self) -> list[Tensor]:
-        """What gradients are asked for."""
+        """Return the inputs that have gradients."""
         return [*self.qkv, *(self.gates or []), self.key_table, self.value_table]
 
 
 def attention_inputs(kind: Kind, b: int, n: int, gated: bool, d_head: int = D_HEAD) -> Inputs:
-    """Random numbers for b frames of n entities."""
+    """Draw random inputs for b frames of n entities."""
     generator = torch.Generator().manual_seed(0)
 
     def rand(*shape: int) -> Tensor:
@@ -61,7 +61,7 @@ def attention_inputs(kind: Kind, b: int, n: int, gated: bool, d_head: int = D_HE
 
 
 def attention_of_network(x: Inputs) -> Tensor:
-    """(layers, b, H, n, d_head)."""
+    """Compute attention as the network does, (layers, b, H, n, d_head)."""
     both = torch.ones_like(x.corners[0], dtype=torch.bool)
     pairs = make_rows(x.corners, x.weights, both, None, len(x.key_table), torch.float32)
     keys, values = (pairs.table(table, None) for table in (x.key_table, x.value_table))
@@ -75,7 +75,7 @@ def attention_of_network(x: Inputs) -> Tensor:
 
 
 def attention_of_reference(x: Inputs) -> Tensor:
-    """The same with (b, n, n, d_head) keys and values, made once."""
+    """Compute attention with (b, n, n, d_head) keys and values that are made once."""
     keys, values = written_out(x.key_table, x), written_out(x.value_table, x)
     results = []
     for layer, (q, k, v) in enumerate(x.qkv):
@@ -89,7 +89,7 @@ def attention_of_reference(x: Inputs) -> Tensor:
 
 
 def written_out(table: Tensor, x: Inputs) -> Tensor:
-    """(b, n, n, d_head)."""
+    """Return the vectors of all pairs, (b, n, n, d_head)."""
     vectors = torch.zeros(())
     for k, cells in enumerate(x.corners):
         weight = 1.0 if x.weights is None else x.weights[k].unsqueeze(-1)
@@ -98,7 +98,7 @@ def written_out(table: Tensor, x: Inputs) -> Tensor:
 
 
 def packed_rows(lengths: Sequence[int]) -> int:
-    """How many rows as long as the longest frame hold all frames, the long ones placed first."""
+    """Return the number of rows that hold all frames, by first-fit decreasing packing."""
     longest = max(lengths)
     free: list[int] = []
     for n in sorted(lengths, reverse=True):
@@ -111,7 +111,7 @@ def packed_rows(lengths: Sequence[int]) -> int:
 
 
 def products_of(d_model: int, b: int, n: int) -> Callable[[Tensor], Tensor]:
-    """The matrix products of a transformer alone, over (b * n, d_model)."""
+    """Return a function that computes the matrix products of a transformer alone."""
     shapes = [(d_model, 3 * d_model), (d_model, d_model), (d_model, 4 * d_model)]
     weights = [
         [torch.randn(*s, requires_grad=True) for s in (*shapes, (4 * d_model, d_model))]

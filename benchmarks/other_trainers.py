@@ -1,4 +1,4 @@
-"""Our trainer beside PPO with an MLP, in a world made by others: its speed, how soon it learns.
+"""Speed and learning of our trainer and of PPO with an MLP, in an environment of others.
 
     python benchmarks/other_trainers.py [--seeds 3] [--cap 300] [--results FILE.md]
         [--sb3 PYTHON]     a Python with stable-baselines3, torch and lbforaging
@@ -9,12 +9,11 @@ player sees in one step, so that a step of a world is two frames, for everybody;
 both. Others see the vector that the world makes for them, padded where food was eaten and scaled to
 numbers around 1, and may choose actions that do nothing. Ours sees the entities of the world itself
 in foraging_match.py, where it makes no vector; or those that the adapter of foraging.py cuts out of
-that vector. Both tell which actions do something. Settings are those of
-`configs/foraging_8x8.ron` with `SETTINGS`, for all; MLPs are as wide as makes the number of their
-parameters nearest to ours, and have one thread, which is faster for them. Evaluations are the same
-for all: the mean return of both players in the first whole episodes of 64 worlds, with sampled
-actions, every so many updates; while they last the clock stands still. Every seed of a trainer has
-a process of its own.
+that vector. Both mask actions that do nothing. Settings are those of `configs/foraging_8x8.ron`
+with `SETTINGS`, for all; the width of MLPs is that with which their number of parameters is nearest
+to ours, and they have one thread, which is faster for them. Evaluations are the same for all: the
+mean return of both players in the first whole episodes of 64 worlds, with sampled actions, at fixed
+numbers of updates; their time is not counted. Every seed of a trainer has a process of its own.
 """
 
 import argparse
@@ -48,7 +47,7 @@ SETTINGS = [
     "optim.anneal_lr=false",
     "ppo.anneal_entropy=false",
 ]
-"""Of all trainers, besides those of the configuration: more worlds at once, as speed asks for."""
+"""Settings of all trainers beside the configuration: more environments, for speed."""
 BAR = 0.9
 CORES = os.cpu_count() or 1
 TRAINERS = {
@@ -59,17 +58,17 @@ TRAINERS = {
     "sb3": "stable-baselines3",
 }
 WARM_UP, BETWEEN_EVALS = 2, 5
-"""Updates that do not count for the speed; updates between evaluations."""
+"""Numbers of updates before speed is measured, and between evaluations."""
 EVAL_WORLDS, EVAL_EPISODES, EVAL_SEED = 64, 4, 10_000_000
 
 
 class Learner(NamedTuple):
-    """A trainer that begins.
+    """A trainer before its first update.
 
     Attributes:
-        parameters: how many numbers it trains.
+        parameters: the number of trained parameters.
         update: collects a rollout and learns from it; returns its frames.
-        measured: the mean return of new episodes.
+        measured: returns the mean return of new episodes.
     """
 
     parameters: int
@@ -78,7 +77,7 @@ class Learner(NamedTuple):
 
 
 def manager_of(seed: int, folder: str, processes: int = 1) -> StateManager:
-    """The configuration of all trainers."""
+    """Return the manager with the configuration of all trainers."""
     own = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
     overrides = [*SETTINGS, "total_timesteps=1000000000", *own]
     return StateManager(init_path=CONFIG, overrides=overrides)
@@ -166,7 +165,7 @@ def _count(module: torch.nn.Module) -> int:
 
 
 def width(worlds: FlatForaging, seed: int, folder: str) -> int:
-    """The width with which actor and critic together have nearest to as many parameters as ours."""
+    """Return the width with which an MLP's number of parameters is nearest to ours."""
     from foraging_match import Foraging
 
     manager = manager_of(seed, folder)
@@ -216,7 +215,7 @@ def _run(learner: Learner, cap_s: float) -> dict[str, Any]:
 
 
 def run_apart(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Call `run` in a process of its own."""
     command = [python, __file__, "--one", name, str(seed), "--cap", str(cap_s)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -224,19 +223,19 @@ def run_apart(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     speeds = [r["frames_per_s"] for r in runs]
     speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
 
-    def told(r: dict[str, Any], what: str) -> str:
+    def shown(r: dict[str, Any], what: str) -> str:
         return f"{r['reached'][what]:,.0f}" if r["reached"] else f"not ({r['result']:.2f})"
 
-    seconds, frames = (", ".join(told(r, what) for r in runs) for what in ("seconds", "frames"))
+    seconds, frames = (", ".join(shown(r, what) for r in runs) for what in ("seconds", "frames"))
     return f"| {TRAINERS[name]} | {runs[0]['parameters']:,} | {speed} | {seconds} | {frames} |"
 
 
 def has_sb3(python: str) -> bool:
-    """Whether a Python has what the comparison needs."""
+    """Return True if a Python has the packages of the comparison."""
     needs = [python, "-c", "import stable_baselines3, torch, lbforaging"]
     return subprocess.run(needs, capture_output=True, check=False).returncode == 0
 

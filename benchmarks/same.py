@@ -4,11 +4,11 @@
     python benchmarks/same.py COMMIT --speed [--repeats 5] [--results FILE.md]
 
 COMMIT is checked out in a folder of its own and its compiled part is built there. Each case is a
-few commands of `enn`, run with the code of both at the same time, one thread each, and everything
-that they leave on the disk is compared: tensors of all saves, the rest of their state, metrics but
-those that measure time, memory or files, and recordings byte by byte. Every configuration of
-`configs/` for an example takes three updates of at most 4,096 frames; other cases switch on the
-rest. What runs in one process runs once more without the compiled part.
+few commands of `enn`, run with the code of both at the same time, one thread each, and their files
+are compared: tensors of all saves, the rest of their state, metrics except those of time, memory or
+files, and recordings byte by byte. Every configuration of `configs/` for an example takes three
+updates of at most 4,096 frames; other cases have the other options. Cases of one process run once
+more without the compiled part.
 
 --speed compares frames per second in the cases of `ceiling.py`, both checkouts in turns.
 Nothing is compared between machines: processors round differently.
@@ -46,7 +46,7 @@ TIMED = re.compile(r"time|.*(SPS|throughput|fps|eps)$|system/|checkpoint/|trace/
 TIMED_STATE = re.compile(
     rf".*(time_used|run_name|tracker_ids|saved_at|created|seconds|sha256|metrics/({TIMED.pattern}))"
 )
-"""Entries of a state that follow from the clock, and the digest of a save that holds such."""
+"""Entries of a state that depend on the clock, and digests of saves with such entries."""
 LEAST_MEAN, LEAST_RATIO = 0.97, 0.93
 HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:Herd"
 OLDER_HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:OlderHerd"
@@ -61,13 +61,13 @@ RELPOS = [
 
 @dataclass(frozen=True)
 class Case:
-    """Commands that are run one after the other in one folder.
+    """Commands that run one after the other in one folder.
 
     Attributes:
         name: of the case.
         commands: arguments of `enn`.
-        compiled: whether to use the compiled part.
-        fails: the commands, by index, that must not end with status 0.
+        compiled: True to use the compiled part.
+        fails: the indices of the commands that must fail.
     """
 
     name: str
@@ -127,7 +127,7 @@ def _of_config(path: Path) -> tuple[str, ...] | None:
 
 
 def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
-    """Yield what configurations do not switch on: name, commands, those that fail."""
+    """Yield cases of options that no configuration has: name, commands, those that fail."""
     one, two = "rollout.processes=1", "rollout.processes=2"
     herd = (HERD, *SMALL, *NET)
     yield "value network", [_train(*herd, *RELPOS, one, "vf_net.d_model=24")], ()
@@ -230,7 +230,7 @@ def run_both(codes: Sequence[Path], case: Case, folder: Path) -> list[str]:
 
 
 def differences(before: Path, after: Path) -> Iterator[str]:
-    """Yield how the files of two runs differ, a line each."""
+    """Yield the differences between the files of two runs, a line each."""
     contents = [dict(_contents(folder)) for folder in (before, after)]
     for name in sorted({*contents[0], *contents[1]}):
         if name not in contents[0] or name not in contents[1]:
@@ -246,7 +246,7 @@ def _shown(value: object) -> str:
 
 
 def _contents(folder: Path) -> Iterator[tuple[str, object]]:
-    """Yield everything that runs left in a folder, by names that hold no time."""
+    """Yield the contents of the files of runs, by names without time."""
     for path in sorted(folder.rglob("*")):
         name = re.sub(r"__\d{8}-\d{6}", "", str(path.relative_to(folder)))
         if path.suffix == ".safetensors":
@@ -274,7 +274,7 @@ def _contents(folder: Path) -> Iterator[tuple[str, object]]:
 
 
 def _recording(content: bytes) -> tuple[bytes, bytes]:
-    """Return the first record, without the time in the name of the run, and all that follow."""
+    """Return the first record, without the time in the name of the run, and the others."""
     begin = 24  # magic, version, length and two checksums, see `entity_env/recording_format.py`
     end = begin + int.from_bytes(content[12:16], "little")
     return re.sub(rb"\d{8}-\d{6}", b"", content[begin:end]), content[end:]
@@ -297,7 +297,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
 
 
 def frames_per_second(code: Path, settings: Sequence[str], folder: Path, seconds: float) -> float:
-    """Train for some seconds; return the median over updates, without the first two of many."""
+    """Train for some seconds; return the median over updates without the first two."""
     own = ("rollout.processes=2", "total_timesteps=100000000", f"max_train_time={seconds:.0f}")
     process = start(code, Case("speed", (_train(*settings, *own),)), folder)
     (status,) = json.loads(process.communicate()[0])
@@ -312,7 +312,7 @@ def frames_per_second(code: Path, settings: Sequence[str], folder: Path, seconds
 def compare_speed(
     codes: Sequence[Path], names: Sequence[str], repeats: int, seconds: float, folder: Path
 ) -> tuple[list[str], bool]:
-    """Return a table of all cases, and whether the promise is kept."""
+    """Return a table of all cases, and True if the promise is kept."""
     rows, ratios = ["| case | before | after | ratio |", "| --- | --- | --- | --- |"], []
     for name in names:
         found: list[list[float]] = [[], []]
@@ -335,7 +335,7 @@ def compare_speed(
 
 
 def main() -> int:
-    """Compare as the command line asks; 0 if nothing differs, 1 otherwise."""
+    """Run the comparison of the command line; return 0 without differences, else 1."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("commit")
     parser.add_argument("--cases", nargs="+", help="those whose names begin so (default: all)")

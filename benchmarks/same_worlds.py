@@ -1,4 +1,4 @@
-"""Worlds of `same.py`: every kind of action, mask and ending, and runs that are interrupted."""
+"""Environments of `same.py`: every kind of action, mask and ending, and interruptions."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from entity_env import (
 
 
 class Herd(PlainState, Match):
-    """Two sides with sheep and wolves in changing numbers, all draws from the seed of the episode.
+    """Match of two sides with changing numbers of sheep and wolves; a function of the seed.
 
     Args:
         raises_at: the step of the process at which `act` raises; 0 for never.
@@ -114,7 +114,7 @@ class Herd(PlainState, Match):
 
 
 class OlderHerd(Herd):
-    """The same with fewer features, and labels in another order."""
+    """Herd with fewer features, and labels in another order."""
 
     labels = ("right", "left", "stay")
     sheep_features = ("wool", "x")

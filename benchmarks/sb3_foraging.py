@@ -11,10 +11,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 
 class Players(VecEnv):
-    """Every player is an environment of its own.
+    """Vectorised environment of stable-baselines3 with one environment for each player.
 
     Args:
-        worlds: where they play.
+        worlds: the environments.
     """
 
     def __init__(self, worlds: FlatForaging) -> None:
@@ -24,11 +24,11 @@ class Players(VecEnv):
         super().__init__(num_envs, shown, gymnasium.spaces.Discrete(worlds.num_actions))
 
     def reset(self) -> Any:
-        """The frames of now; episodes that are under way go on."""
+        """Return the current frames; running episodes continue."""
         return self.worlds.obs
 
     def step_async(self, actions: Any) -> None:
-        """Remember the actions."""
+        """Store the actions of the next step."""
         self._actions = actions
 
     def step_wait(self) -> Any:
@@ -41,27 +41,27 @@ class Players(VecEnv):
         return self.worlds.obs, outcome.rewards, outcome.ends, infos
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """None is."""
+        """Return False: no environment is wrapped."""
         return [False] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """What all have in common."""
+        """Return an attribute of all environments."""
         return [getattr(self, attr_name)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Nothing can be set."""
+        """Raise, as no attribute can be set."""
         raise NotImplementedError
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
-        """Nothing can be called."""
+        """Raise, as no method can be called."""
         raise NotImplementedError
 
 
 def make_ppo(worlds: FlatForaging, hidden: int, settings: Settings, seed: int) -> PPO:
-    """A learner with two hidden layers for the policy and as many for the values."""
+    """Make a PPO learner with two hidden layers each for policy and values."""
     layers = [hidden, hidden]
     return PPO(
         "MlpPolicy",

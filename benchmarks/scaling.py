@@ -1,23 +1,23 @@
-"""How throughput and memory grow with environments, entities, width and processes.
+"""Growth of throughput and memory with environments, entities, width and processes.
 
     python benchmarks/scaling.py [SECTION ...] [--seconds 4] [--peer PYTHON] [--results FILE.md]
 
 *environments*: training in Minefield with 1 to 4096 environments, which step in array operations,
 or one by one in 1 and 2 processes.
 
-*entities*: training with 1 to 512 entities a frame, which cost nothing but the network.
+*entities*: training with 1 to 512 entities a frame, in an environment that costs no time.
 
 *width*: training with d_model 16 to 256.
 
 *gpu*: training on a GPU with d_model 64 to 512, and the share of the time in which it computes.
-Skipped where torch sees none.
+Skipped without a GPU.
 
-*memory*: what a rollout of 10 million entities takes at most, beside the bytes of its data.
+*memory*: the peak memory of a rollout of 10 million entities, beside the bytes of its data.
 
 *collection*: acting and stepping alone, in Minefield, beside the published trainer with two worker
 processes. PYTHON has enn-trainer 0.1.16.
 
-FILE.md keeps the sections that are not measured, and has a picture of curves beside it.
+FILE.md keeps sections that are not measured; pictures of the curves are written beside it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NUM_UNITS = [1, 4, 16, 64, 128, 256, 512]
 WIDTHS = [16, 32, 64, 128, 256]
 WIDTHS_ON_GPU = [64, 128, 256, 512]
 FRAMES_OF_UPDATE = 2048
-"""Where there are so few environments that they need not take more than 8 steps."""
+"""Minimal number of frames of an update."""
 ENTITIES_OF_UPDATE = 32768
 ENTITIES_OF_ROLLOUT = 10_000_000
 
@@ -53,7 +53,7 @@ Curves = dict[str, list[tuple[float, float]]]
 
 
 def in_process(script: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
-    """What a script says that runs in a process of its own."""
+    """Run a script in a process of its own; return its result."""
     ours = python == sys.executable
     env = {k: v for k, v in os.environ.items() if ours or k != "PYTHONPATH"}
     done = subprocess.run(
@@ -70,7 +70,7 @@ def in_process(script: str, *arguments: str, python: str = sys.executable) -> di
 
 
 def trained(world: str, settings: Mapping[str, object], seconds: float) -> dict[str, float]:
-    """Frames and entities a second, and microseconds of this process a frame, in training."""
+    """Measure frames and entities a second, and core-microseconds a frame, in training."""
     overrides = [f"{name}={value}" for name, value in settings.items()]
     what = {"world": world, "settings": overrides, "seconds": seconds}
     return in_process("scaling_measure.py", json.dumps(["train", what]))
@@ -151,7 +151,7 @@ def by_width(
     settings: Mapping[int, Mapping[str, object]],
     shows_gpu: bool = False,
 ) -> Curves:
-    """A row for each d_model, by its settings."""
+    """Add a row for each d_model; return the curves."""
     add("")
     add(
         "| d_model | frames/s | entities/s | core-µs a frame |"
@@ -168,7 +168,7 @@ def by_width(
 
 
 def of_crowd(num_units: int, num_envs: int, frames: int, d_model: int) -> dict[str, object]:
-    """The settings of updates of so many frames, in two minibatches."""
+    """Return settings of updates of `frames` frames, in two minibatches."""
     return {
         "env.kwargs": json.dumps({"num_units": num_units}),
         "rollout.num_envs": num_envs,
@@ -243,7 +243,7 @@ def collection(add: Lines, options: argparse.Namespace) -> Curves:
 
 
 def spread(values: list[float], form: str) -> str:
-    """The median, and from where to where they are."""
+    """Return the median, smallest and largest of values as text."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
@@ -293,7 +293,7 @@ def main() -> None:
 
 
 def plot(curves: Curves, name: str, path: Path) -> None:
-    """One line for each curve, both axes logarithmic."""
+    """Draw a line for each curve, with logarithmic axes."""
     lines = [
         Curve(label, *np.array(points, dtype=np.float64).T, None)
         for label, points in curves.items()
@@ -304,7 +304,7 @@ def plot(curves: Curves, name: str, path: Path) -> None:
 
 
 def write_section(path: Path, title: str, text: str) -> None:
-    """Put a section into the file, in place of the one of this title, in the order of all."""
+    """Replace or insert a section of the file, in the order of `SECTIONS`."""
     found = path.read_text() if path.exists() else ""
     parts = re.split(r"^(?=## )", found, flags=re.MULTILINE)[1:]
     by_title = {part.splitlines()[0].removeprefix("## "): part.strip() for part in parts}
@@ -315,7 +315,7 @@ def write_section(path: Path, title: str, text: str) -> None:
 
 
 def about(name: str, options: argparse.Namespace) -> str:
-    """Where and of what these numbers are."""
+    """Return the command, machine and versions of a measurement."""
     return (
         f"`python benchmarks/scaling.py {name} --seconds {options.seconds:g}`, {os.cpu_count()} "
         f"cores ({torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, Python "

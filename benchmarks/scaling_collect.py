@@ -1,10 +1,10 @@
-"""How fast frames are collected, without learning, on the trainer that this Python has.
+"""Speed of collecting frames without learning, with the trainer of this Python.
 
     PYTHON benchmarks/scaling_collect.py WORLD PROCESSES SECONDS
 
 WORLD is VecMinefield or Minefield of this project, or Minefield of entity-gym 0.1.10 in a Python
 with enn-trainer 0.1.16. Prints a line of JSON. The network, the environments and the steps are the
-same; each trainer begins with its own defaults for everything else.
+same; everything else is the default of each trainer.
 """
 
 import json
@@ -35,7 +35,7 @@ CONFIG = f"""TrainConfig(
 
 
 def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], Any]:
-    """Collects one rollout; and where its time goes."""
+    """Return a function that collects one rollout, and the spans that measure its time."""
     import torch
 
     from enn_trainer import StateManager
@@ -76,7 +76,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
 
 
 def published(path: Path, processes: int) -> tuple[Callable[[], object], Any]:
-    """As `ours`."""
+    """Return the same of the published trainer, without spans."""
     import hyperstate
     import torch
     from enn_trainer.rollout import Rollout

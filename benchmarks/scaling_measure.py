@@ -1,8 +1,8 @@
-"""What scaling.py measures in a process of its own: training, and the memory of one rollout.
+"""Measurements of scaling.py: training, and the memory of one rollout.
 
     python benchmarks/scaling_measure.py JSON
 
-prints what it found as a line of JSON.
+prints its result as a line of JSON, in a process of its own.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ SPACE = ObsSpace(entities={"Unit": Entity(FEATURES)})
 
 
 class Crowd(VecEnv):
-    """Frames of so many units, the first of which acts; stepping them costs nothing.
+    """Environments with a constant number of units, the first of which acts, and no cost of a step.
 
     Args:
-        num_envs: how many frames a step has.
-        first_env_index: without effect.
-        num_units: how many a frame has.
+        num_envs: number of environments.
+        first_env_index: the seed of the features.
+        num_units: number of units in each.
     """
 
     def __init__(self, num_envs: int, first_env_index: int = 0, num_units: int = 16) -> None:
@@ -53,25 +53,25 @@ class Crowd(VecEnv):
         self.mask = VecCategoricalActionMask(Ragged(np.zeros(num_envs, np.int64), one), None)
 
     def obs_space(self) -> ObsSpace:
-        """One type."""
+        """Return the space with one type."""
         return SPACE
 
     def action_space(self) -> Any:
-        """A choice without consequences."""
+        """Return an action without effect."""
         return {"choose": CategoricalActionSpace(["a", "b"])}
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """The same frames as ever."""
+        """Return the same frames in every step."""
         n = len(self)
         nothing = np.zeros(n, np.float32), np.zeros(n, np.bool_)
         return VecObs({"Unit": self.units}, {}, {"choose": self.mask}, *nothing, {})
 
     def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """The same frames as ever."""
+        """Return the same frames in every step."""
         return self.reset(obs_filter)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """There is nothing to see."""
+        """Raise, as there is nothing to render."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ WORLDS: dict[str, Any] = {"Minefield": Minefield, "VecMinefield": VecMinefield, 
 
 
 def train(world: str, settings: list[str], seconds: float) -> dict[str, float]:
-    """Train for so long, after an update that does not count."""
+    """Measure training for `seconds` after one update of warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         with Trainer(manager, WORLDS[world]) as trainer:
@@ -107,7 +107,7 @@ def train(world: str, settings: list[str], seconds: float) -> dict[str, float]:
 
 
 def gpu_share(trainer: Trainer, updates: int = 3) -> float:
-    """The share of the time of some updates in which the GPU computes."""
+    """Measure the share of the time of some updates in which the GPU computes."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -120,7 +120,7 @@ def gpu_share(trainer: Trainer, updates: int = 3) -> float:
 
 
 def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]:
-    """Megabytes that one rollout takes at most, above those before it, and those of its data."""
+    """Measure the megabytes that a rollout adds, also at its peak, and those of its data."""
     envs = Crowd(num_envs, num_units=num_units)
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=16, n_layer=1)
@@ -140,7 +140,7 @@ def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]
 
 
 def size_of(value: Any) -> int:
-    """Bytes of all tensors and arrays in it."""
+    """Return the bytes of all tensors and arrays in a value."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return int(value.nbytes)
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ def size_of(value: Any) -> int:
 
 
 def resident(what: str) -> float:
-    """Thousands of bytes of this process that Linux says are in memory, now or at most."""
+    """Return the resident memory of this process in kB of 1,000 bytes, now or at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1.024 * int(next(line.split()[1] for line in lines if line.startswith(what)))
 

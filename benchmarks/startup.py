@@ -1,4 +1,4 @@
-"""How long it takes until something happens: to import the package, and to the first update.
+"""Startup time: of importing the package, and until the first update.
 
     python benchmarks/startup.py [--repeats 5] [--results FILE.md]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 MOST_IMPORT = 1.5
-"""Times `import torch`."""
+"""Bound of `import enn_trainer` by `import torch`."""
 MOST_FIRST_UPDATE_S = 4.0
 
 ROOT = Path(__file__).parent.parent
@@ -27,14 +27,14 @@ DEMO = ["--config", str(ROOT / "configs/move_to_origin.ron"), "total_timesteps=6
 
 
 def seconds_to_import(module: str) -> float:
-    """In a process of its own, without the start of the interpreter."""
+    """Measure an import in a process of its own, without the start of the interpreter."""
     code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def seconds_to_first_update() -> float:
-    """From the start of the command to the first line that tells of an update."""
+    """Measure the time from the start of the command to the line of the first update."""
     with TemporaryDirectory() as folder:
         where = [f"data_dir={folder}", "--checkpoint-dir", f"{folder}/run"]
         command = [sys.executable, "-m", "enn_trainer.train", *DEMO, *where]

@@ -15,7 +15,7 @@ from entity_env import Action, CategoricalAction, Environment, Observation, Sele
 
 
 def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
-    """An environment: one observation, one set of actions."""
+    """Play episodes of an environment, with one observation and one set of actions a step."""
     for episode in range(episodes):
         env.seed(episode)
         observation = env.reset()
@@ -30,7 +30,7 @@ def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
 
 
 def in_words(actions: dict[str, Action]) -> str:
-    """The actions of a frame, for a person to read."""
+    """Return the actions of a frame as text."""
     words = []
     for name, action in actions.items():
         if isinstance(action, CategoricalAction):
@@ -43,7 +43,7 @@ def in_words(actions: dict[str, Action]) -> str:
 
 
 def play_match(env: object, agent: RogueNetAgent, episodes: int) -> None:
-    """A match: one observation and one set of actions for each side; here all play alike."""
+    """Play matches, with one observation and one set of actions for each side."""
     for episode in range(episodes):
         env.seed(episode)
         sides: list[Observation] = env.reset()

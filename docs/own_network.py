@@ -1,4 +1,4 @@
-"""A network of your own: every entity is looked at by itself, and the frame is their mean.
+"""A network of your own: a linear layer on each entity, and the mean of a frame's entities.
 
 python docs/own_network.py [name=value ...]
 """
@@ -16,7 +16,7 @@ from rogue_net.answer import answer
 
 
 class Averages(nn.Module):
-    """For worlds with global actions: a linear layer for each type, a mean, a layer above it."""
+    """Network for global actions: a linear layer for each type, a mean, a layer above it."""
 
     def __init__(self, env: MultiArmedBandit, width: int = 32) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class Averages(nn.Module):
         return answer(log_probs, {"value": self.value(frames)}, actions, uniforms)
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """(B, 1), what each frame is worth."""
+        """Return the value of each frame, (B, 1)."""
         return {"value": self.value(self.frames(batch))}
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """This network keeps no statistics of its input."""
+        """Do nothing, as this network does not normalise its input."""
 
     def frames(self, batch: EntityBatch) -> Tensor:
-        """(B, width), the mean over the entities of each frame."""
+        """Return the mean over the entities of each frame, (B, width)."""
         total, count = 0.0, np.zeros(batch.num_frames)
         for name, rows in batch.features.items():
             embedded = torch.relu(self.embed[name](rows.values))

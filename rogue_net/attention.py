@@ -1,4 +1,4 @@
-"""Attention between the entities of each frame, over padded frames."""
+"""Multi-head attention between the entities of each frame, over padded frames."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,18 +18,18 @@ from rogue_net.relpos_encoding import RelposEncoding
 
 @dataclass(frozen=True)
 class Context:
-    """What the layers need to know of a batch, made once and handed down.
+    """Layout, masks and relative positions of a batch, made once for all layers.
 
     Attributes:
-        buckets: which of the P padded rows make a frame.
-        visible: (P,) bool, what visible entities may attend to; None when it is everything.
-            Invisible entities may attend to all.
-        masks: for each bucket as `attention_mask` makes it.
+        buckets: the frames among the P padded rows.
+        visible: (P,) bool, the entities that visible entities may attend to; None if all are
+            visible. Invisible entities may attend to all.
+        masks: for each bucket the result of `attention_mask`.
         pairs: for each bucket the relative positions; None without relative positions.
-        relpos: their encoding.
-        keys: (P,) int64, what dropout is drawn from; None to drop nothing.
-        weights: takes for each layer the attention weights of each bucket, (b, H, n, n); None when
-            nobody asked for them.
+        relpos: the encoding of relative positions.
+        keys: (P,) int64, the random keys of dropout; None to drop nothing.
+        weights: a list that each layer appends the attention weights of its buckets to, (b, H, n,
+            n) each; None to keep none.
     """
 
     buckets: list[Bucket]
@@ -42,16 +42,17 @@ class Context:
 
     @property
     def num_rows(self) -> int:
-        """P."""
+        """Number of padded rows, P."""
         return sum(bucket.num_rows for bucket in self.buckets)
 
     def pieces(self) -> list["Context"]:
-        """The same of `PIECE_ROWS` rows at a time, or of one bucket if that has more.
+        """Split the context into pieces of `PIECE_ROWS` rows, or of one bucket if that has more.
 
-        Where attention weights are asked for, everything is one piece.
+        Where attention weights are kept, there is one piece.
         """
         if self.num_rows <= PIECE_ROWS or self.weights is not None:
             return [self]
+        # Whole buckets, as many as fit; slices of everything that has a row for each entity.
         ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
         pieces, first, start = [], 0, 0
         while first < len(self.buckets):
@@ -73,12 +74,12 @@ class Context:
 
 @dataclass(frozen=True)
 class PackedContext:
-    """The same of packed frames, which what is compiled takes as they are.
+    """Context of packed frames, which compiled code takes without padding.
 
     Attributes:
-        frames: which rows make a frame, what they may see and how they lie to each other.
+        frames: the rows of each frame, their visibility and relative positions.
         relpos: the encoding of relative positions; None without.
-        tables: what it adds, by the rows that `frames` names.
+        tables: the tables of the encoding, whose rows `frames` refers to.
     """
 
     frames: PackedFrames
@@ -92,8 +93,8 @@ class Attention(nn.Module):
     Args:
         n_head: H.
         d_model: width of the entities.
-        attn_pdrop: how many of the attention weights are dropped while training.
-        site: the number of its draws.
+        attn_pdrop: dropout probability of attention weights.
+        site: the number of its dropout site.
     """
 
     def __init__(self, n_head: int, d_model: int, attn_pdrop: float = 0.0, site: int = 0) -> None:
@@ -105,7 +106,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, context: "Context | PackedContext") -> Tensor:
-        """(P, d_model) -> (P, d_model)."""
+        """Attend within each frame, (P, d_model) -> (P, d_model)."""
         if isinstance(context, PackedContext):
             return self._packed(x, context)
         qkv = of_buckets(self.query_key_value(x), context.buckets)
@@ -122,7 +123,7 @@ class Attention(nn.Module):
         return self.project(y)  # type: ignore[no-any-return]
 
     def _packed(self, x: Tensor, context: "PackedContext") -> Tensor:
-        """The same over packed frames, whatever `torch.autocast` makes of the linear layers."""
+        """Attend within packed frames, in float32 also under `torch.autocast`."""
         gate = None if context.relpos is None else context.relpos.gate_of(x)
         mixed = native.attention(
             self.query_key_value(x).float(),
@@ -136,31 +137,42 @@ class Attention(nn.Module):
     def attend(
         self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
     ) -> Tensor:
-        """(b * n, 3 * d_model) -> (b * n, d_model), for bucket k. Adds to `weights` if asked."""
+        """Attend within the frames of bucket k, (b * n, 3 * d_model) -> (b * n, d_model).
+
+        Args:
+            qkv: (b * n, 3 * d_model), queries, keys and values.
+            gate: (b * n, d_head), factors of relative values, by target; None for no gate.
+            context: of the batch.
+            k: the number of the bucket.
+            weights: takes the attention weights if `context.weights` is a list.
+        """
         bucket, mask = context.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
+        # The two fast paths: one entity, and torch's own attention.
         drops = context.keys is not None and self.pdrop > 0
         plain = context.relpos is None and context.weights is None and not drops
-        if plain and n == 1:  # an entity alone attends to itself
+        if plain and n == 1:  # softmax over one entity is 1: the result is its value
             return qkv[:, 2 * d :]
         q, key, v = qkv.view(b, n, 3, self.n_head, d // self.n_head).permute(2, 0, 3, 1, 4)
         if plain and (qkv.is_cuda or qkv.dtype != torch.bfloat16):
-            # On the CPU this takes twice as long in bfloat16 as what is below.
+            # On the CPU this takes twice as long in bfloat16 as the operations below.
             mixed: Tensor = F.scaled_dot_product_attention(q, key, v, attn_mask=mask)
             return mixed.transpose(1, 2).reshape(b * n, d)
+        # Attention weights: softmax(q k^T / sqrt(d_head) + q . relative keys / sqrt(d_head))
         scores = (q / math.sqrt(q.shape[-1])) @ key.transpose(2, 3)
         if context.relpos is not None and context.pairs is not None:
             scores = scores + context.relpos.scores(q, context.pairs[k])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         attention = scores.softmax(dim=-1)
-        if context.weights is not None:  # else they would be kept longer than they are needed
+        if context.weights is not None:  # otherwise their memory is freed early
             weights.append(attention)
         if drops and context.keys is not None:
-            # Targets before heads, so that padding does not change who draws what.
+            # Targets before heads, so that padding does not change the random numbers of a pair.
             by_query = attention.permute(0, 2, 3, 1).reshape(b * n, n * self.n_head)
             by_query = dropout(by_query, self.pdrop, context.keys[bucket.rows], self.site)
             attention = by_query.view(b, n, n, self.n_head).permute(0, 3, 1, 2)
+        # Weighted sums of values and relative values.
         y: Tensor = attention @ v
         if context.relpos is not None and context.pairs is not None:
             of_target = None if gate is None else gate.view(b, n, -1)
@@ -169,9 +181,16 @@ class Attention(nn.Module):
 
 
 def attention_mask(bucket: Bucket, visible: Tensor | None) -> Tensor | None:
-    """(b, 1, 1 or n, n) bool, True where row i of a frame may attend to row j; None for all.
+    """Return the attention mask of a bucket, True where row i of a frame may attend to row j.
 
-    Padding attends to everything, so that no row is without anything to attend to.
+    Padding attends to all entities, as the softmax over no entity would be NaN.
+
+    Args:
+        bucket: b frames padded to n rows.
+        visible: (P,) bool, the visible rows of the layout; None if all are.
+
+    Returns:
+        (b, 1, n, n) bool, (b, 1, 1, n) if all are visible, or None if nothing is masked.
     """
     b, n = bucket.num_frames, bucket.length
     is_entity = bucket.is_entity
@@ -185,7 +204,7 @@ def attention_mask(bucket: Bucket, visible: Tensor | None) -> Tensor | None:
 
 
 def weights_by_frame(weights: list[list[Tensor]], layout: Layout, n_head: int) -> list[Tensor]:
-    """Attention weights of each frame, without padding.
+    """Return the attention weights of each frame, without padding.
 
     Args:
         weights: for each layer and bucket (b, H, n, n).
@@ -193,7 +212,7 @@ def weights_by_frame(weights: list[list[Tensor]], layout: Layout, n_head: int) -
         n_head: H.
 
     Returns:
-        For each frame (layers, H, n, n): [l, h, i, j] is how much entity i looks at entity j.
+        For each frame (layers, H, n, n): [l, h, i, j] is the weight of entity j for query i.
     """
     device = layout.row_of_entity.device
     lengths = layout.lengths.tolist()

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 CLIP = 5.0
-"""Of normalised values."""
+"""Largest magnitude of normalised values."""
 
 
 class Moments(NamedTuple):
-    """What is kept of the rows that were seen, enough to merge it with what others saw.
+    """Count, mean and sum of squares of rows, which can be merged with those of other rows.
 
     Attributes:
-        num_rows: (F,) int64, of each feature.
+        num_rows: (F,) int64, the number of rows of each feature.
         mean: (F,) float64.
         squares_sum: (F,) float64, the sum of squared differences from the mean.
     """
@@ -27,20 +27,23 @@ class Moments(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Moments":
-        """Those of (n, F) rows."""
+        """Compute the moments of (n, F) rows."""
         x = x.detach().double()
         mean = x.sum(dim=0) / max(1, len(x))
         count = torch.full_like(mean, len(x), dtype=torch.int64)
         return Moments(count, mean, (x - mean).square().sum(dim=0))
 
     def merged(self, other: "Moments") -> "Moments":
-        """Those of the rows of both.
+        """Return the moments of the rows of both.
 
         Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for
             computing sample variances".
         """
         count = self.num_rows + other.num_rows
-        # The quotient of two int64 would be float32.
+        # n = n_a + n_b, delta = mean_b - mean_a
+        # mean = mean_a + delta * n_b / n
+        # M2 = M2_a + M2_b + delta^2 * n_a * n_b / n
+        # In float64, as the quotient of two int64 would be float32.
         share = other.num_rows.double() / count.double().clamp(min=1)
         delta = other.mean - self.mean
         return Moments(
@@ -52,25 +55,28 @@ class Moments(NamedTuple):
         )
 
 
-class _Known(NamedTuple):
-    """What statistics come to, and which they were: kept, as else another may get their `id`."""
+class _CachedStatistics(NamedTuple):
+    """Mean and standard deviation for the forward pass, and the buffers they were computed from.
+
+    `buffers` keeps the buffers alive, as otherwise a new tensor could have the `id` in the key.
+    """
 
     key: tuple[Any, ...]
-    kept: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
     mean: Tensor
     std: Tensor
 
 
-_KNOWN: MutableMapping[Tensor, _Known] = WeakIdKeyDictionary()
-"""By the tensor of means. Outside of the modules, which a forward pass does not change."""
+_CACHE: MutableMapping[Tensor, _CachedStatistics] = WeakIdKeyDictionary()
+"""By the buffer `mean`. Not in the modules, as a forward pass does not change these."""
 
 
 class InputNorm(nn.Module):
-    """Centres and scales features by statistics that change only when asked to.
+    """Normalisation of features by running statistics, which only `update` and `merge` change.
 
-    The statistics are kept in 64 bit, whatever the module is converted to: counts beyond 2**24 and
-    sums of squares stay exact enough. Rows are counted for each feature, so that one that was added
-    to a trained network is known as soon as it was seen, whatever is known of the others.
+    The statistics stay in 64 bits when the module is converted to another type: in 32 bits, counts
+    beyond 2**24 and sums of squares would not be exact enough. Rows are counted for each feature,
+    so that the statistics of a feature that is added to a trained network start from zero.
 
     Args:
         num_features: F.
@@ -89,18 +95,18 @@ class InputNorm(nn.Module):
         self.register_buffer("squares_sum", torch.zeros(num_features, dtype=torch.float64))
 
     def update(self, x: Tensor) -> None:
-        """Take (n, F) rows into the statistics."""
+        """Add (n, F) rows to the statistics."""
         self.merge(Moments.of(x))
 
     @torch.no_grad()
     def merge(self, moments: Moments) -> None:
-        """Take into the statistics what was seen elsewhere, as in another process."""
+        """Add moments that were computed elsewhere, such as in another process."""
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
         for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
             kept.copy_(value)
 
     def problem(self) -> str | None:
-        """Return in words which statistic no data can have, None if all are possible."""
+        """Return an error message if a statistic has an impossible value, or None."""
         for name, kept, least in (
             ("count", self.count, 0.0),
             ("mean", self.mean, -math.inf),
@@ -113,36 +119,42 @@ class InputNorm(nn.Module):
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Also read statistics that have one count for all features."""
+        """Load statistics, also those with one count for all features, as older saves have them."""
         count = state_dict.get(f"{prefix}count")
         if count is not None and count.ndim == 0:
             state_dict[f"{prefix}count"] = count.expand(len(self.count))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, F) float -> (n, F) float. Before two rows were seen, values are only clipped."""
+        """Normalise rows, (n, F) float -> (n, F) float.
+
+        A feature with fewer than two rows in the statistics is only clipped.
+        """
         mean, std = self.mean_and_std(x.dtype)
+        # clip((x - mean) / std, -clip, clip)
         return ((x - mean) / std).clamp(-self.clip, self.clip)
 
     def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(F,) each, computed again when the statistics have changed: forward passes are many."""
+        """Return mean and standard deviation, (F,) each, cached until the statistics change."""
         kept = (self.count, self.mean, self.squares_sum)
         key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))
-        known = _KNOWN.get(self.mean)
-        if known is None or known.key != key or None in key:
-            # Whoever asks first, the numbers are for everyone, also for a backward pass.
+        cached = _CACHE.get(self.mean)
+        if cached is None or cached.key != key or None in key:
+            # The tensors are shared with later calls, so they must not be inference tensors.
             with torch.inference_mode(False), torch.no_grad():
                 seen = self.count > 1
+                # std = sqrt(M2 / (n - 1)); 1 where there are fewer than two rows, or no variance
                 std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
                 std = torch.where(seen & (std > 0), std, 1.0)
                 mean = torch.where(seen, self.mean, 0.0).to(dtype)
-            known = _KNOWN[self.mean] = _Known(key, (self.count, self.squares_sum), mean, std)
-        return known.mean, known.std
+            buffers = (self.count, self.squares_sum)
+            cached = _CACHE[self.mean] = _CachedStatistics(key, buffers, mean, std)
+        return cached.mean, cached.std
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
-        """Follow the module to its device but not to another type, as of `half()` or `float()`."""
+        """Move the statistics to another device, but keep their type in `half()` and `float()`."""
         exact = {name: self._buffers[name] for name in ("mean", "squares_sum")}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no types for it
         for name, before in exact.items():
             after = self._buffers[name]
             assert before is not None

@@ -1,7 +1,7 @@
-"""Which rows of a table make the vector of each pair of entities, and how much of each.
+"""Vectors of pairs of entities as weighted sums of rows of a table.
 
-The vectors are made for some queries at a time, so that they stay in the cache, and are kept
-nowhere.
+The vectors are computed for some queries at a time, so that they stay in the cache, and are not
+kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PIECE = 1 << 21
-"""So many numbers are made for pairs at once."""
+"""Number of elements of vectors of pairs that are computed at once."""
 DENSE_ROWS = 8
-"""With at most so many rows in the table for each that a pair has, the shares of all are written
-out: a product with the whole table is faster than looking up the rows."""
+"""Largest ratio of the rows of a table to those of a pair with which `DenseRows` are used.
+
+A product with the whole table is then faster than looking up the rows.
+"""
 
 
 class Piece(NamedTuple):
@@ -26,7 +28,7 @@ class Piece(NamedTuple):
 
     @property
     def of_heads(self) -> tuple[slice, slice, slice]:
-        """Where they are behind a dimension of heads."""
+        """The index of a tensor that has a dimension of heads between frames and queries."""
         return self.frames, slice(None), self.queries
 
 
@@ -34,7 +36,7 @@ EVERYTHING = Piece(slice(None), slice(None))
 
 
 class DenseRows(NamedTuple):
-    """How much of every row of a table each pair has: query i, target j.
+    """Weights of all rows of a table for each pair, [b, i, j] of query i and target j.
 
     Attributes:
         shares: float (b, n, n, rows).
@@ -44,29 +46,30 @@ class DenseRows(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the vectors."""
+        """Dtype of the vectors."""
         return self.shares.dtype
 
     def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:
-        """(rows, d), the cells and below them the rows of a projection, see `make_rows`."""
+        """Return the table, (rows, d): the cells and the rows of a projection, see `make_rows`."""
         return cells if projection is None else torch.cat([cells, _as_rows(projection)])
 
     def vectors(self, piece: Piece, table: Tensor) -> Tensor:
-        """(frames, queries, n, d) of a table (rows, d)."""
+        """Return the vectors of a piece, (frames, queries, n, d), from a table (rows, d)."""
         return self.shares[piece] @ table.to(self.dtype)
 
     def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
-        """Add to the gradient of a table what that of the vectors of a piece makes of it."""
+        """Add the gradient of a piece's vectors to `of_table`, the gradient of the table."""
+        # dL/dtable[r] = sum_ij shares[i, j, r] * dL/dvector_ij
         of_table += self.shares[piece].flatten(0, 2).T @ gradient.flatten(0, 2)
 
 
 class SparseRows(NamedTuple):
-    """The few rows of a table that each pair has: query i, target j.
+    """Rows of a table and their weights for each pair, [b, i, j] of query i and target j.
 
     Attributes:
-        rows: int64 (b, n, n) each, the numbers of the rows; that behind the last cell is zero.
-        weights: float (b, n, n) for each of them; None for a single one, which counts as it is.
-        offsets: float (b, n, n, e), weights of the last rows of the table; None for none of them.
+        rows: int64 (b, n, n) each, the indices of the rows; the row after the last cell is zero.
+        weights: float (b, n, n) for each of them; None for a single row with weight 1.
+        offsets: float (b, n, n, e), the weights of the last e rows; None without a projection.
         dtype: of the vectors.
     """
 
@@ -76,11 +79,11 @@ class SparseRows(NamedTuple):
     dtype: torch.dtype
 
     def table(self, cells: Tensor, projection: Tensor | None) -> Tensor:
-        """(rows, d), see `table_of`."""
+        """Return the table, (rows, d), see `table_of`."""
         return table_of(cells, projection)
 
     def vectors(self, piece: Piece, table: Tensor) -> Tensor:
-        """(frames, queries, n, d) of a table (rows, d)."""
+        """Return the vectors of a piece, (frames, queries, n, d), from a table (rows, d)."""
         table = table.to(self.dtype)
         vectors = self._of_row(0, piece, table)
         for k in range(1, len(self.rows)):
@@ -90,7 +93,7 @@ class SparseRows(NamedTuple):
         return vectors
 
     def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
-        """Add to the gradient of a table what that of the vectors of a piece makes of it."""
+        """Add the gradient of a piece's vectors to `of_table`, the gradient of the table."""
         flat = gradient.flatten(0, 2)
         for k, rows in enumerate(self.rows):
             if self.weights is not None:
@@ -101,7 +104,7 @@ class SparseRows(NamedTuple):
             of_table[len(of_table) - offsets.shape[-1] :] += offsets.T @ gradient.flatten(0, 2)
 
     def _of_row(self, k: int, piece: Piece, table: Tensor) -> Tensor:
-        """(frames, queries, n, d), what the k-th row of each pair adds to its vector."""
+        """Return the weighted k-th row of each pair, (frames, queries, n, d)."""
         of_row = F.embedding(self.rows[k][piece], table)
         return of_row if self.weights is None else of_row.mul_(self.weights[k][piece].unsqueeze(-1))
 
@@ -117,14 +120,14 @@ def make_rows(
     num_cells: int,
     dtype: torch.dtype,
 ) -> PairRows:
-    """The rows of all pairs, in the form that is faster.
+    """Return the rows of all pairs in the faster of the two forms.
 
     Args:
         corners: int64 (b, n, n) each, the cells of a pair.
-        weights: float (b, n, n) for each of them; None for a single one, which counts as it is.
-        both: (b, n, n) bool, which pairs have a relative position at all.
-        offsets: float (b, n, n, e), what each pair is projected from; None without projection.
-        num_cells: how many there are.
+        weights: float (b, n, n) for each of them; None for a single cell with weight 1.
+        both: (b, n, n) bool, True for pairs that have a relative position.
+        offsets: float (b, n, n, e), the input of the projection; None without projection.
+        num_cells: number of cells.
         dtype: of the vectors.
     """
     if weights is not None:
@@ -132,9 +135,11 @@ def make_rows(
     if offsets is not None:
         offsets = (offsets * both.unsqueeze(-1)).to(dtype)
     num_offsets = 0 if offsets is None else offsets.shape[-1]
+    # Many rows: indices, with the row of zeros for pairs without a relative position.
     if num_cells + num_offsets > DENSE_ROWS * len(corners):
         rows = [cells.masked_fill(~both, num_cells) for cells in corners]
         return SparseRows(rows, weights, offsets, dtype)
+    # Few rows: the weights of all, added up where two corners are the same cell.
     shares = torch.empty(*both.shape, num_cells + num_offsets, dtype=dtype, device=both.device)
     for piece in pieces(len(both), both.shape[1], shares.shape[3]):
         of_piece, has_cells = shares[piece].zero_(), both[piece]
@@ -148,9 +153,14 @@ def make_rows(
 
 
 def pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
-    """All queries of frames of n entities, cut so that a few numbers of a width for each pair fit.
+    """Yield pieces of frames of n entities for which three vectors of each pair fit into `PIECE`.
 
-    A piece has whole frames, as many as fit, or else some queries of one.
+    A piece has whole frames, as many as fit, or some queries of one frame.
+
+    Args:
+        num_frames: number of frames.
+        n: entities of a frame.
+        width: elements of a vector.
     """
     pairs = max(1, PIECE // (3 * width))
     frames, queries = max(1, pairs // n**2), min(n, max(1, pairs // n))
@@ -160,11 +170,11 @@ def pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
 
 
 def table_of(cells: Tensor, projection: Tensor | None) -> Tensor:
-    """(rows, d), the cells, a row of zeros, and the rows of a projection."""
+    """Return the table with the cells, a row of zeros, and the rows of a projection, (rows, d)."""
     table = F.pad(cells, (0, 0, 0, 1))
     return table if projection is None else torch.cat([table, _as_rows(projection)])
 
 
 def _as_rows(projection: Tensor) -> Tensor:
-    """(d, e) or, one type after the other, (types, d, e), as rows of width d."""
+    """Return the columns of a projection, (d, e) or (types, d, e), as rows of width d."""
     return projection.transpose(-1, -2).reshape(-1, projection.shape[-2])

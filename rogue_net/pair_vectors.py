@@ -1,8 +1,8 @@
-"""Attention with a vector for each pair of entities, which are never all there at once.
+"""Attention scores and values from a vector for each pair of entities, computed in pieces.
 
-The vector of a pair is a weighted sum of rows of a table, see `pair_rows.py`. Vectors are made in
-pieces, and again in the backward pass: what is kept does not grow with the number of pairs times
-the width of a head.
+The vector of a pair is a weighted sum of rows of a table, see `pair_rows.py`. Vectors are
+recomputed in the backward pass: the memory does not grow with the number of pairs times the width
+of a head.
 """
 
 from typing import Any
@@ -13,17 +13,17 @@ from torch import Tensor
 from rogue_net.pair_rows import EVERYTHING, PairRows, pieces
 
 MATRIX_TARGETS = 24
-"""From so many targets on, a small matrix product for each query is faster than a sum."""
+"""Smallest number of targets for which a matrix product for each query is faster than a sum."""
 TARGETS, WIDTH = 2, 3
 """Dimensions of the vectors of pairs, (frames, queries, targets, width)."""
 
 
 def pair_products(x: Tensor, vectors: Tensor) -> Tensor:
-    """Products of what each query has with the vectors of its pairs.
+    """Return the products of each query with the vectors of its pairs, sum_d x_id * v_ijd.
 
     Args:
         x: (b, H, n, d).
-        vectors: (b, n, n, d), [b, i, j] is that of query i and target j; without a gradient.
+        vectors: (b, n, n, d), [b, i, j] for query i and target j; without a gradient.
 
     Returns:
         (b, H, n, n).
@@ -33,10 +33,10 @@ def pair_products(x: Tensor, vectors: Tensor) -> Tensor:
 
 
 def pair_sums(weights: Tensor, vectors: Tensor) -> Tensor:
-    """Sums over the targets of weights times the vectors of pairs.
+    """Return the weighted sums over targets of the vectors of pairs, sum_j w_ij * v_ij.
 
     Args:
-        weights: (b, H, n, n), [b, h, i, j] is that of query i and target j.
+        weights: (b, H, n, n), [b, h, i, j] for query i and target j.
         vectors: (b, n, n, d), likewise; without a gradient.
 
     Returns:
@@ -47,7 +47,7 @@ def pair_sums(weights: Tensor, vectors: Tensor) -> Tensor:
 
 
 def vector_scores(queries: Tensor, table: Tensor, pairs: PairRows) -> Tensor:
-    """Products of each query with the vectors of its pairs.
+    """Return the products of each query with the vectors of its pairs, q_i . v_ij.
 
     Args:
         queries: (b, H, n, d).
@@ -63,12 +63,12 @@ def vector_scores(queries: Tensor, table: Tensor, pairs: PairRows) -> Tensor:
 
 
 def vector_values(attention: Tensor, table: Tensor, gate: Tensor | None, pairs: PairRows) -> Tensor:
-    """Sums over the targets of attention times vector, times a gate.
+    """Return the weighted sums over targets of gated vectors, sum_j a_ij * gate_j * v_ij.
 
     Args:
-        attention: (b, H, n, n), [b, h, i, j] is how much query i looks at target j.
+        attention: (b, H, n, n), [b, h, i, j] for query i and target j.
         table: (rows, d).
-        gate: (b, n, d), of the targets; None for none.
+        gate: (b, n, d), the factors of each target; None for no gate.
         pairs: their vectors.
 
     Returns:
@@ -81,7 +81,7 @@ def vector_values(attention: Tensor, table: Tensor, gate: Tensor | None, pairs: 
 
 
 class _PairContraction(torch.autograd.Function):
-    """`_contract` of everything with vectors that are there; its gradient is one of the other."""
+    """`_contract` of all frames with given vectors; its gradient sums over the other dimension."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, vectors: Tensor, over: int) -> Tensor:
@@ -126,6 +126,7 @@ class _VectorScores(torch.autograd.Function):
             vectors = ctx.pairs.vectors(piece, table)
             of_pair = grad_scores[piece.of_heads]
             _contract(of_pair, vectors, TARGETS, out=grad_queries[piece.of_heads])
+            # dL/dv_ij = sum_h dL/dscore_hij * q_hi
             grad_vectors = _spread(of_pair, queries[piece.of_heads], out=vectors)
             ctx.pairs.add_gradient(piece, grad_vectors, grad_table)
         return grad_queries, grad_table, None
@@ -158,6 +159,8 @@ class _VectorValues(torch.autograd.Function):
             vectors = ctx.pairs.vectors(piece, table)
             values = vectors if gate is None else vectors * gate[piece.frames, None]
             _contract(grad_y[piece.of_heads], values, WIDTH, out=grad_attention[piece.of_heads])
+            # y_hi = sum_j a_hij * g_j * v_ij, so with u_ij = sum_h a_hij * dL/dy_hi:
+            # dL/dg_j = sum_i v_ij * u_ij, dL/dv_ij = g_j * u_ij
             grad_values = _spread(attention[piece.of_heads], grad_y[piece.of_heads], out=values)
             if gate is not None and grad_gate is not None:
                 vectors *= grad_values
@@ -168,13 +171,13 @@ class _VectorValues(torch.autograd.Function):
 
 
 def _contract(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
-    """Sums over one dimension of what each query has times the vectors of its pairs.
+    """Write the sums over one dimension of `x` times the vectors of pairs into `out`.
 
     Args:
         x: (f, H, q, size of `over`), of each query.
         vectors: (f, q, n, d), of its pairs.
         over: `WIDTH` for products with the vectors, `TARGETS` for weighted sums of them.
-        out: (f, H, q, size of the other dimension), where they are written.
+        out: (f, H, q, size of the other dimension), the result.
     """
     if vectors.shape[TARGETS] >= MATRIX_TARGETS:
         by_query = vectors.flatten(0, 1)
@@ -189,12 +192,12 @@ def _contract(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
 
 
 def _spread(weights: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Sums over the heads of weights, (f, H, q, n), times what each query has, (f, H, q, d).
+    """Write the sums over heads of outer products of `weights` and `x` into `out`.
 
     Args:
-        weights: one operand.
-        x: the other.
-        out: (f, q, n, d), where they are written.
+        weights: (f, H, q, n).
+        x: (f, H, q, d).
+        out: (f, q, n, d), the result.
 
     Returns:
         `out`.

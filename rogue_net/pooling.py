@@ -1,4 +1,4 @@
-"""What takes the place of attention: every entity learns what its frame is like as a whole."""
+"""Pooling over the entities of a frame, as an alternative to attention."""
 
 import math
 
@@ -11,10 +11,10 @@ from rogue_net.native.functions import frame_means
 
 
 class Pool(nn.Module):
-    """The mean or the maximum of a projection of a frame's entities, or both, projected again.
+    """Projection of the mean or maximum, or both, of the projected entities of a frame.
 
-    What an entity must not see is not in what it gets: visible entities get what the visible ones
-    are like, the others what all of them are like.
+    Invisible entities do not influence visible ones: visible entities get the pooled visible
+    entities, the others the pool of all.
 
     Args:
         pooling: "mean", "max" or "meanmax".
@@ -28,7 +28,7 @@ class Pool(nn.Module):
         self.project = nn.Linear(d_model * (2 if pooling == "meanmax" else 1), d_model)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """(P, d_model) -> (P, d_model)."""
+        """Return each entity's pooled frame, (P, d_model) -> (P, d_model)."""
         x = self.prepool(x)
         pooled = [
             self.of_bucket(rows, bucket, context.visible)
@@ -37,7 +37,7 @@ class Pool(nn.Module):
         return torch.cat([x[:0], *pooled])
 
     def of_bucket(self, x: Tensor, bucket: Bucket, visible: Tensor | None) -> Tensor:
-        """(b * n, d_model) -> (b * n, d_model)."""
+        """Return the pooled frames of a bucket, (b * n, d_model) -> (b * n, d_model)."""
         rows = x.view(bucket.num_frames, bucket.length, -1)
         everyone = self.project(pool(rows, bucket.is_entity, self.pooling)).unsqueeze(1)
         if visible is None:
@@ -48,15 +48,15 @@ class Pool(nn.Module):
 
 
 def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
-    """Mean and maximum of each frame.
+    """Return the mean and maximum of each frame.
 
     Args:
         x: (b, n, d).
-        among: (b, n) bool, the rows that count; None for all. Of no rows, both are zero.
+        among: (b, n) bool, the rows to pool; None for all. Both are zero where there is no row.
         pooling: "mean", "max" or "meanmax".
 
     Returns:
-        (b, d), or (b, 2 * d) of both, the mean first.
+        (b, d), or (b, 2 * d) with the mean before the maximum.
     """
     parts = []
     if "mean" in pooling:
@@ -69,19 +69,20 @@ def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
 
 
 def mean(x: Tensor, among: Tensor | None) -> Tensor:
-    """(b, n, d) -> (b, d), the mean of the rows that count; of no rows, zero."""
+    """Return the mean of some rows of each frame, (b, n, d) -> (b, d); zero without rows."""
     if among is None:
         return x.mean(dim=1)
     among = among.unsqueeze(2)
+    # Masked mean: sum_i m_i x_i / max(1, sum_i m_i)
     return (x * among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
 
 
 def mean_over_frames(x: Tensor, layout: Layout) -> Tensor:
-    """The mean over the entities of each frame; zero for an empty frame.
+    """Return the mean over the entities of each frame; zero for an empty frame.
 
     Args:
         x: (P, d), padded rows.
-        layout: which rows make a frame.
+        layout: the frames of the rows.
 
     Returns:
         (B, d).

@@ -1,4 +1,4 @@
-"""Settings of relative positions: how the difference of two positions enters the attention."""
+"""Settings of the relative position encoding."""
 
 import math
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""From the difference of two positions to the cells whose encoding it has.
+"""Cells of relative positions: the indices of their encodings.
 
-Cells are numbered from 0. A position has one cell, or when interpolated a few, its corners, with
-weights that add up to 1.
+Cells are numbered from 0. A position has one cell or, when interpolated, several corners with
+weights that sum to 1.
 """
 
 import math
@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 class Cells(NamedTuple):
-    """The cells of some positions.
+    """Cells of relative positions, and their weights.
 
     Attributes:
-        corners: int64 tensors of one shape, each position's cells.
+        corners: int64 tensors of one shape, the cells of each position.
         weights: float tensors of that shape, one for each corner; None for a single corner.
     """
 
@@ -25,19 +25,19 @@ class Cells(NamedTuple):
 
 
 def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolate: bool) -> Cells:
-    """Cells of a grid from -extent to extent along each axis; the first axis counts fastest.
+    """Return cells of a grid from -extent to extent along each axis; the first axis varies fastest.
 
-    What is further away has the cell at the border.
+    Positions beyond the grid have the cell at its border.
 
     Args:
         relative: (..., axes) float, differences of positions.
-        extent: for each axis, so many cells to either side of the one in the middle.
+        extent: for each axis, the number of cells on either side of the middle one.
         scale: the width of a cell.
-        interpolate: between the 2**axes cells around the position.
+        interpolate: True to interpolate between the 2**axes cells around the position.
 
     Source: rogue-net 0.1.9. It rounds the number of the cell, not the position along each axis:
-        between whole positions, the cell along one axis depends on the others. Networks are
-        trained with that.
+        between whole positions, the cell along one axis depends on the others. Published networks
+        were trained with that.
     """
     top = torch.tensor(extent, dtype=relative.dtype, device=relative.device)
     position = (relative * (1.0 / scale)).clamp(-top, top) + top
@@ -45,20 +45,21 @@ def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolat
     if interpolate:
         axes = zip(position.unbind(-1), sizes, strict=True)
         return combined([between(x, size) for x, size in axes], sizes)
+    # round(sum_k position_k * stride_k), with stride_k = prod_(i<k) size_i
     strides = torch.tensor(_strides(sizes), dtype=relative.dtype, device=relative.device)
     return Cells([whole((position * strides).sum(dim=-1).round())], None)
 
 
 def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bool) -> Cells:
-    """Cells by the angle of the first two axes, counterclockwise from the heading.
+    """Return cells by the angle of the first two axes, counterclockwise from the heading.
 
     Args:
         relative: (..., axes) float, differences of positions.
         heading: angle in radians, broadcast to (...).
-        sectors: how many cells a full turn has.
-        interpolate: between the two cells around the angle.
+        sectors: number of cells of a full turn.
+        interpolate: True to interpolate between the two cells around the angle.
     """
-    # Above zero before the remainder is taken, else a tiny negative angle rounds to a full turn.
+    # Add a turn before the remainder: a tiny negative angle would round to a full turn.
     angle = angle_of(relative[..., 0], relative[..., 1]) - heading + 2 * math.pi
     position = angle / (2 * math.pi) * sectors % sectors
     low = whole(position).clamp(max=sectors - 1)
@@ -69,18 +70,18 @@ def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bo
 
 
 def angle_of(x: Tensor, y: Tensor) -> Tensor:
-    """The angle of a vector in radians; 0, with a gradient of 0, for no vector at all."""
+    """Return the angle of a vector in radians; 0 with gradient 0 for the zero vector."""
     return torch.atan2(y, torch.where((x == 0) & (y == 0), 1.0, x))
 
 
 def distance_cells(relative: Tensor, rings: int, scale: float, interpolate: bool) -> Cells:
-    """Cells by distance; what is further away has the last.
+    """Return cells by distance; the last one has all larger distances.
 
     Args:
         relative: (..., axes) float, differences of positions.
-        rings: how many cells.
+        rings: number of cells.
         scale: the width of a cell.
-        interpolate: between the two cells around the distance.
+        interpolate: True to interpolate between the two cells around the distance.
     """
     distance = torch.linalg.vector_norm(relative, dim=-1) * (1.0 / scale)
     position = distance.clamp(max=rings - 1)  # before it becomes an integer, which cannot be large
@@ -88,23 +89,24 @@ def distance_cells(relative: Tensor, rings: int, scale: float, interpolate: bool
 
 
 def between(position: Tensor, size: int) -> Cells:
-    """The cells below and above, for positions from 0 to size - 1."""
+    """Return the cells below and above positions from 0 to size - 1, for linear interpolation."""
     low = whole(position)
     beyond = position - low
+    # (1 - t) * cell[floor(x)] + t * cell[floor(x) + 1], t = x - floor(x)
     return Cells([low, (low + 1).clamp(max=size - 1)], [1 - beyond, beyond])
 
 
 def whole(position: Tensor) -> Tensor:
-    """Return the integer part of positions as int64; 0 of NaN, which no integer can hold."""
+    """Return the integer part of positions as int64; 0 for NaN, whose conversion is undefined."""
     return position.detach().nan_to_num(nan=0.0).long()
 
 
 def combined(axes: Sequence[Cells], sizes: Sequence[int]) -> Cells:
-    """Cells along several axes as cells of their product; the first axis counts fastest.
+    """Combine cells along several axes into cells of their product; the first axis varies fastest.
 
     Args:
         axes: the cells along each axis.
-        sizes: how many cells there are along each axis.
+        sizes: the number of cells along each axis.
     """
     strides = _strides(sizes)
     corners, weights = axes[0].corners, axes[0].weights

@@ -1,7 +1,7 @@
-"""The encoding of relative positions: its parameters, and which of them each pair of entities has.
+"""Relative position encoding: its parameters, and the cells of each pair of entities.
 
-All layers and heads share the keys and values of a cell. What `pairs` finds out about a batch is
-handed to the layers and kept nowhere.
+All layers and heads share the keys and values of a cell. `RelposEncoding.pairs` is computed once
+for a batch and passed to the layers.
 """
 
 import math
@@ -36,8 +36,9 @@ from rogue_net.relpos_cells import (
 from rogue_net.translate import columns_from, columns_of
 
 ALL_TYPES = ""
-"""The name of a projection that all types share."""
+"""Name of the projection that all types share."""
 PAIRS_AT_ONCE = 2**20
+"""Number of pairs whose moments are computed at once."""
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
     "relu": F.relu,
@@ -53,13 +54,13 @@ class RelposEncoding(nn.Module):
     to without a relative term.
 
     Args:
-        config: how positions are encoded.
+        config: settings.
         features: the names of the input features of each type, in the order of the types.
         d_model: width of the entities.
         d_head: width of a head.
 
     Raises:
-        ValueError: the configuration names types or features that there are none of.
+        ValueError: the configuration names types or features that do not exist.
     """
 
     def __init__(
@@ -71,13 +72,16 @@ class RelposEncoding(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
+        # Columns of positions and headings among the features of each type.
         self.columns = _position_columns(config, features)
         self.heading_columns = _heading_columns(config, features, [*self.columns])
+        # Keys and values of cells.
         self.num_cells = _num_cells(config)
         self.types = list(features)
         self.keys = nn.Parameter(0.05 * torch.randn(self.num_cells, d_head))
         num_values = self.num_cells * (len(features) if config.per_entity_values else 1)
         self.values = nn.Parameter(0.2 * torch.randn(num_values, d_head))
+        # Projections of relative positions and distances.
         num_offsets = len(config.position_features) + 1
         projected = config.key_relpos_projection or config.value_relpos_projection
         self.norm = InputNorm(num_offsets) if projected else None
@@ -91,45 +95,46 @@ class RelposEncoding(nn.Module):
             projection.update(
                 {module_key(name): nn.Linear(num_offsets, d_head) for name in by_type * wanted}
             )
+        # Gate on values.
         self.gate = None if config.value_gate is None else nn.Linear(d_model, d_head)
 
     def gate_of(self, x: Tensor) -> Tensor | None:
-        """(..., d_model) -> (..., d_head), by what each entity multiplies its relative values."""
+        """Return the factors of each entity's relative values, (..., d_model) -> (..., d_head)."""
         if self.gate is None or self.config.value_gate is None:
             return None
         return _GATES[self.config.value_gate](self.gate(x))
 
     def scores(self, queries: Tensor, pairs: Pairs) -> Tensor:
-        """(b, H, n, d_head) -> (b, H, n, n), what is added to the attention's scores."""
+        """Return the terms to add to attention scores, (b, H, n, d_head) -> (b, H, n, n)."""
         table = pairs.keys.table(self.keys, self._stacked(self.key_projection))
         return relative_scores(queries, table, pairs.keys)
 
     def weighted_values(self, attention: Tensor, gate: Tensor | None, pairs: Pairs) -> Tensor:
-        """(b, H, n, n) attention -> (b, H, n, d_head), what is added to the attention's result."""
+        """Return the terms to add to the result of attention, (b, H, n, n) -> (b, H, n, d_head)."""
         table = pairs.values.table(self.values, self._stacked(self.value_projection))
         return relative_values(attention, table, gate, pairs.values)
 
     @torch.no_grad()
     def pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[Pairs]:
-        """How the entities of each bucket of a layout lie to each other; once for all layers.
+        """Return the relative positions of the pairs of each bucket, once for all layers.
 
-        Which cells a pair has is taken as given: no gradient finds its way to the positions.
+        Positions get no gradient.
 
         Args:
-            inputs: (n, features) for each type, as the configuration's names count them.
-            layout: where entities are padded to.
+            inputs: (n, features) for each type.
+            layout: of the batch.
         """
         places = self._places(inputs, layout)
         return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
 
     @torch.no_grad()
     def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
-        """The same of a packed layout, for what is compiled."""
+        """Return the relative positions of the pairs of a packed layout, for compiled code."""
         if self.norm is None and len(self.config.position_features) <= MOST_AXES:
             return self._compiled_pairs(inputs, layout)
         places = self._places(inputs, layout)
         n = layout.lengths
-        of_row = np.repeat(n, n)  # how many targets each query has
+        of_row = np.repeat(n, n)  # the number of targets of each query
         query = to_device(np.repeat(np.arange(len(of_row)), of_row), places.position.device)
         target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), query.device)
         position, heading, placed, types = places
@@ -142,7 +147,7 @@ class RelposEncoding(nn.Module):
         )
 
     def _compiled_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
-        """Those of an encoding without projections."""
+        """Compute `packed_pairs` in compiled code, for an encoding without projections."""
         assert layout.packed is not None
         placed = heading = first_value = None
         if len(self.columns) < len(inputs):
@@ -175,27 +180,27 @@ class RelposEncoding(nn.Module):
         )
 
     def _position(self, name: str, x: Tensor) -> Tensor:
-        """(n, features) of a type -> (n, axes), 0 where it has none."""
+        """Return the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
         columns = self.columns.get(name)
         if columns is None:
             return x.new_zeros(len(x), len(self.config.position_features))
         return columns_from(x, columns)
 
     def native_tables(self) -> Tables:
-        """What the rows of `packed_pairs` are of: cells, a row of zeros, projections."""
+        """Return the tables that the rows of `packed_pairs` refer to, see `table_of`."""
         return Tables(
             table_of(self.keys, self._stacked(self.key_projection)),
             table_of(self.values, self._stacked(self.value_projection)),
         )
 
     def native_gate(self) -> Gate | None:
-        """The gate, for what is compiled."""
+        """Return the parameters of the gate for compiled code, or None without a gate."""
         if self.gate is None or self.config.value_gate is None:
             return None
         return Gate(self.config.value_gate, self.gate.weight, self.gate.bias)
 
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
-        """Those of relative positions and distances, which the projections normalise by."""
+        """Return the moments of relative positions and distances, the inputs of projections."""
         assert self.norm is not None
         places = self._places({name: x.double() for name, x in inputs.items()}, layout)
         total = Moments.of(self.norm.mean.new_zeros(0, len(self.norm.mean)))
@@ -228,8 +233,17 @@ class RelposEncoding(nn.Module):
         query_type: Tensor,
         target_type: Tensor,
     ) -> PackedPairs:
-        """(pairs, axes) relative positions, (pairs,) all else, of queries and targets."""
+        """Return the rows of pairs.
+
+        Args:
+            relative: (pairs, axes), position of the query minus that of the target.
+            heading: (pairs,), of the query.
+            both: (pairs,) bool, True if both have a position.
+            query_type: (pairs,) int64.
+            target_type: (pairs,) int64.
+        """
         cells = _cells(self.config, relative, heading)
+        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
         if self.norm is not None:
             offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
@@ -237,6 +251,7 @@ class RelposEncoding(nn.Module):
                 is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
                 offsets = (is_type.unsqueeze(2) * offsets.unsqueeze(1)).flatten(1)
             offsets = offsets * both.unsqueeze(1)
+        # Keys and values share the rows if they have the same cells and projections.
         of_keys = offsets if self.config.key_relpos_projection else None
         of_values = offsets if self.config.value_relpos_projection else None
         keys = _packed_rows(cells, both, of_keys, len(self.keys))
@@ -254,12 +269,14 @@ class RelposEncoding(nn.Module):
         relative = _relative(position)
         both = placed.unsqueeze(1) & placed.unsqueeze(2)
         cells = _cells(self.config, relative, heading.unsqueeze(2))
+        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
         if self.norm is not None:
             offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
             if self.config.per_entity_projections:
                 is_type = F.one_hot(types, len(self.types)).to(offsets.dtype)
                 offsets = (is_type[:, :, None, :, None] * offsets.unsqueeze(3)).flatten(3)
+        # Keys and values share the rows if they have the same cells and projections.
         of_keys = offsets if self.config.key_relpos_projection else None
         of_values = offsets if self.config.value_relpos_projection else None
         dtype = _dtype_of(self.keys)
@@ -272,7 +289,12 @@ class RelposEncoding(nn.Module):
         return Pairs(keys, make_rows(*cells, both, of_values, len(self.values), dtype))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
-        """(d_head, axes + 2), or per type (types, d_head, axes + 2): weights, then the bias."""
+        """Return weight and bias of a projection as one matrix.
+
+        Returns:
+            (d_head, axes + 2) or, with a projection for each type, (types, d_head, axes + 2): the
+            last column is the bias. None without projection.
+        """
         if not projection:
             return None
         matrices = {
@@ -287,7 +309,7 @@ class RelposEncoding(nn.Module):
 
 
 def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:
-    """The rows of all pairs: their corners, or the row of zeros, then those of the offsets."""
+    """Return the rows of all pairs: their corners, or the row of zeros, then the offsets."""
     num_corners = len(cells.corners)
     num_offsets = 0 if offsets is None else offsets.shape[1]
     rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
@@ -305,13 +327,13 @@ def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: 
 
 
 class _Places(NamedTuple):
-    """Where the P padded rows of a layout are.
+    """Positions of the P padded rows of a layout.
 
     Attributes:
-        position: (P, axes) float, 0 where there is none.
-        heading: (P,) float, angle in radians, 0 where there is none.
-        placed: (P,) bool, whether there is a position.
-        type: (P,) int64, the number of the type.
+        position: (P, axes) float, 0 for types without position.
+        heading: (P,) float, angle in radians, 0 for types without one.
+        placed: (P,) bool, True for types with a position.
+        type: (P,) int64, the index of the type.
     """
 
     position: Tensor
@@ -321,7 +343,7 @@ class _Places(NamedTuple):
 
 
 def _cells(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
-    """The cells of relative positions (..., axes), seen from headings (...)."""
+    """Return the cells of relative positions (..., axes), rotated by headings (...)."""
     extent, scale, interpolate = config.extent, config.scale, config.interpolate
     if not config.radial and not config.distance:
         return grid_cells(relative, extent, scale, interpolate)
@@ -339,26 +361,26 @@ def _num_cells(config: RelposEncodingConfig) -> int:
 
 
 def _dtype_of(parameter: Tensor) -> torch.dtype:
-    """In what type to compute: that of a parameter, or what autocast makes of it."""
+    """Return the dtype to compute with: that of autocast, or of a parameter without it."""
     if torch.is_autocast_enabled(parameter.device.type):
         return torch.get_autocast_dtype(parameter.device.type)
     return parameter.dtype
 
 
 def _relative(position: Tensor) -> Tensor:
-    """(b, n, axes) -> (b, n, n, axes), [b, i, j] is position i minus position j."""
+    """Return position i minus position j at [b, i, j], (b, n, axes) -> (b, n, n, axes)."""
     return position.unsqueeze(2) - position.unsqueeze(1)
 
 
 def _offsets(relative: Tensor) -> Tensor:
-    """(..., axes) -> (..., axes + 1), with the distance."""
+    """Append the distance to relative positions, (..., axes) -> (..., axes + 1)."""
     return torch.cat([relative, torch.linalg.vector_norm(relative, dim=-1, keepdim=True)], dim=-1)
 
 
 def _position_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]]
 ) -> dict[str, list[int]]:
-    """Where each type that takes part has its position among its features."""
+    """Return the columns of the position features of each type that has a position."""
     if unknown := sorted({*config.exclude_entities} - {*features, GLOBAL}):
         raise ValueError(
             f"relpos_encoding.exclude_entities: expected entity types, which are {[*features]}, "
@@ -377,7 +399,7 @@ def _position_columns(
 def _heading_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]], types: Sequence[str]
 ) -> dict[str, list[int]]:
-    """Where types have their angle or vector; those without face along the first axis."""
+    """Return the columns of the angle or vector of types; others face along the first axis."""
     names = config.rotation_vec_features or []
     if config.rotation_angle_feature is not None:
         names = [config.rotation_angle_feature]
@@ -394,7 +416,7 @@ def _heading_columns(
 
 
 def _heading(rows: Tensor, columns: Sequence[int]) -> Tensor:
-    """(n, features) -> (n,), the angle in radians."""
+    """Return the angles of entities in radians, (n, features) -> (n,)."""
     if not columns:
         return rows.new_zeros(len(rows))
     if len(columns) == 1:

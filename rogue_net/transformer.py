@@ -1,4 +1,4 @@
-"""The transformer: pre-norm blocks over padded frames."""
+"""Transformer of pre-norm blocks over padded frames."""
 
 from typing import Any
 
@@ -10,16 +10,17 @@ from rogue_net.dropout import dropout
 from rogue_net.pooling import Pool
 
 SITES_PER_BLOCK = 3
+"""Number of dropout sites in a block."""
 
 
 class Block(nn.Module):
-    """Attention, or what takes its place, then a multi-layer perceptron, each added to its input.
+    """Residual block: attention or pooling, then a multi-layer perceptron.
 
     Args:
-        mixer: how entities learn of each other.
+        mixer: the attention or pooling layer.
         d_model: width of the entities.
-        resid_pdrop: how much is dropped of what is added, while training.
-        site: the number of the block's first draw.
+        resid_pdrop: dropout probability of the residual branches.
+        site: the number of the block's first dropout site.
     """
 
     def __init__(
@@ -36,15 +37,16 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
-        """(P, d_model) -> (P, d_model)."""
+        """Transform entities, (P, d_model) -> (P, d_model)."""
         keys = _keys(context)
+        # x + attention(norm(x)), then x + mlp(norm(x))
         mixed = self.attention(self.norm_1(x), context)
         x = x + dropout(mixed, self.pdrop, keys, self.site)
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
 
     def parameters_in_order(self) -> list[Tensor]:
-        """Weight and bias of each part, in the order in which a row goes through them."""
+        """Return weight and bias of each layer, in the order of the forward pass."""
         assert isinstance(self.attention, Attention)
         mixer, (up, _, down) = self.attention, self.mlp
         parts: list[Any] = [
@@ -59,18 +61,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks in which the entities of a frame learn of each other.
+    """Stack of blocks in which the entities of a frame attend to each other.
 
-    Without relative positions, nothing tells where an entity is but its features: permuting the
-    entities of a frame permutes the result.
+    Without relative positions it is equivariant: permuting the entities of a frame permutes the
+    result.
 
     Args:
-        n_layer: how many blocks.
-        n_head: heads of attention.
+        n_layer: number of blocks.
+        n_head: number of attention heads.
         d_model: width of the entities.
         pooling: "mean", "max" or "meanmax" instead of attention.
-        embd_pdrop, resid_pdrop, attn_pdrop: how much is dropped while training, of what comes in,
-            of what each block adds, and of attention.
+        embd_pdrop, resid_pdrop, attn_pdrop: dropout probabilities of the input, of residual
+            branches, and of attention weights.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Transformer(nn.Module):
         self.apply(init_linear)
 
     def parameters_in_order(self) -> list[Tensor]:
-        """Those of all blocks."""
+        """Return the parameters of all blocks in the order of the forward pass."""
         return [
             p
             for block in self.blocks
@@ -106,12 +108,12 @@ class Transformer(nn.Module):
         ]
 
     def first_parameter(self) -> Tensor | None:
-        """A parameter, which tells the device and type of all; None where there is none."""
+        """Return a parameter, which has the device and dtype of all, or None without blocks."""
         block = self.blocks[0] if self.blocks else None
         return block.norm_1.weight if isinstance(block, Block) else None
 
     def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
-        """(P, d_model) -> (P, d_model), the rows of the layout of `context`."""
+        """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model)."""
         if isinstance(context, PackedContext):
             return self._through(x, context)
         pieces = context.pieces()
@@ -134,7 +136,7 @@ def _keys(context: Context | PackedContext) -> Tensor | None:
 
 
 def init_linear(module: nn.Module) -> None:
-    """Start with small weights and no bias."""
+    """Initialise a linear layer with weights from N(0, 0.02^2) and zero bias."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

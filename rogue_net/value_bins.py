@@ -1,4 +1,4 @@
-"""A value said as probabilities of bins, learnt as a class rather than as a number.
+"""Values as probabilities of bins, learnt by classification (HL-Gauss).
 
 Source: Farebrother et al. 2024, arXiv:2403.03950; Imani and White 2018, arXiv:1806.04613.
 """
@@ -12,14 +12,14 @@ from torch import Tensor
 
 @dataclass
 class ValueBinsConfig:
-    """Bins of equal width that a value function tells the probabilities of.
+    """Bins of equal width whose probabilities a value function predicts.
 
     Attributes:
-        low: Where the lowest bin begins. Leave room: lower than any return that is to be told.
-        high: Where the highest bin ends; higher than any return that is to be told.
+        low: Lower edge of the lowest bin. Leave room: it should be below the lowest return.
+        high: Upper edge of the highest bin, above the highest return.
         num_bins: Number of bins.
-        sigma: Standard deviation, in widths of a bin, of the Gaussian around a return that is the
-            target of its frame.
+        sigma: Standard deviation, in widths of a bin, of the Gaussian around a return, which is
+            the target.
     """
 
     low: float
@@ -43,24 +43,26 @@ class ValueBinsConfig:
 
 
 def expected_values(logits: Tensor, bins: ValueBinsConfig) -> Tensor:
-    """(B, num_bins) logits -> (B, 1), the mean of the middles of the bins."""
+    """Return the expected values of logits, (B, num_bins) -> (B, 1)."""
     edges = _edges(logits, bins)
+    # E[v] = sum_k p_k * (edge_k + edge_(k+1)) / 2
     return logits.softmax(dim=-1) @ (edges[:-1] + edges[1:]).unsqueeze(-1) / 2
 
 
 def bin_targets(values: Tensor, bins: ValueBinsConfig) -> Tensor:
-    """What the probabilities of the bins should be.
+    """Return the target probabilities of the bins.
 
     Args:
-        values: (n,) float; what lies beyond the bins counts as their end.
+        values: (n,) float, clipped to the range of the bins.
         bins: the bins.
 
     Returns:
-        (n, num_bins) float, the share of a Gaussian around each value that falls into each bin,
-        of what falls into any.
+        (n, num_bins) float, the probability of each bin under a Gaussian around each value,
+        truncated to the range of the bins.
     """
     deviation = bins.sigma * (bins.high - bins.low) / bins.num_bins
     values = values.clamp(bins.low, bins.high).unsqueeze(-1)
+    # p_k = (Phi(edge_(k+1)) - Phi(edge_k)) / (Phi(high) - Phi(low)), Phi(x) = (1 + erf(x)) / 2
     below = torch.erf((_edges(values, bins) - values) / (math.sqrt(2) * deviation))
     return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
 

@@ -1,4 +1,4 @@
-"""The files of films."""
+"""Video files of evaluations."""
 
 import importlib.util
 import zlib
@@ -13,22 +13,22 @@ from entity_env.plain_open import new_file
 
 Picture = npt.NDArray[np.uint8]
 VIDEOS = "videos"
-"""Folder for the films of a run, in the folder of its numbers."""
+"""Name of the folder for videos in the folder of a run's metrics."""
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
-"""Of a suite's name in that of a file, which systems limit."""
+"""Maximal length of a suite's name in a file name, which file systems limit."""
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
 def require_writer(path: Path, field: str) -> None:
-    """Refuse a file that no video can be written to.
+    """Raise if a video cannot be written to a file.
 
     Args:
         path: the file.
-        field: what asks for it.
+        field: the setting or argument that names it.
 
     Raises:
-        ConfigError: it is of no known kind, or a package is missing.
+        ConfigError: its suffix is unknown, or a package is missing.
     """
     if path.suffix.lower() not in _PACKAGES:
         raise ConfigError(f"{field}: expected a file named .mp4 or .gif, got {path}")
@@ -42,9 +42,9 @@ def require_writer(path: Path, field: str) -> None:
 
 
 def open_film(path: Path) -> Any:
-    """A writer of a file beside the one that is asked for, which appears when it is complete."""
+    """Open a video writer on the temporary file of `path`, see `unfinished`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new_file(unfinished(path)).close()  # so that no link in its place is written through
+    new_file(unfinished(path)).close()  # removes a link, which the writer would follow
     try:
         if path.suffix.lower() == ".gif":
             return _Gif(unfinished(path))
@@ -58,7 +58,7 @@ def open_film(path: Path) -> Any:
 
 
 class _Gif:
-    """Keeps the pictures, as a file of this kind is written at once."""
+    """Writer of GIF files, which are written at once when it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class _Gif:
 
 
 def film_of_suite(film: Path, name: str) -> Path:
-    """The file of a suite's video; of a long name the beginning, and a number for all of it."""
+    """Return the file of a suite's video; a long name is cut and a checksum appended to it."""
     part = name.replace("/", "_")
     if len(part.encode()) > MOST_NAME_BYTES:
         begin = part.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
@@ -91,11 +91,11 @@ def film_of_suite(film: Path, name: str) -> Path:
 
 
 def cannot_write(path: Path, error: Exception) -> str:
-    """Why there is no film, in one line."""
+    """Return an error message of one line for a video that could not be written."""
     message = " ".join(str(error).split())
     return f"eval.capture_videos: cannot write {path}: {type(error).__name__}: {message}"
 
 
 def unfinished(path: Path) -> Path:
-    """What a film is called until it is complete."""
+    """Return the temporary file of a video, which is renamed when it is complete."""
     return path.with_name(f".writing-{path.name}")

@@ -1,4 +1,4 @@
-"""Videos of environments: every picture of their first episodes once, side by side."""
+"""Videos of environments: the first episodes of several of them, side by side."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 NUM_FILMED = 4
-"""So many environments, or matches, are seen in a video."""
+"""Maximal number of environments, or matches, in a video."""
 
 
 class FilmedEnvs(VecEnvWrapper):
-    """Films the first episode of each of the first environments that count.
+    """Wrapper that films the first episode of some environments.
 
-    A context manager: the file is there after it, unless an exception came, or pictures could not
-    be taken or written. Then `problem` says why, and what is played goes on without. A picture is
-    taken after each reset and each step, the last one before the environment is reset; where an
-    episode is over, its last picture stays until all of them are.
+    A context manager: the file exists after it, unless an exception was raised, or pictures could
+    not be taken or written. Then `problem` has the reason, and the episodes continue without video.
+    A picture is taken after each reset and each step, the last one before the environment is
+    reset. The last picture of an episode stays until all episodes have ended.
 
     Args:
         env: environments of this process.
-        path: the file to write, a .mp4 or .gif; None to take pictures only.
-        counted: (B,) bool, which environments count; all by default.
+        path: the file to write, .mp4 or .gif; None to take pictures only.
+        counted: (B,) bool, the environments of which the first few are filmed; all by default.
 
     Attributes:
-        problem: why there is no film; None as long as there is none.
+        problem: the reason for which there is no video; None without a problem.
 
     Raises:
-        ConfigError: the environments are not of this process.
+        ConfigError: the environments are not in this process.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class FilmedEnvs(VecEnvWrapper):
         self._over = False
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments and take a picture."""
         obs = self.env.reset(obs_config)
         self._append()
         return obs
 
     def wait(self) -> VecObs:
-        """What is shown after a step."""
+        """Return the observations after a step and take a picture."""
         obs = self.env.wait()
         if not self._over:
             self._append()
@@ -86,7 +86,7 @@ class FilmedEnvs(VecEnvWrapper):
         self.finish(kind is not None)
 
     def finish(self, failed: bool = False) -> None:
-        """Write what is left; the file is there from now on, unless something failed."""
+        """Complete the file, or remove what was written if the episodes or the video failed."""
         writer, self._writer = self._writer, None
         if writer is None or self.path is None:
             return
@@ -95,7 +95,7 @@ class FilmedEnvs(VecEnvWrapper):
             writer.close()
             if not failed and self.problem is None:
                 temporary.replace(self.path)
-        except Exception as error:  # whatever a writer of videos raises
+        except Exception as error:  # video writers raise errors of any kind
             self.problem = self.problem or cannot_write(self.path, error)
         finally:
             temporary.unlink(missing_ok=True)
@@ -110,12 +110,12 @@ class FilmedEnvs(VecEnvWrapper):
             if self._writer is None:
                 self._writer = open_film(self.path)
             self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
-        except Exception as error:  # whatever a writer of videos raises
+        except Exception as error:  # video writers raise errors of any kind
             self.problem = cannot_write(self.path, error)
 
 
 class _Filmed(Match):
-    """A match of whose first episode pictures are taken."""
+    """Match whose first episode is filmed."""
 
     def __init__(self, match: Match) -> None:
         self.match = match
@@ -171,7 +171,7 @@ class _Filmed(Match):
                         f"{self.picture.shape[:2]}; leave videos out"
                     )
                 self.picture = picture
-            except ConfigError as error:  # kept: what is measured does not depend on pictures
+            except ConfigError as error:  # metrics do not depend on pictures
                 self.problem = str(error)
         return obs
 
@@ -189,7 +189,7 @@ def _picture(match: Match) -> Picture:
             f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
             "write its render, or leave videos out"
         ) from None
-    except Exception as error:  # the world's own
+    except Exception as error:  # raised by code of the environment
         raise ConfigError(
             f"eval.capture_videos: expected a world that renders, "
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
@@ -207,17 +207,17 @@ def _picture(match: Match) -> Picture:
             f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
-    return picture.copy()  # the world may paint on it again
+    return picture.copy()  # the environment may change it in the next step
 
 
 def tiled(pictures: Sequence[Picture]) -> Picture:
-    """Pictures in rows and columns, as many of each as there can be; black where there is none.
+    """Return pictures in a grid that is about as wide as high, black where it has no picture.
 
     Args:
         pictures: (height, width, 3) uint8 each, of any sizes.
 
     Returns:
-        (height, width, 3) uint8, of even sizes, which videos need.
+        (height, width, 3) uint8, with even height and width, as video codecs need them.
     """
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)

@@ -1,4 +1,4 @@
-"""How much memory a process uses: cheap enough to be asked once an update."""
+"""Memory metrics of the process and the GPU, cheap enough to be measured once an update."""
 
 import os
 from pathlib import Path
@@ -12,15 +12,15 @@ _STATM = Path("/proc/self/statm")
 
 
 def system_numbers(device: torch.device) -> dict[str, float]:
-    """Scalars by tag, in MB (2**20 bytes).
+    """Return the memory in use by tag, in MB (2**20 bytes).
 
     Args:
-        device: of the networks.
+        device: the device of the networks.
 
     Returns:
-        `system/rss_mb`, the memory of this process that is in RAM (without worker processes; where
-        the system does not tell, the most it ever was); on a GPU also `system/gpu_memory_mb`, what
-        tensors take now, and `system/gpu_peak_mb`, the most it ever was.
+        `system/rss_mb`, the resident memory of this process without workers (its peak on systems
+        without /proc); on a GPU also `system/gpu_memory_mb`, the memory of tensors now, and
+        `system/gpu_peak_mb`, its peak.
     """
     scalars = {"system/rss_mb": _rss_bytes() / MB}
     if device.type == "cuda":

@@ -1,7 +1,7 @@
-"""Where the numbers of a run go: to several sinks at once, one scalar per tag and step.
+"""Metric sinks: the scalars of a run by tag and step, sent to several services at once.
 
-`docs/tracking.md` lists the tags, which dashboards rely on; whoever calls `Track.write` composes
-them. `open_track.py` says which sinks a run has.
+`docs/tracking.md` lists the tags, which dashboards rely on; the callers of `Track.write` compose
+them. `open_track.py` opens the sinks of a run.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S = 60.0
 RETRY_AFTER_TIMES = 20.0
-"""A service that does not answer may take long to fail: a run waits a twentieth of its time."""
+"""Multiple of the duration of a failed call for which a service is left alone.
+
+A service that does not answer may take long to fail: it costs a run at most 1/20 of its time.
+"""
 
 
 class Sink(Protocol):
-    """Takes the numbers of a run."""
+    """Receiver of the metrics of a run."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Take scalars by tag; NaN and infinity are numbers like others.
+        """Write scalars by tag, NaN and infinity included.
 
         Args:
-            step: frames over all environments and restarts; never goes back.
+            step: frames over all environments and restarts; never decreases.
             scalars: the values by tag.
         """
 
     def close(self) -> None:
-        """Hand on what is still buffered."""
+        """Write buffered scalars and release the sink."""
 
 
 @runtime_checkable
 class VideoSink(Sink, Protocol):
-    """Takes videos as well."""
+    """Receiver of metrics and videos."""
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """Take a video file; it is read before this returns, or never changed afterwards."""
+        """Write a video file, which the caller never changes afterwards."""
 
 
 @final
 class Track:
-    """Writes to all sinks of a run; closes them when the context is left."""
+    """All sinks of a run as one; a context manager that closes them."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
@@ -67,30 +70,31 @@ class Track:
             sink.write(step, scalars)
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """Show a video file, such as one of an evaluation, where videos can be shown."""
+        """Write a video file to the sinks that take videos."""
         for sink in self._sinks:
             if isinstance(sink, VideoSink):
                 sink.video(step, name, path)
 
     def close(self) -> None:
-        """Write what is still buffered and close everything."""
-        with ExitStack() as stack:  # each of them, also if one fails
+        """Close all sinks, which write their buffered scalars."""
+        with ExitStack() as stack:  # closes the others if one fails
             for sink in reversed(self._sinks):
                 stack.callback(sink.close)
 
 
 @final
 class Guarded:
-    """A sink that may fail without ending the run: the first failure is said, once.
+    """A sink whose failures do not end the run; the first one is printed.
 
-    After a failure nothing is sent for a minute, or for twenty times as long as the failure took;
-    what comes in that time is missing there. What could not be opened is opened then.
+    After a failure nothing is sent for a minute, or for twenty times the duration of the failed
+    call if that is longer; the scalars of that time are missing in the service. A sink that could
+    not be opened is opened at the next call.
 
     Args:
         name: of the service.
         open_sink: connects to it.
         say: prints a line.
-        clock: seconds, never going back.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -102,49 +106,49 @@ class Guarded:
     ) -> None:
         self._name, self._open, self._say, self._clock = name, open_sink, say, clock
         self._failed = False
-        self._silent_until = -float("inf")
+        self._retry_time = -float("inf")
         self._sink: Sink | None = None
         self._try(lambda sink: None)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each scalar, if the service works."""
-        if self._clock() >= self._silent_until:
+        """Write scalars, unless the service failed recently."""
+        if self._clock() >= self._retry_time:
             self._try(lambda sink: sink.write(step, scalars))
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """Show a video file, if the service works and shows videos."""
-        if self._clock() >= self._silent_until:
+        """Write a video file if the sink takes videos, unless the service failed recently."""
+        if self._clock() >= self._retry_time:
             self._try(
                 lambda sink: sink.video(step, name, path) if isinstance(sink, VideoSink) else None
             )
 
     def close(self) -> None:
-        """Hand on what is buffered, if there is a connection."""
+        """Close the sink if it was opened."""
         if self._sink is not None:
             self._try(lambda sink: sink.close())
 
     def _try(self, call: Callable[[Sink], None]) -> None:
-        began = self._clock()
+        start = self._clock()
         try:
             if self._sink is None:
                 self._sink = self._open()
             call(self._sink)
-        except Exception as error:  # whatever a service raises: the run is worth more
+        except Exception as error:  # services raise errors of any kind
             now = self._clock()
-            self._silent_until = now + max(RETRY_AFTER_S, RETRY_AFTER_TIMES * (now - began))
+            self._retry_time = now + max(RETRY_AFTER_S, RETRY_AFTER_TIMES * (now - start))
             if not self._failed:
                 self._failed = True
-                what = (str(error).splitlines() or [""])[0]
+                message = (str(error).splitlines() or [""])[0]
                 self._say(
                     f"{self._name} failed, training goes on without it for now: "
-                    f"{type(error).__name__}: {what}"
+                    f"{type(error).__name__}: {message}"
                 )
 
 
 def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:
-    """The scalars of metrics: `{prefix}{name}.mean`, `.min`, `.max` and `.count`.
+    """Return the scalars of metrics: `{prefix}{name}.mean`, `.min`, `.max` and `.count`.
 
-    A metric that counted nothing has only its count.
+    A metric without values has only its count.
     """
     scalars: dict[str, float] = {}
     for name, metric in metrics.items():
@@ -157,7 +161,7 @@ def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str,
 
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
-    """What a tree of dataclasses was set to, by full name, such as `net.d_model`."""
+    """Return the values of a tree of dataclasses by dotted name, such as `net.d_model`."""
     return {
         path: as_written(value) for path, value in settings_of(config) if not is_dataclass(value)
     }

@@ -1,8 +1,8 @@
-"""Scalars as lines of JSON, which any program can read: `metrics.jsonl`.
+"""Metric sink that writes lines of JSON: `metrics.jsonl`.
 
 A line is `{"step": 2048, "time": 1760000000.0, "kind": "update", "losses/entropy": 1.5, ...}`,
-where `time` is in seconds since 1970, and the kind of an evaluation is "eval". JSON has no word for
-what is not finite: that is written as the text "nan", "inf" or "-inf", which `float` reads.
+where `time` is in seconds since 1970, and the kind of an evaluation is "eval". JSON has no numbers
+that are not finite: these are written as the strings "nan", "inf" and "-inf", which `float` reads.
 """
 
 import json
@@ -23,16 +23,16 @@ NOT_TAGS = ("step", "time", "kind")
 
 @final
 class JsonlSink:
-    """Appends a line for each call of `write`.
+    """A file to which each call of `write` appends a line.
 
-    Each line is one write of the system, so that a killed run leaves whole lines. A run that
-    continues writes again what came after its save, so that is dropped when the file is opened. An
-    evaluation at the step of the save is dropped once it comes again.
+    Each line is one system call, so that a killed run leaves whole lines. A resumed run writes the
+    steps after its save again, so their lines are dropped when the file is opened. The evaluation
+    at the step of the save is dropped when it is written again.
 
     Args:
-        path: the file; continued if it is there.
-        step: where the run begins or continues.
-        say: prints a line about what is damaged.
+        path: the file; appended to if it exists.
+        step: the first step of the run, or the step of the save that it resumes from.
+        say: prints a line about damaged lines.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -40,7 +40,7 @@ class JsonlSink:
 
     def __init__(self, path: Path, step: int, say: Callable[[str], None] = print) -> None:
         self._path, self._say = path, say
-        self._old_eval: int | None = step
+        self._saved_eval_step: int | None = step
         self._file = -1
         self._reopen(lambda row: row["step"] <= step)
 
@@ -48,18 +48,18 @@ class JsonlSink:
         """Append a line.
 
         Raises:
-            ConfigError: it could not be written as a whole.
+            ConfigError: the line could not be written completely.
         """
         is_eval = bool(scalars) and all(tag.startswith(EVAL_PREFIX) for tag in scalars)
-        if is_eval and step == self._old_eval:
-            self._old_eval = None
+        if is_eval and step == self._saved_eval_step:
+            self._saved_eval_step = None
             self._reopen(lambda row: row["step"] < step or row.get("kind") != EVAL)
         row: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
         row["kind"] = EVAL if is_eval else UPDATE
         row |= {tag: _as_json(value) for tag, value in scalars.items()}
         data = (json.dumps(row) + "\n").encode()
         try:
-            while data:  # in one go, unless the disk is full: then the next write says so
+            while data:  # one write, unless the disk is full: then the second one raises
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             raise unwritable(self._path, error) from None
@@ -69,9 +69,9 @@ class JsonlSink:
         os.close(self._file)
 
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Go on behind the lines that are kept."""
+        """Drop the other lines and open the file to append to it."""
         try:
-            append_plain(self._path).close()  # refuses what is no file of its own
+            append_plain(self._path).close()  # raises if it is a link or no regular file
             _drop(self._path, keep, self._say)
             if self._file >= 0:
                 os.close(self._file)
@@ -86,7 +86,7 @@ class Line(NamedTuple):
     Attributes:
         number: from 1.
         text: with its end of line.
-        row: what it says; None if it is damaged or torn off.
+        row: its content; None if it is damaged or incomplete.
     """
 
     number: int
@@ -95,7 +95,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines of a file, one after the other; damaged ones have no row."""
+    """Yield the lines of a file; damaged ones have no row."""
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:
@@ -107,20 +107,21 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def _as_json(value: float) -> float | str:
-    value = float(value)  # numpy's and torch's are not JSON's
+    value = float(value)  # json does not take numbers of numpy and torch
     return value if math.isfinite(value) else str(value)
 
 
 def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:
-    """Leave only the lines that are to be kept."""
+    """Remove the lines of a file whose row `keep` rejects, and damaged ones."""
     kept = path.with_name(f"{path.name}.tmp")
     dropped = False
     with new_file(kept) as file:
-        torn = None
+        damaged = None
         for line in read_lines(path):
-            if torn is not None:  # the last line is torn if the run was killed; others never are
-                say(f"{path}: line {torn.number} is damaged and was dropped")
-            torn = line if line.row is None else None
+            # An incomplete last line is left by a kill: only damage before it is reported.
+            if damaged is not None:
+                say(f"{path}: line {damaged.number} is damaged and was dropped")
+            damaged = line if line.row is None else None
             if line.row is not None and keep(line.row):
                 file.write(line.text)
             else:

@@ -1,4 +1,4 @@
-"""Scalars and videos to MLflow."""
+"""Metric sink for MLflow."""
 
 import importlib.util
 import math
@@ -11,27 +11,27 @@ from typing import Any, final
 from enn_trainer.errors import ConfigError
 
 BATCH = 100
-"""As many parameters, or ten times as many metrics, as a server takes in one request."""
+"""Number of parameters in one request; a server takes ten times as many metrics."""
 LONGEST_VALUE = 500
-"""Characters of a parameter that every server keeps."""
+"""Maximal length of the value of a parameter; some servers take no longer ones."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""A run waits while a request is made: MLflow's own patience, for minutes, is not for that."""
+"""Retries and timeout of requests: training waits for them, and MLflow's defaults are minutes."""
 
 
 @final
 class MlflowSink:
-    """Sends numbers to an MLflow run.
+    """A run of MLflow.
 
-    Metrics have the published tags, with a full stop for every character that MLflow refuses. What
-    is not finite is left out, as not every server takes it.
+    Metrics are named by their tags, with a full stop for each character that MLflow does not take.
+    Values that are not finite are left out, as not every server takes them.
 
     Args:
         uri: of the tracking server or store.
-        run_id: of a run to continue; empty for a new one, whose id is then `run_id`.
-        run_name: shown there.
-        experiment: where the run belongs; made when absent.
-        config: the parameters, by full name. A run that is continued keeps those it has.
-        tags: further text about the run.
+        run_id: of a run to continue; empty for a new one, whose id is then the attribute `run_id`.
+        run_name: the name that MLflow displays.
+        experiment: the experiment of the run; created if it does not exist.
+        config: the parameters, by dotted name. A run that is continued keeps its own.
+        tags: the tags of the run.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MlflowSink:
             self._client.log_batch(self.run_id, params=params[start : start + BATCH])
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send each finite scalar, all in one request."""
+        """Send the finite scalars, up to 1,000 in a request."""
         from mlflow.entities import Metric
 
         now_ms = int(1000 * time.time())
@@ -78,24 +78,24 @@ class MlflowSink:
             self._client.log_batch(self.run_id, metrics=metrics[start : start + 10 * BATCH])
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """Keep a video file with the run, in a folder for its name and step."""
+        """Upload a video file as an artifact in a folder for its name and step."""
         self._client.log_artifact(self.run_id, str(path), f"{metric_name(name)}/{step}")
 
     def close(self) -> None:
-        """Say that the run is over."""
+        """Mark the run as finished."""
         self._client.set_terminated(self.run_id)
 
 
 def metric_name(tag: str) -> str:
-    """A tag in the characters that MLflow takes."""
+    """Return a tag with a full stop for each character that MLflow does not take."""
     return "".join(c if (c.isascii() and c.isalnum()) or c in "_-./ " else "." for c in tag)
 
 
 def check_mlflow() -> None:
-    """Refuse to begin a run that cannot be tracked.
+    """Raise if MLflow is not installed.
 
     Raises:
-        ConfigError: the extra is not installed.
+        ConfigError: the package is missing.
     """
     if importlib.util.find_spec("mlflow") is None:
         raise ConfigError(

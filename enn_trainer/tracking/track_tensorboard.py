@@ -1,4 +1,4 @@
-"""Scalars as TensorBoard files."""
+"""Metric sink for TensorBoard."""
 
 import itertools
 import os
@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any, final
 
 FORMAT = "brain.Event:2"
-"""What a file of events begins with."""
+"""Version in the first event of a file."""
 
 
 @final
 class TensorBoardSink:
-    """Writes scalars to a TensorBoard file.
+    """A TensorBoard event file.
 
-    Not by the writer of torch, whose thread says with a traceback that a disk is full, and leaves
-    half an event there, behind which nothing is read.
+    It does not use the writer of torch, whose thread prints a traceback when the disk is full and
+    leaves half an event, after which TensorBoard reads nothing.
 
     Args:
-        log_dir: where the file goes; made when absent.
-        config_table: the hyperparameters by full name, written as a table under the text tag
+        log_dir: the folder of the file; created if it does not exist.
+        config_table: the hyperparameters by dotted name, written as a table under the text tag
             "hyperparameters"; see `flatten_config`.
-        step: where the run begins or continues; what earlier files have beyond it is not shown.
+        step: the first step of the run, or the step of the save that it resumes from; TensorBoard
+            hides later steps of earlier files.
     """
 
     def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
-        # Imported here because it takes seconds and most commands track nothing.
+        # Imported here because it takes seconds and most commands write no metrics.
         import torch.utils.tensorboard.summary
 
         self._summary: Any = torch.utils.tensorboard.summary
@@ -45,10 +46,10 @@ class TensorBoardSink:
         self._append(*begins, {"summary": table, "step": 0})
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars, as one event. NaN and infinity are written as they are.
+        """Write scalars as one event, NaN and infinity included.
 
         Raises:
-            OSError: they could not be written; then none of them is in the file.
+            OSError: the event could not be written; then nothing of it is in the file.
         """
         summary = self._summary.Summary(
             value=[{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]

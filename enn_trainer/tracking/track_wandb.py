@@ -1,4 +1,4 @@
-"""Scalars and videos to Weights & Biases."""
+"""Metric sink for Weights & Biases."""
 
 import netrc
 import os
@@ -8,24 +8,24 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 INIT_TIMEOUT_S = 30.0
-"""A run waits so long for the service at its beginning, at most."""
+"""Timeout of the connection at the beginning of a run."""
 BASE_URL = "https://api.wandb.ai"
 
 
 @final
 class WandbSink:
-    """Sends numbers to a W&B run, which a run of ours that continues goes on with.
+    """A run of W&B, which a resumed run continues.
 
-    Offline they are kept on the disk for `wandb sync`: with WANDB_MODE=offline, and without a key,
-    as asking for one would make a run wait that nobody looks at.
+    Offline the metrics are kept on the disk for `wandb sync`: with WANDB_MODE=offline, and without
+    an API key, as a prompt for one would stop an unattended run.
 
     Args:
         run_id: of the W&B run, new or to be continued.
-        run_name: shown there.
-        project: where it belongs.
+        run_name: the name that W&B displays.
+        project: the project of the run.
         entity: the team or user who owns the project; None for the account's default.
-        config: what is shown as the configuration, by full name.
-        folder: where wandb keeps its files.
+        config: the configuration that W&B displays, by dotted name.
+        folder: the folder for the files of wandb.
         say: prints a line.
     """
 
@@ -39,7 +39,7 @@ class WandbSink:
         folder: Path,
         say: Callable[[str], None],
     ) -> None:
-        import wandb  # takes seconds, and is for those who track
+        import wandb  # takes seconds, and few runs use it
 
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not has_key():
@@ -49,7 +49,7 @@ class WandbSink:
                 f"wandb sync {folder / 'wandb'}/offline-run-*)"
             )
         self._wandb: Any = wandb
-        # Nothing of its own on the terminal, where it would tear the panel.
+        # Its output would disturb the progress panel on the terminal.
         settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
         self._run: Any = wandb.init(
             id=run_id,
@@ -58,16 +58,16 @@ class WandbSink:
             entity=entity,
             config=dict(config),
             dir=str(folder),
-            mode=mode,  # type: ignore[arg-type]  # it checks what the environment says
-            # Offline there is nothing to ask; what is sent later belongs together by its id.
+            mode=mode,  # type: ignore[arg-type]  # wandb checks the value of the variable
+            # Offline there is no run to resume; `wandb sync` joins the parts by their id.
             resume=None if mode == "offline" else "allow",
-            allow_val_change=True,  # a run that continues may have other settings
+            allow_val_change=True,  # settings of a resumed run may differ
             reinit="create_new",
             settings=settings,
         )
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send each scalar under its own tag."""
+        """Send scalars under their tags."""
         self._run.log(dict(scalars), step=step)
 
     def video(self, step: int, name: str, path: Path) -> None:
@@ -75,12 +75,12 @@ class WandbSink:
         self._run.log({name: self._wandb.Video(str(path))}, step=step)
 
     def close(self) -> None:
-        """Send what is still here."""
+        """Send buffered scalars and finish the run."""
         self._run.finish()
 
 
 def has_key() -> bool:
-    """Whether W&B can be used without asking for a key."""
+    """Return True if W&B finds an API key in the environment or in a netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", BASE_URL)).hostname or ""

@@ -1,0 +1,257 @@
+"""The measures of `structure.py`, on small trees."""
+
+import subprocess
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+ACTIONS = """
+    class CategoricalAction: ...
+    class SelectEntityAction: ...
+    def is_select(action):
+        return isinstance(action, SelectEntityAction)
+"""
+
+
+@pytest.fixture
+def structure(benchmark: Any) -> Any:
+    return benchmark("structure")
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    """Write a checkout with a collector and these files."""
+    for path, text in {"enn_trainer/ppo/rollout.py": "", **files}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(dedent(text))
+    return root
+
+
+def module_of(structure: Any, root: Path, text: str) -> Any:
+    write_tree(root, {"entity_env/one.py": text})
+    return structure.Module(root, root / "entity_env/one.py")
+
+
+def test_code_lines_are_without_blanks_comments_and_docstrings(
+    structure: Any, tmp_path: Path
+) -> None:
+    text = '''\
+        """Title.
+
+        More.
+        """
+
+        # why
+        LIMIT = 3  # a comment beside code
+        """The limit."""
+        TEXT = """a
+
+        string"""
+
+
+        def act(
+            x,
+        ):
+            """Act."""
+            # because
+            return x
+    '''
+    module = module_of(structure, tmp_path, text)
+    assert sorted(module.code_lines) == [7, 9, 11, 14, 15, 16, 19]
+    assert module.num_comments == 2
+    assert [text for _, text in module.docstrings] == ["Title.\n\nMore.", "The limit.", "Act."]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_bad"),
+    [
+        ("What is seen.", True),
+        ("whether it ends.", True),
+        ("`Which` of them.", True),
+        ("As many as there are.", True),
+        ("Whose turn it is.", True),
+        ("Return what is seen.", False),
+        ("Ask whether it ends.", False),
+        ("Official rules.", False),
+        ("Thats.", False),
+        ("(T, B) float.", False),
+    ],
+)
+def test_openers_are_whole_words_at_the_start(
+    structure: Any, tmp_path: Path, docstring: str, is_bad: bool
+) -> None:
+    module = module_of(structure, tmp_path, f'def f():\n    """{docstring}"""\n')
+    assert structure.bad_openers(module) == ([f"entity_env/one.py:2: {docstring}"] * is_bad)
+
+
+def test_parameters_are_counted_without_self_and_cls(structure: Any, tmp_path: Path) -> None:
+    text = """
+        class Agent:
+            def act(self, a, /, b, *c, d, **e): ...
+            @classmethod
+            def make(cls, a): ...
+            @staticmethod
+            def plain(a, b):
+                def inner(a): ...
+    """
+    functions = module_of(structure, tmp_path, text).functions
+    assert {name: structure.num_parameters(function) for name, function in functions} == {
+        "entity_env/one.py:Agent.act": 5,
+        "entity_env/one.py:Agent.make": 1,
+        "entity_env/one.py:Agent.plain": 2,
+        "entity_env/one.py:Agent.plain.inner": 1,
+    }
+
+
+def test_attributes_are_fields_and_names_assigned_on_self(structure: Any, tmp_path: Path) -> None:
+    text = """
+        @dataclass(frozen=True)
+        class Frame:
+            a: int
+            b: int = 0
+            def set(self):
+                self.b = self.c = 1
+        class Pair(NamedTuple):
+            a: int
+        class Plain:
+            a: int
+            def __init__(self, other):
+                self.x, (self.y, other.z) = other
+                self.x += self.unknown
+    """
+    classes = module_of(structure, tmp_path, text).classes
+    assert [structure.num_attributes(node) for _, node in classes] == [3, 1, 2]
+
+
+def test_exceptions_are_not_above_the_limit(structure: Any) -> None:
+    counts = [("a.py:f", 9), ("a.py:g", 8), ("a.py:h", 10), ("enn_trainer/config.py:Config", 20)]
+    assert structure.above(8, counts) == ["a.py:h (10)", "a.py:f (9)"]
+
+
+def test_exceptions_name_what_exists(structure: Any) -> None:
+    modules = structure.read_modules(structure.ROOT)
+    names = [name for m in modules for name, _ in [*m.functions, *m.classes]]
+    for pattern, reason in structure.EXCEPTIONS.items():
+        assert reason
+        assert [name for name in names if structure.fnmatch(name, pattern)], pattern
+
+
+def test_checks_of_the_kind_of_an_action_are_found_in_every_form(
+    structure: Any, tmp_path: Path
+) -> None:
+    text = """
+        from entity_env.actions import CategoricalAction, SelectEntityAction as Select, merge
+        isinstance(x, CategoricalAction)
+        isinstance(x, int | Select)
+        type(x) is Select
+        isinstance(x, int)
+        isinstance(CategoricalAction, type)
+        match x:
+            case CategoricalAction(): ...
+        HANDLERS = {CategoricalAction: merge}
+    """
+    module = module_of(structure, tmp_path, text)
+    places = sorted(structure.kind_checks(module))
+    assert places == [f"entity_env/one.py:{line}" for line in (3, 4, 5, 9)]
+
+
+def test_kinds_may_be_asked_for_in_their_own_module_and_in_examples(
+    structure: Any, tmp_path: Path
+) -> None:
+    asks = "from entity_env.actions import CategoricalAction as A\nisinstance(x, A)\n"
+    files = {"entity_env/actions.py": ACTIONS, "entity_env/examples/xor.py": asks}
+    modules = structure.read_modules(write_tree(tmp_path, files))
+    assert [place for module in modules for place in structure.kind_checks(module)] == []
+
+
+def test_modules_below_are_those_imported_directly_or_not(structure: Any, tmp_path: Path) -> None:
+    files = {
+        "enn_trainer/__init__.py": "from enn_trainer.above import x",
+        "enn_trainer/above.py": "from enn_trainer.ppo import rollout",
+        "enn_trainer/ppo/__init__.py": "",
+        "enn_trainer/ppo/rollout.py": "import json\nfrom enn_trainer import acting",
+        "enn_trainer/acting.py": "def f():\n    import enn_trainer.lanes",
+        "enn_trainer/lanes.py": "from enn_trainer.ppo.rollout import x",
+    }
+    modules = structure.read_modules(write_tree(tmp_path, files))
+    below = structure.modules_below(modules, "enn_trainer/ppo/rollout.py")
+    assert below == ["enn_trainer/acting.py", "enn_trainer/lanes.py"]
+
+
+def test_private_functions_called_once_are_counted_by_package(
+    structure: Any, tmp_path: Path
+) -> None:
+    files = {
+        "entity_env/a.py": "def _once(): ...\ndef _twice(): ...\ndef public(): ...\npublic()\n",
+        "entity_env/b.py": "_once()\nself._twice()\n_twice()\n",
+        "rogue_net/a.py": "def __init__(): ...\n_once()\n__init__()\n",
+    }
+    modules = structure.read_modules(write_tree(tmp_path, files))
+    assert structure.private_functions_called_once(modules) == ["entity_env/a.py:_once"]
+
+
+def test_lines_of_c_are_without_blanks_and_comments(structure: Any) -> None:
+    text = """
+        /* what
+           this is */
+        int x = 1;  // why
+
+        // int y;
+        char *s = "/* no comment // ";  /* one */
+        char *t = "\\\\"; /* two
+        */
+    """
+    assert structure.c_code_lines(text) == 3
+
+
+def test_files_of_an_update_are_read_from_the_document(structure: Any, tmp_path: Path) -> None:
+    assert structure.update_path(tmp_path) == []
+    write_tree(tmp_path, {"enn_trainer/loop.py": ""})
+    paths = ["enn_trainer/loop.py", "enn_trainer/ppo/rollout.py"]
+    assert structure.update_path(tmp_path) == paths  # of the list in the script
+    document = """
+        # Architecture
+        `enn_trainer/before.py`
+        ## One update
+        1. `collect` in `enn_trainer/ppo/rollout.py`
+        2. `Trainer` in `enn_trainer/loop.py`, counted by `benchmarks/structure.py`,
+           then `enn_trainer/ppo/rollout.py` again
+        ## Saves
+        `enn_trainer/after.py`
+    """
+    write_tree(tmp_path, {"docs/architecture.md": document})
+    assert structure.update_path(tmp_path) == paths[::-1]
+    (tmp_path / "enn_trainer/loop.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"One update: enn_trainer/loop\.py: no such file"):
+        structure.update_path(tmp_path)
+
+
+def test_two_checkouts_are_two_columns(
+    structure: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first is a commit, which is exported; the second a folder."""
+    text = 'def act():\n    """Whether to act."""\n    return 1\n'
+    write_tree(tmp_path, {"entity_env/a.py": text, "rogue_net/native/a.c": "int x;\n"})
+    me = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "--quiet"], ["add", "."], [*me, "commit", "--quiet", "-m", "One"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, timeout=60)
+    monkeypatch.setattr(structure, "ROOT", tmp_path)
+    write_tree(tmp_path, {"entity_env/b.py": text + "# why\n"})
+    monkeypatch.setattr("sys.argv", ["structure.py", "HEAD", str(tmp_path), "--list"])
+    structure.main()
+    out = capsys.readouterr().out
+    assert out.startswith(f"| | HEAD | {tmp_path} |\n| --- | --- | --- |\n| modules | 2 | 3 |\n")
+    for row in [
+        "| files in the largest folder | 1 (entity_env) | 2 (entity_env) |",
+        "| lines of a function: median, 95% | 2, 2 | 2, 2 |",
+        "| docstrings that open with a question word or pronoun | 1 (100.0%) | 2 (100.0%) |",
+        "| lines of Python code | 2 | 4 |",
+        "| lines of C code | 1 | 1 |",
+        "| comment lines per 100 | 0.0 | 14.3 |",
+        "    entity_env/b.py:2: Whether to act.",
+    ]:
+        assert f"\n{row}\n" in out
