@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.fork_server import run_program
+
 NOTHING = dict.fromkeys(
     [
         "episodes",
@@ -25,18 +27,22 @@ NOTHING = dict.fromkeys(
 )
 
 
-def soak(**asked: int) -> str:
+SOAK = """
+import runpy, warnings
+warnings.simplefilter("error")
+runpy.run_module("tests.soak", run_name="__main__", alter_sys=True)
+"""
+
+
+def options(**asked: int) -> list[str]:
     counts = NOTHING | {name.replace("_", "-"): n for name, n in asked.items()}
-    options = [f"--{name}={n}" for name, n in counts.items()]
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.soak", "--seed=1", *options],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    return ["--seed=1", *(f"--{name}={n}" for name, n in counts.items())]
+
+
+def soak(**asked: int) -> str:
+    result = run_program(["-c", SOAK, *options(**asked)], text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return str(result.stdout)
 
 
 @pytest.mark.slow
@@ -71,7 +77,10 @@ def test_false_manifests_are_refused_in_one_line_or_read() -> None:
 
 @pytest.mark.slow
 def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
-    said = soak(recordings=600)
+    command = [sys.executable, "-W", "error", "-m", "tests.soak"]
+    said = subprocess.run(
+        [*command, *options(recordings=600)], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     found = re.findall(r"600 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
     refused, good, more_mb = map(int, found[0])
     assert refused > 200
