@@ -6,6 +6,7 @@ Each part has a process of its own: it bounds its memory, and forks.
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +28,19 @@ NOTHING = dict.fromkeys(
 )
 
 
+MEMORY = Path("/dev/shm")
 SOAK = """
 import runpy, warnings
 warnings.simplefilter("error")
 runpy.run_module("tests.soak", run_name="__main__", alter_sys=True)
 """
+
+
+@pytest.fixture
+def _files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that write thousands of damaged files only to read them: a disk takes 20 s more."""
+    if MEMORY.is_dir():
+        monkeypatch.setenv("TMPDIR", str(MEMORY))
 
 
 def options(**asked: int) -> list[str]:
@@ -46,12 +55,14 @@ def soak(**asked: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
     said = soak(flip_every=5, truncations=300)
     assert len(re.findall(r"(\d\d\d+) tried, \1 refused .* 0 still good", said)) == 2
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
     said = soak(mutations=800)
     refused, good = map(int, re.findall(r"800 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -60,6 +71,7 @@ def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     said = soak(episodes=100)
     refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -68,6 +80,7 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_false_manifests_are_refused_in_one_line_or_read() -> None:
     said = soak(manifests=300)
     refused, good = map(int, re.findall(r"300 tried, (\d+) refused .* (\d+) still good", said)[0])
