@@ -192,6 +192,7 @@ def serve(descriptor: int) -> CodeType:
     poll.register(tests, select.POLLIN)
     while True:
         for ready, _ in poll.poll():
+            # A program has ended: tell its status.
             if ready in running:
                 poll.unregister(ready)
                 process, pipe = running.pop(ready)
@@ -200,6 +201,7 @@ def serve(descriptor: int) -> CodeType:
                 os.close(pipe)
                 os.close(ready)
                 continue
+            # Another one is to be started, or the tests are over.
             request, given, _, _ = socket.recv_fds(tests, 1 << 20, 4)
             if not request:
                 sys.exit()
@@ -210,7 +212,7 @@ def serve(descriptor: int) -> CodeType:
                         os.close(descriptor)
                         os.close(pipe)
                     try:
-                        return _become(json.loads(request), given)
+                        return _set_up(*json.loads(request), given)
                     finally:  # from now on signals find it as they find a new interpreter
                         tests.send(NUMBER.pack(os.getpid()))
             *streams, pipe = given
@@ -220,9 +222,15 @@ def serve(descriptor: int) -> CodeType:
             poll.register(next(reversed(running)), select.POLLIN)
 
 
-def _become(request: list[Any], given: list[int]) -> CodeType:
-    """Take over from a new interpreter what a program sees of it, and return its code."""
-    code, arguments, environment, folder, has_session = request
+def _set_up(
+    code: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+    has_session: bool,
+    given: list[int],
+) -> CodeType:
+    """Set up streams, folder, variables and arguments of a program, and compile its code."""
     for number, stream in enumerate(given[:3]):
         os.dup2(stream, number)
     for descriptor in given:
