@@ -4,7 +4,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
-PARALLEL := -n auto --dist loadgroup
+# Processes that tests start read what the first one compiled, also where Python is not to write that.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: demo test test-fast bench soak clean
@@ -17,12 +18,12 @@ test: .venv/developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(PYTEST)
 
 # Between edits, two minutes: what takes only a moment.
 test-fast: .venv/developing
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # Two minutes; fails if training is more than a quarter slower than committed. BENCH=--update writes.
 bench: .venv/developing

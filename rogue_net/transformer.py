@@ -137,6 +137,7 @@ def _keys(context: Context | PackedContext) -> Tensor | None:
 
 def init_linear(module: nn.Module) -> None:
     """Initialise a linear layer with weights from N(0, 0.02^2) and zero bias."""
-    if isinstance(module, nn.Linear):
+    # There is nothing to draw on meta, where torch would import its compiler for it: a second.
+    if isinstance(module, nn.Linear) and not module.weight.is_meta:
         nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

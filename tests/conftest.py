@@ -1,6 +1,7 @@
 """Tests in parallel: one thread of torch for each process, and one process for tests of time."""
 
 import os
+from collections import Counter
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -10,13 +11,24 @@ import pytest
 GROUP = "tests of kills, times and threads"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist hand out modules in the order below, not those with most tests first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run all tests of a module, whose fixtures are made once.
 
     Those that are marked `alone` kill processes, measure time or count threads. One process runs
     them one after the other, so that they never disturb each other.
+
+    What takes long begins first, so that all processes end at about the same time.
     """
+    groups = {}
     for item in items:
         is_alone = item.get_closest_marker("alone") is not None
-        group = GROUP if is_alone else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        groups[item] = GROUP if is_alone else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    num_slow = Counter(groups[item] for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -num_slow[groups[item]])

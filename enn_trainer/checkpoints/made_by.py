@@ -25,6 +25,7 @@ def made_by() -> dict[str, Any]:
     }
 
 
+@functools.cache  # it reads files of the package, and saves are many
 def _package_version(name: str) -> str | None:
     try:
         return version(name)

@@ -26,6 +26,8 @@ SMALL = [
 ]
 STEPS = (24, 48, 72)
 """After each of the updates of `SMALL`."""
+MINES = {"nmines": 2, "nrobots": 1, "width": 4, "height": 4}
+"""Arguments of `MineSweeper` for short episodes."""
 
 
 def run_small(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any) -> StateManager:

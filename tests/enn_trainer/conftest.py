@@ -1,5 +1,6 @@
 """Runs that are trained once a session, for tests that only read them."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from enn_trainer.checkpoints.checkpoint import save_name, saved_paths
 from entity_env.examples import MineSweeper, Xor
-from tests.enn_trainer.builders import STEPS, run_small
+from tests.enn_trainer.builders import MINES, STEPS, run_small
 from tests.enn_trainer.evaluation.builders import run_duel
 
 
@@ -47,7 +48,7 @@ def xor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mines_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run in `MineSweeper`, with arguments of its own."""
     folder = tmp_path_factory.mktemp("mines")
-    overrides = ["env.id=MineSweeper", 'env.kwargs={"nmines": 2, "nrobots": 1}']
+    overrides = ["env.id=MineSweeper", f"env.kwargs={json.dumps(MINES)}"]
     run_small(folder, *overrides, env=MineSweeper, checkpoint_dir=folder / "run")
     return folder / "run"
 

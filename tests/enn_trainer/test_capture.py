@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
 from tests.entity_env.builders import assert_same
+from tests.fork_server import ENN, run_program, start_program
 
 CAPTURE = ["capture_samples=rollouts.rec", "capture_logits=true"]
 EVAL = ["eval.steps=5", "eval.interval=24", "eval.num_envs=4"]
@@ -237,11 +237,11 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     tmp_path: Path,
 ) -> None:
     command = [
-        *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+        *[*ENN, "train", "env.id=MoveToOrigin", *SMALL],
         *[*CAPTURE, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")],
         "--resume-or-start",
     ]
-    process = subprocess.Popen(
+    process = start_program(
         [*command, "total_timesteps=100000000"], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
@@ -257,7 +257,7 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     found = [step.run_step for step in recording.steps()]
     assert found == list(range(0, FRAMES * len(found), FRAMES))
     assert FRAMES * len(found) >= told > 0
-    subprocess.run([*command, "total_timesteps=120"], check=True, timeout=100)
+    run_program([*command, "total_timesteps=120"], check=True)
     assert run_steps(tmp_path / "rollouts.rec") == list(range(0, 120, FRAMES))
 
 

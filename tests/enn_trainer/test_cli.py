@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from enn_trainer.cli import run
 from enn_trainer.commands.next_steps import raised_bounds
 from entity_env.examples import Xor
 from tests.enn_trainer.builders import OURS, SMALL
+from tests.fork_server import ENN, PIPE, start_program
 
 XOR = ["env.id=Xor", *SMALL]
 ROOT = Path(__file__).parents[2]
@@ -220,18 +223,20 @@ def trained(
     return capsys.readouterr().out
 
 
-def typed(line: str, folder: Path) -> str:
-    """Return what a command line prints that is typed in a shell in a folder."""
+def typed(line: str, folder: Path, seconds: float = 120) -> str:
+    """Return what a command line prints that is typed in a shell in a folder, until a SIGTERM."""
     result = subprocess.run(
-        ["sh", "-c", f"export PYTHONPATH={shlex.quote(str(ROOT))}; {line}"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        ["sh", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
     )
-    assert result.returncode == 0, line + result.stderr
-    return result.stdout
+    program, *arguments = result.stdout.split("\0")[:-1]
+    assert Path(folder, shutil.which(program) or program) == Path(sys.executable).with_name("enn")
+    process = start_program([*ENN, *arguments], cwd=folder, stdout=PIPE, stderr=PIPE, text=True)
+    timer = threading.Timer(seconds, process.terminate)
+    timer.start()
+    out, err = process.communicate()
+    timer.cancel()
+    assert process.returncode == 0, line + err
+    return str(out)
 
 
 def next_line(said: str, word: str) -> str:
@@ -283,7 +288,7 @@ def test_line_to_type_next_continues_the_run(
     before = saved_steps(tmp_path)
     line = next_line(said, "--resume")
     assert "1e9" not in line or ">= 1e9" in line, "what is not reached stays"
-    assert "resumed" in typed(f"timeout 20 {line} || test $? = 124", tmp_path)
+    assert "resumed" in typed(line, tmp_path, seconds=20)
     assert max(saved_steps(tmp_path)) > max(before)
 
 

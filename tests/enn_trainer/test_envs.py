@@ -17,15 +17,7 @@ from entity_env import (
     check_env,
 )
 from tests.enn_trainer.builders import SMALL, run_small, weights
-from tests.enn_trainer.worlds import Meadow, Pasture, Ring, make_ring
-
-
-def make_meadow():  # type: ignore[no-untyped-def]
-    return Meadow()
-
-
-def make_pasture() -> Environment:
-    return Pasture()
+from tests.enn_trainer.worlds import Meadow, Pasture, Ring, make_meadow, make_pasture, make_ring
 
 
 def make_four(a: int = 1, b: int = 2, c: int = 3, d: int = 4):  # type: ignore[no-untyped-def]

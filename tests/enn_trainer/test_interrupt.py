@@ -1,12 +1,11 @@
 """Signals ask a run to stop; they never break it."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from enn_trainer.interrupt import Interrupts
+from tests.fork_server import run_program
 
 PRINTING = """
 import os, signal, threading
@@ -34,8 +33,6 @@ def test_first_signal_asks_and_second_one_interrupts() -> None:
 @pytest.mark.slow
 def test_signal_in_the_middle_of_printing_does_no_harm() -> None:
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", PRINTING], capture_output=True, timeout=60, check=False
-        )
+        done = run_program(["-c", PRINTING])
         assert done.returncode == 0, done.stderr
         assert b"stopping after this update" in done.stderr

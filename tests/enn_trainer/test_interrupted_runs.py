@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from enn_trainer.callbacks import Callback
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.resuming import StopsAt, assert_same, go
 from tests.enn_trainer.worlds import Clockwork, Pasture
+from tests.fork_server import start_program
 
 PROGRAM = """
 import sys, time
@@ -47,8 +47,8 @@ def interrupted(folder: Path, grace_s: float) -> str:
     """What a process says that gets SIGTERM in the rollout of the third update."""
     where = [f"data_dir={folder}", "--checkpoint-dir", str(folder / "run")]
     arguments = [*SMALL, "total_timesteps=120", *where]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(grace_s), *arguments],
+    process = start_program(
+        ["-c", PROGRAM, str(grace_s), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,8 +8,8 @@ import pytest
 
 from enn_trainer.state_manager import load_checkpoint
 from tests.enn_trainer.builders import SMALL
+from tests.fork_server import ENN, run_program, start_program
 
-ENN = [sys.executable, "-c", "from enn_trainer.cli import main; main()"]
 WORLD = """
 import builtins, sys
 from tests.enn_trainer.worlds import Meadow
@@ -42,7 +42,7 @@ def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
     tmp_path: Path, closed: str, processes: int
 ) -> None:
     """Training, and saving at the end, as after `| head`."""
-    process = subprocess.Popen(
+    process = start_program(
         train_arguments(tmp_path, f"rollout.processes={processes}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,7 +66,7 @@ def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
     tmp_path: Path, kind: str
 ) -> None:
     arguments = train_arguments(tmp_path, f'env.kwargs={{"kind": "{kind}"}}')
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    done = run_program(arguments, text=True)
     assert done.returncode != 0
     assert "in environment 0, episode 0, step 1" in done.stderr
     assert kind in done.stderr
@@ -84,14 +84,16 @@ def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> N
     ]
     world.write_text("\n".join([*lines, "    def __init__(self): sys.exit(0)\n"]))
     arguments = [*ENN, "play", f"{world}:Mine"]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    done = run_program(arguments, text=True)
     assert done.returncode != 0
     assert "the environment raised SystemExit: 0" in done.stderr
 
 
 @pytest.mark.slow
 def test_command_whose_reader_leaves_ends_quietly() -> None:
-    process = subprocess.Popen([*ENN, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, *ENN, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None

@@ -5,7 +5,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from entity_env.examples import Xor
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow
+from tests.fork_server import ENN, start_program
 
 
 @pytest.mark.slow
@@ -374,9 +374,9 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
 @pytest.mark.alone
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = start_program(
         [
-            *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+            *[*ENN, "train", "env.id=MoveToOrigin", *SMALL],
             *["total_timesteps=100000000", f"data_dir={tmp_path}"],
             *["--checkpoint-dir", str(tmp_path / "run")],
         ],
@@ -520,9 +520,9 @@ def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_group_that_is_terminated_saves(tmp_path: Path) -> None:
     """Service managers signal all processes of a run at once, workers included."""
-    process = subprocess.Popen(
+    process = start_program(
         [
-            *[sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL],
+            *[*ENN, "train", "env.id=MoveToOrigin", *SMALL],
             *["total_timesteps=100000000", f"data_dir={tmp_path}", "rollout.processes=2"],
             *["--checkpoint-dir", str(tmp_path / "run")],
         ],

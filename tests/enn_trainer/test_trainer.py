@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -33,6 +32,7 @@ from enn_trainer.testing import assert_learns
 from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.worlds import Clockwork, Meadow
+from tests.fork_server import ENN, start_program
 
 EVALUATED = ["eval.steps=4", "eval.interval=24", "eval.num_envs=2"]
 
@@ -464,8 +464,8 @@ main()
 def test_signals_end_a_slow_run_within_seconds(tmp_path: Path, signals: int) -> None:
     """An update of 24 steps of 0.2 s, each of 6 environments, takes half a minute."""
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *arguments, "rollout.steps=24"],
+    process = start_program(
+        ["-c", SLOW, *arguments, "rollout.steps=24"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -547,9 +547,8 @@ def test_signal_ends_a_dry_run(
 @pytest.mark.slow
 def test_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
-    program = "import enn_trainer.cli; enn_trainer.cli.main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "train", "env.id=Xor", *arguments, "total_timesteps=2400"],
+    process = start_program(
+        [*ENN, "train", "env.id=Xor", *arguments, "total_timesteps=2400"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -183,3 +183,11 @@ class Ring(Match):
 
 def make_ring(n: int = 2) -> Match:
     return Ring(n)
+
+
+def make_meadow():  # type: ignore[no-untyped-def]
+    return Meadow()
+
+
+def make_pasture() -> Environment:
+    return Pasture()

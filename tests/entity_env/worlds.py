@@ -4,6 +4,9 @@ import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from entity_env import (
     Action,
@@ -16,6 +19,7 @@ from entity_env import (
     Match,
     Observation,
     ObsSpace,
+    PlainState,
     SelectEntityAction,
     SelectEntityActionMask,
     SelectEntityActionSpace,
@@ -158,3 +162,70 @@ class Sleeps(Walk):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         time.sleep(600)
         raise AssertionError
+
+
+class Named(PlainState, Environment):
+    """Everybody has a name, of every kind that plain data has; what is named changes.
+
+    It says in its reward who acted and who was selected.
+    """
+
+    names: tuple[Any, ...] = (7, "seven", (7, "of", 9), None, 7.5, b"7", np.int16(3), 2**70)
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"], {"Who": Entity(["x"]), "Nobody": Entity(["y"])})
+
+    def action_space(self) -> dict[str, Any]:
+        return {"do": CategoricalActionSpace(["a", "b"]), "pick": SelectEntityActionSpace()}
+
+    def reset(self) -> Observation:
+        self.t, self.told = 0, 0.0
+        return self._observe()
+
+    def act(self, actions: Any) -> Observation:
+        self.t += 1
+        said = [(a.actors, getattr(a, "actees", ())) for a in actions.values()]
+        self.told = float(sum(map(ord, repr(said))))
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        names = self.rng.sample(self.names, self.rng.randint(1, len(self.names)))
+        rows = [[self.rng.random()] for _ in names]
+        by_type = self.rng.random() < 0.5
+        some = None if by_type else tuple(names[:2])
+        return Observation(
+            entities={"Who": (rows, names), "Nobody": [[1.0]] * self.rng.randint(0, 2)},
+            global_features=[self.t],
+            actions={
+                "do": CategoricalActionMask(
+                    actor_ids=some,
+                    mask=[[True, False]] + [[False, False]] * (len(names) - 1) if by_type else None,
+                    actor_types=["Who"] if by_type else None,
+                ),
+                "pick": SelectEntityActionMask(actor_types=["Who"], actee_ids=names[-2:]),
+            },
+            reward=self.told,
+            visible={"Who": [self.rng.random() < 2 for _ in names]},
+            truncated=self.t == 5,
+            metrics={"t": self.t},
+        )
+
+
+class NamedInArrays(Named):
+    """Its ids are NumPy's."""
+
+    def _observe(self) -> Observation:
+        ids = np.array([f"s{self.rng.randint(0, 99)}", "longer"])
+        return Observation(
+            entities={
+                "Who": ([[self.rng.random()]] * 2, ids),
+                "Nobody": ([[1.0]], [np.str_(f"n{self.t}")]),
+            },
+            global_features=[self.t],
+            actions={
+                "do": CategoricalActionMask(actor_ids=ids[:1]),
+                "pick": SelectEntityActionMask(actor_ids=np.array([ids[1]]), actee_ids=ids),
+            },
+            reward=self.told,
+            truncated=self.t == 5,
+        )

@@ -6,8 +6,11 @@ Each part has a process of its own: it bounds its memory, and forks.
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.fork_server import run_program
 
 NOTHING = dict.fromkeys(
     [
@@ -25,27 +28,41 @@ NOTHING = dict.fromkeys(
 )
 
 
-def soak(**asked: int) -> str:
+MEMORY = Path("/dev/shm")
+SOAK = """
+import runpy, warnings
+warnings.simplefilter("error")
+runpy.run_module("tests.soak", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def _files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that write thousands of damaged files only to read them: a disk takes 20 s more."""
+    if MEMORY.is_dir():
+        monkeypatch.setenv("TMPDIR", str(MEMORY))
+
+
+def options(**asked: int) -> list[str]:
     counts = NOTHING | {name.replace("_", "-"): n for name, n in asked.items()}
-    options = [f"--{name}={n}" for name, n in counts.items()]
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.soak", "--seed=1", *options],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    return ["--seed=1", *(f"--{name}={n}" for name, n in counts.items())]
+
+
+def soak(**asked: int) -> str:
+    result = run_program(["-c", SOAK, *options(**asked)], text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return str(result.stdout)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
     said = soak(flip_every=5, truncations=300)
     assert len(re.findall(r"(\d\d\d+) tried, \1 refused .* 0 still good", said)) == 2
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
     said = soak(mutations=800)
     refused, good = map(int, re.findall(r"800 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -54,6 +71,7 @@ def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
     said = soak(episodes=100)
     refused, good = map(int, re.findall(r"100 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -62,6 +80,7 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_files_in_memory")
 def test_false_manifests_are_refused_in_one_line_or_read() -> None:
     said = soak(manifests=300)
     refused, good = map(int, re.findall(r"300 tried, (\d+) refused .* (\d+) still good", said)[0])
@@ -71,7 +90,10 @@ def test_false_manifests_are_refused_in_one_line_or_read() -> None:
 
 @pytest.mark.slow
 def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
-    said = soak(recordings=600)
+    command = [sys.executable, "-W", "error", "-m", "tests.soak"]
+    said = subprocess.run(
+        [*command, *options(recordings=600)], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     found = re.findall(r"600 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
     refused, good, more_mb = map(int, found[0])
     assert refused > 200

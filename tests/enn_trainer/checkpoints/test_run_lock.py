@@ -22,6 +22,7 @@ from enn_trainer.checkpoints.run_lock import LOCK, run_lock
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
+from tests.fork_server import start_program
 
 HOLD = """
 import sys
@@ -38,8 +39,8 @@ class Holder:
     """Another process that trains in a folder."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(run_dir)],
+        self.process = start_program(
+            ["-c", HOLD, str(run_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -191,8 +192,8 @@ print("over", flush=True)
 )
 def test_child_that_lives_on_holds_no_lock(tmp_path: Path, which: str, how: str, end: str) -> None:
     """Neither after the end of the process that had it, nor after its death."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", FORK, str(tmp_path), which, how, end],
+    process = start_program(
+        ["-c", FORK, str(tmp_path), which, how, end],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -231,8 +232,8 @@ with run_lock(Path(sys.argv[1])):
 @pytest.mark.slow
 def test_child_that_leaves_the_context_does_not_unlock_the_run(tmp_path: Path) -> None:
     """As where an environment forks, and an exception in the child goes through the trainer."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", LEAVES, str(tmp_path)],
+    process = start_program(
+        ["-c", LEAVES, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -285,8 +286,8 @@ class Training:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run_dir = folder, folder / "run"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TRAINS, str(folder)],
+        self.process = start_program(
+            ["-c", TRAINS, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

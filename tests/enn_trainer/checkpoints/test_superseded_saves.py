@@ -3,8 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 from tests.enn_trainer.worlds import Pasture
+from tests.fork_server import run_program
 
 SETTINGS = [
     *SMALL,
@@ -239,7 +238,7 @@ while status:
 def test_kill_at_any_moment_of_replacing_a_save_leaves_a_valid_one(
     tmp_path: Path, system: str
 ) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), system], check=True, timeout=100)
+    run_program(["-c", KILLED, str(tmp_path), system], check=True)
     folders = sorted(tmp_path.iterdir(), key=lambda folder: int(folder.name))
     whys = []
     for run_dir in folders:

@@ -4,7 +4,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from entity_env.examples import Xor
 from entity_env.play_by_hand import play_by_hand
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, record
+from tests.fork_server import ENN, start_program
 
 SAMPLES = Path(__file__).parents[2] / "golden" / "entity_gym_samples"
 SETTINGS = ("clone.lr=0.01", "clone.bs=64")
@@ -411,12 +411,9 @@ def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_interrupting_saves_the_best_so_far(expert: Path, tmp_path: Path) -> None:
-    code = "from enn_trainer.cli import main; main()"
     settings = [*SMALL, "clone.epochs=100000", "clone.patience=None"]
     command = ["clone", str(expert), *settings, "--checkpoint-dir", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *command], stdout=subprocess.PIPE, text=True
-    )
+    process = start_program([*ENN, *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("epoch 1/"):
@@ -471,11 +468,10 @@ def test_what_is_next_can_be_typed_where_a_file_has_the_world(
 @pytest.mark.slow
 def test_a_pipe_that_is_closed_ends_the_printing_alone(expert: Path, tmp_path: Path) -> None:
     """Such as of enn clone ... | head -1."""
-    code = "from enn_trainer.cli import main; main()"
     settings = [*SMALL, "clone.epochs=1", "clone.max_frames=100"]
     settings += ["--checkpoint-dir", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "clone", str(expert), *settings],
+    process = start_program(
+        [*ENN, "clone", str(expert), *settings],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from entity_env.examples import Duel
 from entity_env.read_recording import Recording
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.builders import check_probabilities
+from tests.fork_server import ENN, start_program
 
 SOURCE = """
     from entity_env.examples import Xor
@@ -176,8 +176,8 @@ def test_side_that_the_agent_plays_draws_its_actions(duel_run: Path) -> None:
 def start(path: Path, *lines: str) -> "subprocess.Popen[str]":
     """A person who has typed some lines and thinks about the next, until they are recorded."""
     arguments = ["play", "TreasureHunt", "--record", str(path), "--seed", "0"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", "from enn_trainer.cli import main; main()", *arguments],
+    child = start_program(
+        [*ENN, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

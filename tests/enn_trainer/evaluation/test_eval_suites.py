@@ -110,7 +110,8 @@ def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
 @pytest.mark.slow
 def test_every_suite_is_tracked_under_its_name(tmp_path: Path) -> None:
     suites = ["eval.suites.many.episodes=12", 'eval.suites.large.env.kwargs={"nmines": 7}']
-    _, result = run_duel(tmp_path, *MINES, *EPISODES, *suites, env=MineSweeper)
+    small = 'env.kwargs={"nmines": 3, "nrobots": 1, "width": 3, "height": 3}'
+    _, result = run_duel(tmp_path, *MINES, small, *EPISODES, *suites, env=MineSweeper)
     found = result.eval
     assert found["eval/episodic_reward.count"] == 10
     assert found["eval/many/episodic_reward.count"] == 12

@@ -73,12 +73,14 @@ def test_a_step_needs_no_gradient_mode_of_its_caller() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_does_not_import_the_compiler(tmp_path: Path) -> None:
+def test_a_run_and_loading_its_agent_do_not_import_the_compiler(tmp_path: Path) -> None:
     """It takes longer than everything else until the first update."""
     code = (
         "import sys\n"
+        "from enn_trainer import load_agent\n"
         "from enn_trainer.cli import run\n"
         "assert run(sys.argv[1:]) == 0\n"
+        "load_agent('run')\n"
         "assert not {'torch._dynamo', 'torch._inductor', 'sympy'} & set(sys.modules)"
     )
     arguments = ["train", "env.id=Xor", *SMALL, "--checkpoint-dir", "run"]

@@ -14,6 +14,7 @@ from enn_trainer.tracking.track_tensorboard import TensorBoardSink
 from entity_env import Metric
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.tracking.builders import hyperparameters, read
+from tests.fork_server import run_program
 
 
 @dataclass
@@ -119,9 +120,7 @@ def cli(
         "sys.exit(run(['train', 'env.id=Xor', *sys.argv[1:]]))\n"
     )
     options = [*SMALL, "rollout.processes=1", f"data_dir={folder}", *arguments]
-    return subprocess.run(
-        [sys.executable, "-c", program, *options], capture_output=True, text=True, timeout=120
-    )
+    return run_program(["-c", program, *options], text=True)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from enn_trainer import ConfigError, StateManager, train
 from enn_trainer.tracking.track_jsonl import JsonlSink
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
+from tests.fork_server import start_program
 
 
 def rows(path: Path) -> list[dict[str, float]]:
@@ -131,7 +131,7 @@ def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> N
         "m.save_interval_s = 0.3\n"
         "train(m, Meadow)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    process = start_program(["-c", program], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(list(tmp_path.glob("c/step-*"))) < 3:
         time.sleep(0.05)
