@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.checkpoints.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.evolve_tensors import PARTS
-from enn_trainer.checkpoints.existing_run import Existing
+from enn_trainer.checkpoints.find_save import Existing
 from enn_trainer.config import TrainConfig
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError

@@ -1,4 +1,4 @@
-"""What a run begins with: environments, and the state that fits them."""
+"""Environments and initial state of a run."""
 
 from contextlib import ExitStack
 
@@ -18,7 +18,10 @@ from entity_env.vec_env import VecEnv
 
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
-    """The environments to collect frames in, with metrics of their episodes, until the run ends."""
+    """Return the environments to collect frames in, with metrics of their episodes.
+
+    They are closed with the stack.
+    """
     rollout = config.rollout
     try:
         envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
@@ -35,7 +38,13 @@ def open_state(
     device: torch.device,
     stack: ExitStack,
 ) -> State:
-    """The state of the run on its device, if it is one of these environments."""
+    """Return the state of the run on its device, new or restored.
+
+    Raises:
+        ConfigError: the environments or the network cannot be used.
+        CheckpointError: the state is that of another world.
+    """
+    # Validate the combination, and let the manager make or restore a state for it.
     if agent is not None and manager.config.vf_net is not None:
         raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
     if not envs.action_space():
@@ -46,6 +55,8 @@ def open_state(
     manager.set_deserialize_ctx("action_space", envs.action_space())
     manager.set_deserialize_ctx("agent", agent)
     state = manager.state
+
+    # A restored state has to be of the same world; labels in another order are upgraded.
     different = space_differences(
         state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
     )
@@ -63,6 +74,8 @@ def open_state(
     if reordered:
         state = with_action_space(state, manager.config, envs.action_space())
         manager.take_state(state)
+
+    # Clocks and device.
     if manager.resumed_from is not None:
         state.restart += 1
     evaluation = manager.config.eval

@@ -11,7 +11,18 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "enn_trainer.checkpoints.contents": "enn_trainer.checkpoints.saved_run",
+    "enn_trainer.checkpoints.existing_run": "enn_trainer.checkpoints.run_dir",
+    "enn_trainer.checkpoints.file_lock": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.folder_lock": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.look_again": "enn_trainer.checkpoints.checkpoint",
+    "enn_trainer.checkpoints.made_by": "enn_trainer.checkpoints.manifest",
+    "enn_trainer.checkpoints.pins": "enn_trainer.checkpoints.run_dir",
+    "enn_trainer.checkpoints.published_tensors": "enn_trainer.checkpoints.published_checkpoint",
+    "enn_trainer.checkpoints.run_claim": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.weights_file": "enn_trainer.checkpoints.fitting_network",
+}
 """The path of each moved module, by the path that it had."""
 
 

@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another one."""
+"""Initial state of a run with the weights of another one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from enn_trainer.state import State
 
 @dataclass(frozen=True)
 class InitFrom:
-    """What a run begins with.
+    """Save that a run takes its initial weights from.
 
     Attributes:
         path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
         parts: which of `PARTS` to take: the policy, the value function, the input statistics.
-        renames: what is called otherwise, as `read_renames` has it.
+        renames: new names of the world, in the form of `read_renames`.
     """
 
     path: Path
@@ -46,14 +46,14 @@ def state_from(
     initial_state: Callable[[TrainConfig, dict[str, Any]], State],
     say: Callable[[str], None],
 ) -> State:
-    """The state of a run at step 0, with the weights of another.
+    """Return the state of a run at step 0, with the weights of another.
 
     Args:
         source: where they are, and which to take.
         config: of the run that begins.
         context: of `initial_state`: the spaces, and a network of the user's own if there is one.
         initial_state: makes the state of a run that begins.
-        say: tells what was taken.
+        say: prints a line on what was taken.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or it does not fit.
@@ -66,7 +66,7 @@ def state_from(
                 "--init-parts, --rename: expected none with a network of your own, of which it is "
                 "not known what its tensors are of"
             )
-        _refuse_other_world(source.path, context)
+        _check_same_world(source.path, context)
         read_saved_run(source.path, own)
         say(f"all weights are those of {source.path}")
         return initial_state(config, context)
@@ -84,8 +84,8 @@ def state_from(
     return state
 
 
-def _refuse_other_world(path: Path, context: dict[str, Any]) -> None:
-    """Refuse the weights of a network of the user's own for another world, or another order."""
+def _check_same_world(path: Path, context: dict[str, Any]) -> None:
+    """Raise if a save of the user's own network is of another world, or of another order."""
     saved = find(path)
     plain = read_state(saved)
     spaces = plain["obs_space"], plain["action_space"]

@@ -1,5 +1,7 @@
-"""A thread that makes saves of copies of the state, so that training goes on meanwhile."""
+"""Writing of saves: each one complete or absent, by a thread beside training."""
 
+import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -8,23 +10,139 @@ from pathlib import Path
 from typing import Any, final
 
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.keep import Verified, prune
+from enn_trainer.checkpoints import disk
+from enn_trainer.checkpoints.checkpoint import (
+    DAMAGED,
+    SUPERSEDED,
+    WEIGHTS,
+    WRITING,
+    Checkpoint,
+    VerifiedSaves,
+    save_name,
+    verify,
+)
+from enn_trainer.checkpoints.keep import adds_metrics
+from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.errors import CheckpointError
 
 
+def save(
+    run_dir: Path,
+    step: int,
+    files: Mapping[str, bytes],
+    why: str,
+    facts: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+    must_be_new: bool = False,
+    supersedes: bool = True,
+) -> Checkpoint:
+    """Write a save of a run; if the run already has a valid one of this step, keep that.
+
+    It is replaced in one step if the new one has the same weights and metrics that it lacks, as
+    after an evaluation. Files are written to a hidden sibling directory, flushed to the disk,
+    verified, and renamed; nothing is deleted before its successor was verified.
+
+    Args:
+        run_dir: the folder of the run.
+        step: the step of the run.
+        files: names and contents.
+        why: the reason for saving, for the manifest.
+        facts: more fields of the manifest, such as the metrics of this step; plain data.
+        say: prints a line on what was moved aside, and on a save that stays with other weights.
+        must_be_new: raise if anything of this step is there.
+        supersedes: the save may replace one that lacks some of its metrics.
+
+    Raises:
+        CheckpointError: it cannot be written, or has to be new and is not. Everything that was
+            there before is as it was.
+    """
+    facts = facts or {}
+    target = run_dir / save_name(step)
+
+    # What is there: nothing, a save that stays, one to replace, or a damaged one.
+    damaged: CheckpointError | None = None
+    is_replaced = False
+    if os.path.lexists(target):
+        if must_be_new:
+            raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
+        try:
+            there = verify(target)
+        except CheckpointError as error:
+            damaged = error
+        else:
+            has_same_weights = WEIGHTS in files and _holds(there, WEIGHTS, files[WEIGHTS])
+            if WEIGHTS in files and not has_same_weights:
+                say(f"{target}: there already, with other weights; a save is never changed")
+            is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
+            if not is_replaced:
+                return there
+
+    # Write and flush the files, verify them, and only then take the name.
+    temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
+    disk.remove(temporary)
+    try:
+        disk.make_dir(temporary)
+        for name, data in [*files.items(), (MANIFEST, new_manifest(step, files, why, facts))]:
+            disk.write_file(temporary / name, data)
+        disk.sync_dir(temporary)
+        manifest = verify(temporary).manifest
+        if damaged is not None:
+            aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
+            disk.rename(target, aside)
+            say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
+        if is_replaced:
+            _replace(target, temporary)
+        else:
+            disk.rename(temporary, target)
+    except CheckpointError:
+        disk.remove(temporary)
+        raise
+    try:
+        disk.sync_dir(run_dir)
+    finally:
+        disk.remove(temporary)  # the save that was replaced, if one was
+    return Checkpoint(target, manifest)
+
+
+def _replace(target: Path, successor: Path) -> None:
+    """Exchange a save and its successor, of the same step; `target` is valid at any moment.
+
+    Where the system cannot exchange folders, it is missing between two renames. After a kill in
+    that moment `RunDir.restore_superseded` puts the old one back.
+    """
+    with folder_lock(target.parent):
+        if disk.exchange(target, successor):
+            return
+        aside = target.with_name(f"{SUPERSEDED}{target.name}-{os.getpid()}")
+        disk.rename(target, aside)
+        try:
+            disk.rename(successor, target)
+        except CheckpointError:
+            disk.rename(aside, target)
+            raise
+    disk.remove(aside)
+
+
+def _holds(saved: Checkpoint, name: str, data: bytes) -> bool:
+    """Return True if a file of a save has these bytes."""
+    there = saved.manifest["files"].get(name)
+    return there is not None and bool(there["sha256"] == hashlib.sha256(data).hexdigest())
+
+
 @dataclass(frozen=True)
 class Saveable:
-    """A run that can be saved as it is now.
+    """Run that can be saved as it is now.
 
     Attributes:
         run_dir: its folder.
         step: of the run.
-        facts: what else the manifest tells.
+        facts: more fields of the manifest.
         policy: when it is saved, and which saves are kept.
-        copy: copies what goes into the files, so that nobody else changes it.
-        supersedes: whether it may replace a save of this step that lacks some of its metrics.
+        copy: copies the content of the files, so that nobody else changes it.
+        supersedes: it may replace a save of this step that lacks some of its metrics.
     """
 
     run_dir: Path
@@ -36,23 +154,21 @@ class Saveable:
 
 
 @dataclass
-class Landed:
-    """A save that is over.
+class WriteResult:
+    """Result of writing a save.
 
     Attributes:
-        path: where it is; None if it could not be written.
-        manifest: its own; None as well.
+        saved: the save; None if it could not be written.
         failure: why it could not be written, in words.
         not_pruned: why no others could be removed, in words.
-        notes: what else a person should know.
+        notes: lines for the person who trains.
         manifests: of all saves that are kept, by name; None if that is not known.
         num_bytes: of its files.
         write_ms: how long it took.
-        bug: an error that is none of the disk.
+        bug: an error that is not one of the disk.
     """
 
-    path: Path | None = None
-    manifest: Mapping[str, Any] | None = None
+    saved: Checkpoint | None = None
     failure: str | None = None
     not_pruned: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -64,30 +180,33 @@ class Landed:
 
 @final
 class SaveWriter:
-    """Writes one save at a time. What it knows of earlier ones spares reading them again."""
+    """Thread that writes one save at a time, of a copy of the state.
+
+    It remembers which saves are valid, so that they are not read again.
+    """
 
     def __init__(self) -> None:
-        self._known = Verified()
+        self._known = VerifiedSaves()
         self._thread: threading.Thread | None = None
-        self._landed: Landed | None = None
+        self._result: WriteResult | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save was begun that nobody has asked for since."""
-        return self._landed is not None
+        """True from `begin` until the result was returned."""
+        return self._result is not None
 
     def manifests(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
-        """Of all valid saves of a run, by name; the writer is not busy."""
+        """Return the manifests of all valid saves of a run, by name; the writer is not busy."""
         assert not self.is_busy
-        saves = self._known.saves(checkpoint.saved_paths(run_dir))
+        saves = self._known.update(RunDir(run_dir).saved_paths())
         return {saved.path.name: saved.manifest for saved in saves}
 
     def begin(self, run: Saveable, why: str, contents: Mapping[str, FileContent]) -> None:
         """Begin to write a copy of a run; the writer is not busy."""
         assert not self.is_busy
-        self._landed = Landed()
+        self._result = WriteResult()
         # No daemon: a program that ends by itself ends when the save is complete.
-        arguments = (run, why, contents, self._landed)
+        arguments = (run, why, contents, self._result)
         self._thread = threading.Thread(target=self._write, args=arguments, name="save")
         try:
             self._thread.start()
@@ -95,25 +214,25 @@ class SaveWriter:
             self._thread = None
             self._write(*arguments)
 
-    def poll(self) -> Landed | None:
-        """The save that is over since the last call, if there is one."""
+    def poll(self) -> WriteResult | None:
+        """Return the result of a save that is over, if it was not returned yet."""
         if self._thread is not None and self._thread.is_alive():
             return None
         return self.wait()
 
-    def wait(self) -> Landed | None:
-        """Wait until nothing is being written; the save that is over since the last call."""
-        if self._landed is None:
+    def wait(self) -> WriteResult | None:
+        """Wait until nothing is being written, and return the result as `poll` does."""
+        if self._result is None:
             return None
         if self._thread is not None:
             self._thread.join()
-        landed, self._landed, self._thread = self._landed, None, None
-        if landed.bug is not None:
-            raise landed.bug
-        return landed
+        result, self._result, self._thread = self._result, None, None
+        if result.bug is not None:
+            raise result.bug
+        return result
 
     def after_writing(self, act: Callable[[], None]) -> None:
-        """Do something as soon as nothing is being written, without waiting for that."""
+        """Call a function as soon as nothing is being written, without waiting for that."""
         writing = self._thread
         if writing is None:
             act()
@@ -126,25 +245,26 @@ class SaveWriter:
         threading.Thread(target=wait_and_act, name="after save").start()
 
     def _write(
-        self, run: Saveable, why: str, contents: Mapping[str, FileContent], landed: Landed
+        self, run: Saveable, why: str, contents: Mapping[str, FileContent], result: WriteResult
     ) -> None:
         start = time.perf_counter()
         try:
             files = as_bytes(contents)
-            landed.num_bytes = sum(map(len, files.values()))
-            saved = checkpoint.save(
-                *(run.run_dir, run.step, files, why, run.facts, landed.notes.append),
+            result.num_bytes = sum(map(len, files.values()))
+            saved = save(
+                *(run.run_dir, run.step, files, why, run.facts, result.notes.append),
                 supersedes=run.supersedes,
             )
-            self._known.remember(saved)
-            landed.path, landed.manifest = saved.path, saved.manifest
-            pruned = prune(run.run_dir, run.policy, known=self._known, written=saved.path.name)
-            landed.manifests = pruned.manifests
+            self._known.add(saved)
+            result.saved = saved
+            run_dir, name = RunDir(run.run_dir), saved.path.name
+            pruned = run_dir.prune(run.policy, known=self._known, written=name)
+            result.manifests = pruned.manifests
         except (CheckpointError, OSError) as error:
-            if landed.path is None:
-                landed.failure = str(error)
+            if result.saved is None:
+                result.failure = str(error)
             else:
-                landed.not_pruned = str(error)
-        except Exception as error:  # raised again where the run is
-            landed.bug = error
-        landed.write_ms = (time.perf_counter() - start) * 1e3
+                result.not_pruned = str(error)
+        except Exception as error:  # raised again by the thread that trains
+            result.bug = error
+        result.write_ms = (time.perf_counter() - start) * 1e3

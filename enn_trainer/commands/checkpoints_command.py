@@ -10,12 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
+from enn_trainer.checkpoints import checkpoint, published_checkpoint
 from enn_trainer.checkpoints.find_save import find, resolve
-from enn_trainer.checkpoints.keep import prune
-from enn_trainer.checkpoints.look_again import looking_again
-from enn_trainer.checkpoints.run_entries import Entry, entries, examined
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_entries import Entry, entries, examine
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from enn_trainer.command import OneLineParser, failed
@@ -57,7 +55,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     run_dir = _run_dir(options.path)
-    found, pinned = entries(run_dir), pins.read_pins(run_dir)
+    found, pinned = entries(run_dir), RunDir(run_dir).pins()
     if options.json:
         print(json.dumps([_as_json(entry, pinned) for entry in found], indent=1))
         return 0
@@ -100,7 +98,7 @@ def _verify(options: argparse.Namespace) -> int:
             )
         if not is_run and not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, there is none")
-        for entry in found if is_run else [examined(path)]:
+        for entry in found if is_run else [examine(path)]:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
             num_files = len(entry.manifest.get("files", {}))
@@ -116,7 +114,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    run_dir = _run_dir(options.path)
+    run_dir = RunDir(_run_dir(options.path))
     given = {
         "keep": options.keep,
         "keep_every_steps": options.keep_every_steps,
@@ -127,14 +125,14 @@ def _prune(options: argparse.Namespace) -> int:
     if options.keep_best and not options.best:
         raise ConfigError("--keep-best: expected --best beside it, got none")
     given = {name: value for name, value in given.items() if value is not None}
-    saved = checkpoint.newest(run_dir)
+    saved = run_dir.newest()
     policy = CheckpointConfig()
     if given:
         policy = _policy({"keep": 1, **given})
     elif saved is not None:
         policy = read_config(saved).checkpoint
-    with contextlib.nullcontext() if options.dry_run else run_lock(run_dir):
-        pruned = prune(run_dir, policy, options.dry_run)
+    with contextlib.nullcontext() if options.dry_run else run_dir.lock():
+        pruned = run_dir.prune(policy, options.dry_run)
     saves = {**pruned.manifests, **pruned.deleted}
     sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
     word = "would go" if options.dry_run else "deleted"
@@ -163,10 +161,11 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 def _pin(options: argparse.Namespace) -> int:
     def pin() -> checkpoint.Checkpoint:
         saved = find(options.path)
-        pins.pin(saved, options.note)
+        path = saved.path.resolve()
+        RunDir(path.parent).pin(path.name, options.note)
         return saved
 
-    saved = looking_again(options.path, pin)
+    saved = checkpoint.retry_while_gone(options.path, pin)
     undo = typable("enn", "checkpoints", "unpin", str(saved.path))
     print(f"{saved.path}: pinned, it is never deleted; {undo} undoes that")
     return 0
@@ -174,7 +173,7 @@ def _pin(options: argparse.Namespace) -> int:
 
 def _unpin(options: argparse.Namespace) -> int:
     path = resolve(options.path)
-    pins.unpin(path)
+    RunDir(path.resolve().parent).unpin(path.resolve().name)
     print(f"{path}: not pinned any more")
     return 0
 

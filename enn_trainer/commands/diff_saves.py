@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from enn_trainer.checkpoints.contents import Contents, read_contents
+from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.checkpoints.space_diff import space_differences
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_sources import Names, in_one_line, leaves

@@ -11,10 +11,10 @@ import pytest
 
 from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, find_save
-from enn_trainer.checkpoints.contents import read_contents
-from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints import checkpoint, find_save, save_writer
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import entries
+from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Pasture
@@ -47,8 +47,8 @@ class SavingRun:
         assert before in state
         state = state.replace(before, f"\n    step: {self.step}".encode())
         self.files = {**self.files, "state.ron": state}
-        saved = checkpoint.save(self.run_dir, self.step, self.files, "test", facts)
-        prune(self.run_dir, KEEP_ONE)
+        saved = save_writer.save(self.run_dir, self.step, self.files, "test", facts)
+        RunDir(self.run_dir).prune(KEEP_ONE)
         return saved.path
 
 
@@ -183,7 +183,7 @@ def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
     (tmp_path / "run").mkdir()
     for step in (1, 2):
         facts = {"metrics": {"losses/entropy": -float(step)}}
-        checkpoint.save(tmp_path / "run", step, files, "test", facts)
+        save_writer.save(tmp_path / "run", step, files, "test", facts)
     best = tmp_path / "run" / checkpoint.save_name(2)
     is_save, resolve = checkpoint.is_save, find_save.resolve
     resolved: list[Path] = []
@@ -198,21 +198,21 @@ def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
         return is_save(path)
 
     monkeypatch.setattr(find_save, "resolve", resolve_noting)
-    monkeypatch.setattr(checkpoint, "is_save", is_save_until_found)
+    monkeypatch.setattr(find_save, "is_save", is_save_until_found)
     assert find_save.find(tmp_path / "run@best").step == 1
 
 
 def save_that_is_replaced_once_its_manifest_is_read(
     run_dir: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint.save(run_dir, 1, files, "first")
+    save_writer.save(run_dir, 1, files, "first")
     real = checkpoint.read_manifest
 
     def replaced(path: Path) -> object:
         monkeypatch.undo()
         manifest = real(path)
         other = {**files, "state.ron": b"other"}
-        checkpoint.save(run_dir, 1, other, "second", {"metrics": {"a": 1.0}})
+        save_writer.save(run_dir, 1, other, "second", {"metrics": {"a": 1.0}})
         return manifest
 
     monkeypatch.setattr(checkpoint, "read_manifest", replaced)
