@@ -125,7 +125,7 @@ def _examine_other(path: Path) -> Entry:
     kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
     if not kinds and published_checkpoint.is_published(path):
         return _examine_published(path)
-    return Entry(path, [*kinds, "not of this program"][0], [], [], None, _size(path), {})
+    return Entry(path, [*kinds, "not a checkpoint"][0], [], [], None, _size(path), {})
 
 
 def _size(path: Path) -> int:

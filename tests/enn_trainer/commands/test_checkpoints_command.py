@@ -95,7 +95,7 @@ def test_list_says_what_is_in_the_folder(run_dir: Path, capsys: pytest.CaptureFi
     assert "interval" in rows["step-000000000024"]
     assert "0.1.16" in rows["latest-step000000004096"]
     assert "4096" in rows["latest-step000000004096"].split()
-    assert "not of this program" in rows["best-step000000000096"]
+    assert "not a checkpoint" in rows["best-step000000000096"]
     assert "not complete" in rows[".writing-step-000000000096-7"]
     assert not {"index.json", "pins.json", "eval-step-000000000048.json"} & rows.keys()
     assert f"enn checkpoints verify {run_dir}" in lines[-1]
