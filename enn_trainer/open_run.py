@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.evolve import with_action_space
-from enn_trainer.checkpoints.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.evolve import with_action_space
+from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory, in_section

@@ -9,17 +9,17 @@ from typing import Any
 
 import hyperstate
 
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import disk, find_save, save_writer
-from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints import disk, lookup, writer
+from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.init_from import InitFrom, state_from
-from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.resume_changes import Change, changes, shown, worth_a_line
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.run_saver import RunSaver
-from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
+from enn_trainer.checkpoints.writer import Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings.config_io import load_with_sources
@@ -42,7 +42,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         config_cls: `TrainConfig`.
         state_cls: `State`.
         initial_state: makes the state of a run that begins.
-        init_path: a configuration file, or a checkpoint to start from, see `find_save.resolve`.
+        init_path: a configuration file, or a checkpoint to start from, see `lookup.resolve`.
         checkpoint_dir: the folder of the run, for its saves.
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
@@ -79,13 +79,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         ignore_extra_fields: bool = False,
         checkpoint_key: str = "step",
         environment: Mapping[str, str] | None = None,
-        existing: find_save.Existing = "continue",
+        existing: lookup.Existing = "continue",
         init_from: str | Path | None = None,
         init_parts: Sequence[str] = PARTS,
         init_renames: Sequence[str] = (),
     ) -> None:
-        if existing not in find_save.EXISTING:
-            known = ", ".join(find_save.EXISTING)
+        if existing not in lookup.EXISTING:
+            known = ", ".join(lookup.EXISTING)
             raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
@@ -96,7 +96,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self.environment = environment
         self.existing = existing
         if init_path is not None:
-            init_path = find_save.resolve(Path(init_path), lambda line: self.say(line))
+            init_path = lookup.resolve(Path(init_path), lambda line: self.say(line))
         self.init_from: InitFrom | None = None
         if init_from is not None:
             if init_path is not None and Path(init_path).is_dir():
@@ -335,9 +335,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self.wait()
         run = self._saveable(Path(target_dir), {})
         disk.make_run_dir(run.run_dir)
-        save_writer.save(
-            run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say
-        )
+        writer.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
@@ -413,7 +411,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
-            saved = find_save.find_to_continue(self.checkpoint_dir, self.existing, self.say)
+            saved = lookup.find_to_continue(self.checkpoint_dir, self.existing, self.say)
             if saved is not None:
                 if self.init_from is not None:
                     self.say(f"continuing {saved.path}; {self.init_from.path} is not used")
@@ -424,7 +422,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             flag = "--resume" if self.existing == "resume" else "--force"
             raise ConfigError(f"{flag}: expected the folder of a run as --checkpoint-dir, got none")
         if self.init_path is not None and self.init_path.is_dir():
-            return find_save.find(self.init_path, self.say, to_continue=True)
+            return lookup.find(self.init_path, self.say, to_continue=True)
         return None
 
     def _configured(self) -> tuple[TrainConfig, Sources]:

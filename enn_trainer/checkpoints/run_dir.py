@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import disk, keep, published_checkpoint
-from enn_trainer.checkpoints.checkpoint import (
+from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
+from enn_trainer.checkpoints.format import (
     SUPERSEDED,
     WRITING,
     Checkpoint,
@@ -92,7 +92,7 @@ class RunDir:
         published = [
             path
             for path in sorted(self.path.iterdir())
-            if path not in ours and published_checkpoint.is_published(path)
+            if path not in ours and legacy_0_1_16.is_published(path)
         ]
         return [*published, *reversed(ours)]
 
@@ -141,7 +141,7 @@ class RunDir:
     @property
     def is_save(self) -> bool:
         """True if the folder is itself a save, ours or one of enn_trainer 0.1.16."""
-        return (self.path / MANIFEST).exists() or published_checkpoint.is_published(self.path)
+        return (self.path / MANIFEST).exists() or legacy_0_1_16.is_published(self.path)
 
     def check_unused(self) -> None:
         """Raise if no run can begin in the folder, as there is one already.
@@ -334,7 +334,7 @@ class RunDir:
                 raise CheckpointError(
                     f"no save is deleted, as pins cannot be read: {error}"
                 ) from None
-            reasons = keep.reasons_to_keep(saves, policy, pins)
+            reasons = retention.reasons_to_keep(saves, policy, pins)
             if written is not None and reasons.get(written) == []:
                 reasons[written] = [WRITTEN]
             pruned = Pruned(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.checkpoints import disk, published_checkpoint
-from enn_trainer.checkpoints.checkpoint import (
+from enn_trainer.checkpoints import disk, legacy_0_1_16
+from enn_trainer.checkpoints.format import (
     DAMAGED,
     MOST_LOOKS,
     SUPERSEDED,
@@ -85,7 +85,7 @@ def examine(path: Path) -> Entry:
     One that is deleted meanwhile is damaged.
     """
     step = step_of(path)
-    if step is None and published_checkpoint.is_published(path):
+    if step is None and legacy_0_1_16.is_published(path):
         return _examine_published(path)
     try:
         saved = read_unverified(path)
@@ -113,7 +113,7 @@ def examine(path: Path) -> Entry:
 
 def _examine_published(path: Path) -> Entry:
     try:
-        saved = published_checkpoint.find(path)
+        saved = legacy_0_1_16.find(path)
         assert saved is not None
     except CheckpointError as error:
         return Entry(path, "damaged", [str(error)], [], None, _size(path), {})
@@ -123,7 +123,7 @@ def _examine_published(path: Path) -> Entry:
 
 def _examine_other(path: Path) -> Entry:
     kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
-    if not kinds and published_checkpoint.is_published(path):
+    if not kinds and legacy_0_1_16.is_published(path):
         return _examine_published(path)
     return Entry(path, [*kinds, "not a checkpoint"][0], [], [], None, _size(path), {})
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from enn_trainer.checkpoints.checkpoint import save_name
-from enn_trainer.checkpoints.keep import adds_metrics, reasons_to_save
+from enn_trainer.checkpoints.format import save_name
+from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.save_writer import Saveable, SaveWriter, WriteResult
+from enn_trainer.checkpoints.writer import Saveable, SaveWriter, WriteResult
 from enn_trainer.errors import CheckpointError
 
 INTERVAL = "interval"

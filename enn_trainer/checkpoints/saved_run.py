@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.checkpoint import Checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.saved_state import read_state
 from enn_trainer.checkpoints.state_files import read_tensors, restore_network
 from enn_trainer.config import TrainConfig
@@ -44,7 +44,7 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
     """Read the network of a save, without its optimizer.
 
     Args:
-        path: as for `find_save.find`.
+        path: as for `lookup.find`.
         agent: the user's own network, which takes the weights; None for a `RogueNet`.
 
     Raises:
@@ -83,7 +83,7 @@ def read_contents(path: Path) -> Contents:
     """Read all content of a save.
 
     Args:
-        path: as for `find_save.find`.
+        path: as for `lookup.find`.
 
     Raises:
         CheckpointError: there is no valid checkpoint.

@@ -10,8 +10,8 @@ import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.save_writer import save
 from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.checkpoints.writer import save
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore

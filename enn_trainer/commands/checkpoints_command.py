@@ -10,12 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, published_checkpoint
-from enn_trainer.checkpoints.find_save import find, resolve
+from enn_trainer.checkpoints import legacy_0_1_16
+from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
+from enn_trainer.checkpoints.lookup import find, resolve
+from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import Entry, entries, examine
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.diff_saves import diff_saves
@@ -159,13 +160,13 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    def pin() -> checkpoint.Checkpoint:
+    def pin() -> Checkpoint:
         saved = find(options.path)
         path = saved.path.resolve()
         RunDir(path.parent).pin(path.name, options.note)
         return saved
 
-    saved = checkpoint.retry_while_gone(options.path, pin)
+    saved = retry_while_gone(options.path, pin)
     undo = typable("enn", "checkpoints", "unpin", str(saved.path))
     print(f"{saved.path}: pinned, it is never deleted; {undo} undoes that")
     return 0
@@ -207,7 +208,7 @@ def _run_dir(path: Path) -> Path:
 
 def _is_save(path: Path) -> bool:
     """Return whether a folder is a save, which may be damaged."""
-    return checkpoint.is_save(path) or published_checkpoint.is_published(path)
+    return is_save(path) or legacy_0_1_16.is_published(path)
 
 
 def _text(entry: Entry, key: str) -> str:

@@ -23,7 +23,7 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
     """Say what is in a save.
 
     Args:
-        path: of the save, as `find_save.resolve` takes it.
+        path: of the save, as `lookup.resolve` takes it.
         console: where.
         config: also the configuration.
         tensors: also every tensor.

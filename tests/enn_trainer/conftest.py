@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.checkpoints.checkpoint import save_name
+from enn_trainer.checkpoints.format import save_name
 from enn_trainer.checkpoints.run_dir import RunDir
 from entity_env.examples import MineSweeper, Xor
 from tests.enn_trainer.builders import STEPS, run_small

@@ -11,7 +11,8 @@ import pytest
 
 from enn_trainer import CheckpointError, ConfigError
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, disk, save_writer
+from enn_trainer.checkpoints import disk, writer
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
 from enn_trainer.tracking.spans import Spans
@@ -42,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     for step in (1, 2, 3):
-        save_writer.save(folder, step, FILES, "test")
+        writer.save(folder, step, FILES, "test")
     return folder
 
 
@@ -118,7 +119,7 @@ def test_save_is_written_through_no_link(kind: str, run_dir: Path, victim: Path)
     target = {"file": victim, "folder": victim.parent, "dangling": victim.with_name("new")}[kind]
     (run_dir / checkpoint.save_name(4)).symlink_to(target)
     (run_dir / f".writing-{checkpoint.save_name(4)}-{os.getpid()}").symlink_to(target)
-    saved = save_writer.save(run_dir, 4, FILES, "test", say=lambda line: None)
+    saved = writer.save(run_dir, 4, FILES, "test", say=lambda line: None)
     assert checkpoint.is_valid(saved.path)
     assert not saved.path.is_symlink()
     assert untouched(victim)

@@ -13,8 +13,8 @@ import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, TrainConfig, train
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import save_writer
-from enn_trainer.checkpoints.resume_changes import (
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.migrate.resume_changes import (
     FIXED,
     FREE,
     REPORTED,
@@ -150,7 +150,7 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
 ) -> None:
     """Whatever is moved before a move fails, the newest saves are those that stay."""
     for step in (1, 2, 3):
-        save_writer.save(tmp_path, step, {"a": b"b"}, "test")
+        writer.save(tmp_path, step, {"a": b"b"}, "test")
     RunDir(tmp_path).prune(CheckpointConfig())
     rename, count = Path.rename, iter(range(5))
 
@@ -172,7 +172,7 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
 
 
 def test_a_save_with_a_pickle_in_it_is_set_aside_like_others(tmp_path: Path) -> None:
-    save = save_writer.save(tmp_path, 1, {"a": b"b"}, "test").path
+    save = writer.save(tmp_path, 1, {"a": b"b"}, "test").path
     (save / "state.agent.pickle").write_bytes(b"")
     assert RunDir(tmp_path).all_saves() == [save]
     aside = RunDir(tmp_path).set_aside()
@@ -184,7 +184,7 @@ def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the saves of the next run, which have the same names, would be pinned."""
-    name = save_writer.save(tmp_path, 1, {"a": b"b"}, "test").path.name
+    name = writer.save(tmp_path, 1, {"a": b"b"}, "test").path.name
     RunDir(tmp_path).pin(name, "of the old run")
     RunDir(tmp_path).prune(CheckpointConfig())
     rename = Path.rename

@@ -26,8 +26,8 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from enn_trainer import CheckpointError, StateManager, load_agent, load_checkpoint, train
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.manifest import MANIFEST, own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run

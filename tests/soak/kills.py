@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore

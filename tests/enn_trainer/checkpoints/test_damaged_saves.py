@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, load_agent, load_checkpoint
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.fitting_network import load_weights_file
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.weights import load_weights_file
 from tests.soak.small_saves import copy_of_published, new_save, write_whole
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints import state_files
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from tests.enn_trainer.checkpoints.builders import (
     NEWEST,

@@ -21,9 +21,9 @@ from hyperstate.schema.rewrite_rule import CheckValue, RejectValues, RewriteRule
 
 import enn_trainer
 from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, train
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import save_writer
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.config_schema import schema_of
@@ -221,7 +221,7 @@ def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> N
     for name in whole:
         (tmp_path / name).mkdir()
         files = {**whole, name: pickle.dumps(Trap(tmp_path / "ran"))}
-        path = save_writer.save(tmp_path / name, 72, files, "test").path
+        path = writer.save(tmp_path / name, 72, files, "test").path
         with pytest.raises(ValueError):  # noqa: PT011 (which one, is another test's)
             StateManager(init_path=path).state  # noqa: B018 (it is read where it is asked for)
         with contextlib.suppress(ValueError):  # the moments are nothing that plays

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, load_agent, load_checkpoint
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import entries

@@ -17,7 +17,7 @@ import pytest
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
 from enn_trainer.checkpoints import run_lock
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
-from enn_trainer.checkpoints import checkpoint, disk, keep, save_writer
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import disk, retention, writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import INDEX, RunDir
-from enn_trainer.checkpoints.save_writer import SaveWriter
+from enn_trainer.checkpoints.writer import SaveWriter
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
@@ -319,11 +320,11 @@ def test_full_disk_at_any_operation_of_a_save_loses_nothing(
     for number in range(1000):
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
-        save_writer.save(run_dir, 1, FILES, "test")
+        writer.save(run_dir, 1, FILES, "test")
         with monkeypatch.context() as patch:
             failing = failing_disk(patch, lambda call, number=number: call == number)
             with suppress(CheckpointError):
-                save_writer.save(run_dir, 2, FILES, "test")
+                writer.save(run_dir, 2, FILES, "test")
             if failing.calls <= number:
                 break
         checkpoint.verify(run_dir / "step-000000000001")
@@ -331,7 +332,7 @@ def test_full_disk_at_any_operation_of_a_save_loses_nothing(
         assert there <= {"step-000000000001", "step-000000000002"}
         found = RunDir(run_dir).newest(say=lambda line: pytest.fail(line))
         assert found is not None, "and what is there is complete"
-        assert save_writer.save(run_dir, 2, FILES, "test").step == 2
+        assert writer.save(run_dir, 2, FILES, "test").step == 2
         assert find(run_dir).step == 2
     assert number >= 14, "mkdir, three files, two folders, rename"
 
@@ -348,7 +349,7 @@ def test_full_disk_at_any_operation_of_a_damaged_save_loses_nothing(
         with monkeypatch.context() as patch:
             failing = failing_disk(patch, lambda call, number=number: call == number)
             with suppress(CheckpointError):
-                save_writer.save(run_dir, 2, FILES, "test")
+                writer.save(run_dir, 2, FILES, "test")
             if failing.calls <= number:
                 break
         assert [p.read_text() for p in run_dir.glob("*/mine")] == ["x"]
@@ -439,7 +440,7 @@ def test_error_of_the_writer_that_is_none_of_the_disk_reaches_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
-        monkeypatch.setattr(keep, "reasons_to_keep", lambda *_: 1 / 0)
+        monkeypatch.setattr(retention, "reasons_to_keep", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             trainer.save()
 
@@ -548,7 +549,7 @@ def test_a_save_that_was_just_written_stays(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, "checkpoint.keep=1")
     with Trainer(manager, Meadow) as trainer:
         trainer.step()
-        save_writer.save(tmp_path / "run", 99, FILES, "another process")
+        writer.save(tmp_path / "run", 99, FILES, "another process")
         assert trainer.save() == tmp_path / "run" / "step-000000000024"
     assert steps(tmp_path / "run") == [24, 99]
 

@@ -12,9 +12,10 @@ import pytest
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, disk, save_writer
-from enn_trainer.checkpoints.checkpoint import VerifiedSaves
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import disk, writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.format import VerifiedSaves
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
@@ -183,15 +184,13 @@ def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
 
 
 def test_save_that_knows_more_replaces_one_with_the_same_weights_only(tmp_path: Path) -> None:
-    first = save_writer.save(tmp_path, 1, FILES, "first", OLD)
+    first = writer.save(tmp_path, 1, FILES, "first", OLD)
     said: list[str] = []
     other = {**FILES, checkpoint.WEIGHTS: b"v"}
-    assert (
-        save_writer.save(tmp_path, 1, other, "other", NEW, said.append).manifest["why"] == "first"
-    )
+    assert writer.save(tmp_path, 1, other, "other", NEW, said.append).manifest["why"] == "first"
     assert said == [f"{first.path}: there already, with other weights; a save is never changed"]
-    assert save_writer.save(tmp_path, 1, FILES, "second", NEW).manifest["why"] == "second"
-    assert save_writer.save(tmp_path, 1, FILES, "third", NEW).manifest["why"] == "second"
+    assert writer.save(tmp_path, 1, FILES, "second", NEW).manifest["why"] == "second"
+    assert writer.save(tmp_path, 1, FILES, "third", NEW).manifest["why"] == "second"
     assert checkpoint.verify(first.path).manifest["metrics"] == NEW["metrics"]
     assert [path.name for path in tmp_path.iterdir()] == [first.path.name]
 
@@ -199,7 +198,7 @@ def test_save_that_knows_more_replaces_one_with_the_same_weights_only(tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-from enn_trainer.checkpoints import disk, save_writer
+from enn_trainer.checkpoints import disk, writer
 from tests.enn_trainer.checkpoints.test_superseded_saves import FILES, NEW, OLD
 
 root, can_exchange = Path(sys.argv[1]), sys.argv[2] == "exchange"
@@ -226,11 +225,11 @@ number, status = 0, 1
 while status:
     run_dir = root / str(number)
     run_dir.mkdir()
-    save_writer.save(run_dir, 1, FILES, "first", OLD)
+    writer.save(run_dir, 1, FILES, "first", OLD)
     child = os.fork()
     if child == 0:
         dies(number)
-        save_writer.save(run_dir, 1, FILES, "second", NEW)
+        writer.save(run_dir, 1, FILES, "second", NEW)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     number += 1
@@ -265,14 +264,14 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
     for number in range(1000):
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
-        save_writer.save(run_dir, 1, FILES, "first", OLD)
+        writer.save(run_dir, 1, FILES, "first", OLD)
         error: CheckpointError | None = None
         with monkeypatch.context() as patch:
             if not can_exchange:
                 patch.setattr(disk, "exchange", lambda one, other: False)
             failing = failing_disk(patch, lambda call, number=number: call == number)
             try:
-                save_writer.save(run_dir, 1, FILES, "second", NEW)
+                writer.save(run_dir, 1, FILES, "second", NEW)
             except CheckpointError as raised:
                 error = raised
             if failing.calls <= number:
@@ -280,9 +279,7 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
         assert error is not None
         checkpoint.verify(run_dir / "step-000000000001")
         assert [path.name for path in run_dir.iterdir()] == ["step-000000000001"]
-        assert (
-            save_writer.save(run_dir, 1, FILES, "third", NEW).manifest["metrics"] == NEW["metrics"]
-        )
+        assert writer.save(run_dir, 1, FILES, "third", NEW).manifest["metrics"] == NEW["metrics"]
     assert number >= 9
 
 
@@ -305,7 +302,7 @@ def test_prune_judges_a_save_that_was_replaced_meanwhile_by_what_it_is_now(
 ) -> None:
     """To read the saves of a run takes minutes; the best one may be evaluated in these."""
     for step in (1, 2):
-        save_writer.save(tmp_path, step, FILES, "test", OLD)
+        writer.save(tmp_path, step, FILES, "test", OLD)
 
     class Replaces(VerifiedSaves):
         calls = 0
@@ -313,7 +310,7 @@ def test_prune_judges_a_save_that_was_replaced_meanwhile_by_what_it_is_now(
         def update(self, paths: Any) -> Any:
             found = super().update(paths)
             if self.calls == 0:
-                save_writer.save(tmp_path, 1, FILES, "evaluated", NEW)
+                writer.save(tmp_path, 1, FILES, "evaluated", NEW)
             self.calls += 1
             return found
 

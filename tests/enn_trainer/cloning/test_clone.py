@@ -23,7 +23,8 @@ from enn_trainer import (
     load_agent,
     train,
 )
-from enn_trainer.checkpoints import checkpoint, save_writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn
@@ -297,7 +298,7 @@ def test_a_clone_is_not_taken_for_a_save_that_was_written_meanwhile(
 
     def write(line: str) -> None:
         if line.startswith("epoch"):
-            save_writer.save(run_dir, step, {"a": b"b"}, "of somebody else")
+            writer.save(run_dir, step, {"a": b"b"}, "of somebody else")
 
     with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
         clone(path, config("clone.epochs=1"), run_dir, say=write)

@@ -14,9 +14,9 @@ import torch
 from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import plain_file, run_entries, save_writer
-from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints import plain_file, run_entries, writer
+from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
@@ -396,7 +396,7 @@ def with_file(run_dir: Path, name: str, text: str) -> Path:
     saved = saves.verify(at(run_dir, 72))
     files = {name: saved.read(name) for name in saved.manifest["files"]}
     files["state.ron"] = files["state.ron"].replace(b"step: 72", b"step: 96")
-    return save_writer.save(run_dir, 96, {**files, name: text.encode()}, "test").path
+    return writer.save(run_dir, 96, {**files, name: text.encode()}, "test").path
 
 
 @pytest.mark.parametrize(

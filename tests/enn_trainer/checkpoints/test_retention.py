@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import CheckpointConfig, CheckpointError
-from enn_trainer.checkpoints import checkpoint, save_writer
-from enn_trainer.checkpoints.checkpoint import VerifiedSaves
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.keep import reasons_to_keep, reasons_to_save
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.format import VerifiedSaves
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.retention import reasons_to_keep, reasons_to_save
 from enn_trainer.checkpoints.run_dir import INDEX, PINS, RunDir
 
 FILES = {"config.ron": b"(a: 1)", "empty": b""}
@@ -33,7 +34,7 @@ def kept(policy: CheckpointConfig, *saves: dict[str, Any], pins: tuple[str, ...]
 
 
 def save(run_dir: Path, step: int, **facts: Any) -> Path:
-    return save_writer.save(run_dir, step, FILES, "test", facts).path
+    return writer.save(run_dir, step, FILES, "test", facts).path
 
 
 def names(run_dir: Path) -> list[str]:

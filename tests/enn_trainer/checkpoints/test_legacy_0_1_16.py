@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, load_agent, train
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from entity_env.examples import CherryPick
 from tests.enn_trainer.checkpoints.published import (

@@ -6,8 +6,8 @@ from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.resume_changes import shown
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.resume_changes import shown
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig

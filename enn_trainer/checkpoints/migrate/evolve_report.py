@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import Moved
-from enn_trainer.checkpoints.space_diff import SpaceDiff
-from enn_trainer.checkpoints.tensor_axes import Network, parts_of, wiring_of
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import Moved
+from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff
+from enn_trainer.checkpoints.migrate.tensor_axes import Network, parts_of, wiring_of
 from enn_trainer.tables import aligned
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from enn_trainer.checkpoints.space_diff import labels_of
+from enn_trainer.checkpoints.migrate.space_diff import labels_of
 from enn_trainer.errors import ConfigError
 from entity_env.errors import InvalidSpace
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from enn_trainer.checkpoints.checkpoint import Checkpoint
-from enn_trainer.checkpoints.evolve_config import (
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.migrate.evolve_config import (
     check_groups,
     check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.evolve_report import Report, function_changes
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.migrate.tensor_axes import Network
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.save_writer import save
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import load_moments, moments_of, restore, to_files
-from enn_trainer.checkpoints.tensor_axes import Network
+from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.ppo import loss_state

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from enn_trainer.checkpoints import published_checkpoint
-from enn_trainer.checkpoints.checkpoint import (
+from enn_trainer.checkpoints import legacy_0_1_16
+from enn_trainer.checkpoints.format import (
     Checkpoint,
     SaveGone,
     is_save,
@@ -15,7 +15,7 @@ from enn_trainer.checkpoints.checkpoint import (
     unless_replaced,
     verify,
 )
-from enn_trainer.checkpoints.keep import best_of
+from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.errors import CheckpointError
@@ -71,7 +71,7 @@ def newest(
         CheckpointError: there are saves, but none is valid.
     """
     saved = RunDir(run_dir).newest(say)
-    return published_checkpoint.find(run_dir, say, to_continue) if saved is None else saved
+    return legacy_0_1_16.find(run_dir, say, to_continue) if saved is None else saved
 
 
 def find_to_continue(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from enn_trainer.checkpoints.evolve_rules import Name
-from enn_trainer.checkpoints.space_diff import kind_of, labels_of
+from enn_trainer.checkpoints.migrate.evolve_rules import Name
+from enn_trainer.checkpoints.migrate.space_diff import kind_of, labels_of
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import feature_names, module_key
 from rogue_net.rogue_net import RogueNet

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.checkpoint import (
+from enn_trainer.checkpoints.format import (
     DAMAGED,
     SUPERSEDED,
     WEIGHTS,
@@ -21,8 +21,8 @@ from enn_trainer.checkpoints.checkpoint import (
     save_name,
     verify,
 )
-from enn_trainer.checkpoints.keep import adds_metrics
 from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest
+from enn_trainer.checkpoints.retention import adds_metrics
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes

@@ -25,12 +25,12 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from enn_trainer.checkpoints.checkpoint import WEIGHTS, Checkpoint, first_valid
-from enn_trainer.checkpoints.fitting_network import check_size
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
 from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles, read_plain_file
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
 from enn_trainer.checkpoints.state_files import OPTIMIZER
+from enn_trainer.checkpoints.weights import check_size
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.settings import ron
