@@ -1,6 +1,7 @@
 """A save is complete or absent; what is damaged is found and named."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
 def test_a_save_leaves_nothing_beside_it(tmp_path: Path) -> None:
     writer.save(tmp_path, 1, FILES, "test")
     assert [p.name for p in tmp_path.iterdir()] == ["step-000000000001"]
+
+
+def test_verifying_a_save_that_is_deleted_meanwhile_says_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged, so that whoever looks for a save looks again."""
+    path = writer.save(tmp_path, 1, FILES, "test").path
+    real = saves.read_manifest
+
+    def deleted(manifest_path: Path) -> object:
+        content = real(manifest_path)
+        shutil.rmtree(path)
+        return content
+
+    monkeypatch.setattr(saves, "read_manifest", deleted)
+    with pytest.raises(saves.SaveGone, match="deleted or replaced while it was read"):
+        saves.verify(path)
 
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
