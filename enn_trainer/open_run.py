@@ -68,8 +68,8 @@ def open_state(
     reordered = label_orders(state.action_space, envs.action_space())
     if reordered and agent is not None:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; of a network of "
-            "your own it is not known what its outputs are of"
+            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; a network of "
+            "your own needs the labels in the same order"
         )
     if reordered:
         state = with_action_space(state, manager.config, envs.action_space())

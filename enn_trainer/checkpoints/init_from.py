@@ -63,36 +63,33 @@ def state_from(
     if own is not None:
         if set(source.parts) != {*PARTS} or source.renames:
             raise ConfigError(
-                "--init-parts, --rename: expected none with a network of your own, of which it is "
-                "not known what its tensors are of"
+                "--init-parts, --rename: expected neither with a network of your own, as only the "
+                "tensors of a RogueNet are matched by name"
             )
-        _check_same_world(source.path, context)
+        # Tensors of such a network have no names of the world, which has to be the same.
+        found = find(source.path)
+        plain = read_state(found)
+        spaces = plain["obs_space"], plain["action_space"]
+        diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
+        if different := [*diff.changed, *diff.reordered]:
+            raise CheckpointError(
+                f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
+                "of your own needs the same names in the same order"
+            )
         read_saved_run(source.path, own)
         say(f"all weights are those of {source.path}")
         return initial_state(config, context)
+
+    # Tensors of a RogueNet are matched by the names of the world.
     saved = read_saved_run(source.path)
     alone = saved.config.vf_net is None
     if alone and "value" in source.parts and "policy" not in source.parts:
         raise ConfigError(
-            "--init-parts: expected policy beside value, as the value function of the save looks "
-            "at what the policy's layers say"
+            "--init-parts: expected policy beside value, as the value function of the save reads "
+            "the policy's layers"
         )
     renamed = read_renames(source.renames, saved.obs_space, saved.action_space)
     state = initial_state(config, context)
     report = initialised(saved, config, state.agent, Rules(renamed), source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     return state
-
-
-def _check_same_world(path: Path, context: dict[str, Any]) -> None:
-    """Raise if a save of the user's own network is of another world, or of another order."""
-    saved = find(path)
-    plain = read_state(saved)
-    spaces = plain["obs_space"], plain["action_space"]
-    diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
-    if different := [*diff.changed, *diff.reordered]:
-        raise CheckpointError(
-            f"--init-from: {saved.path} is of another world: {'; '.join(different)}; of a network "
-            "of your own it is not known what its tensors are of: expected the same names in the "
-            "same order"
-        )

@@ -85,7 +85,7 @@ def check_size(
     if not fits:
         raise CheckpointError(
             f"{where}: the weights do not fit the network: config.ron asks for more than the "
-            f"{numbers} numbers in {len(weights)} tensors that there are"
+            f"{numbers} numbers in {len(weights)} tensors that the save has"
         )
 
 

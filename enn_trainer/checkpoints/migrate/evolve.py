@@ -236,7 +236,7 @@ def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]
 def _own(network: Any) -> Network:
     if not isinstance(network, RogueNet | RogueNetWithValueNet):
         raise CheckpointError(
-            f"expected a RogueNet to upgrade, got {type(network).__name__}, of which it is not "
-            "known what its tensors are of"
+            f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors cannot "
+            "be matched by the names of the world"
         )
     return network

@@ -117,7 +117,7 @@ def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
     unfit = [g.pattern for g in optim.groups if not any(fnmatchcase(n, g.pattern) for n in names)]
     if unfit:
         raise ConfigError(
-            f"optim.groups: expected patterns of parameters that there are in the world of now, "
+            f"optim.groups: expected patterns of parameters that exist in the changed world, "
             f"got {', '.join(unfit)}; renames do not change them, --set optim.groups= does"
         )
 
@@ -162,7 +162,7 @@ class _Worlds(NamedTuple):
         if len({*found.values()}) > 1:
             each = ", ".join(f"{new} of {name}" for name, new in found.items())
             raise ConfigError(
-                f"{path}: expected one name for {feature} in the world of now, got {each}; rename "
+                f"{path}: expected one name for {feature} in the changed world, got {each}; rename "
                 "it in all of these types or in none"
             )
         return next(iter(found.values()), feature)
