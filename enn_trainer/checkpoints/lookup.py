@@ -135,23 +135,19 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
     if not at or path.exists() or not run_dir.is_dir():
         return path
     if which.isdecimal():
-        return _at_step(run_dir, int(which))
+        save = run_dir / save_name(int(which))
+        if save.is_dir():
+            return save
+        steps = [str(step_of(one)) for one in reversed(RunDir(run_dir).saved_paths())]
+        raise CheckpointError(
+            f"{run_dir}@{int(which)}: expected a save of that step, there are those of "
+            f"{', '.join(steps) or 'none'}"
+        )
     if which == "latest":
         return find(run_dir, say).path
     if which == "best":
         return retry_while_gone(path, lambda: _best(run_dir))
     raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
-
-
-def _at_step(run_dir: Path, step: int) -> Path:
-    path = run_dir / save_name(step)
-    if not path.is_dir():
-        steps = [str(step_of(path)) for path in reversed(RunDir(run_dir).saved_paths())]
-        raise CheckpointError(
-            f"{run_dir}@{step}: expected a save of that step, there are those of "
-            f"{', '.join(steps) or 'none'}"
-        )
-    return path
 
 
 def _best(run_dir: Path) -> Path:

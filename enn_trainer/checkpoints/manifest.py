@@ -67,6 +67,7 @@ def new_manifest(
     )
 
 
+@functools.cache  # it reads files of the package, and saves are many
 def _package_version(name: str) -> str | None:
     try:
         return version(name)

@@ -73,7 +73,10 @@ def save(
         except CheckpointError as error:
             damaged = error
         else:
-            has_same_weights = WEIGHTS in files and _holds(there, WEIGHTS, files[WEIGHTS])
+            weights = there.manifest["files"].get(WEIGHTS, {}).get("sha256")
+            has_same_weights = (
+                WEIGHTS in files and hashlib.sha256(files[WEIGHTS]).hexdigest() == weights
+            )
             if WEIGHTS in files and not has_same_weights:
                 say(f"{target}: there already, with other weights; a save is never changed")
             is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
@@ -124,12 +127,6 @@ def _replace(target: Path, successor: Path) -> None:
             disk.rename(aside, target)
             raise
     disk.remove(aside)
-
-
-def _holds(saved: Checkpoint, name: str, data: bytes) -> bool:
-    """Return True if a file of a save has these bytes."""
-    there = saved.manifest["files"].get(name)
-    return there is not None and bool(there["sha256"] == hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _list(options: argparse.Namespace) -> int:
     metrics = [
         key for key in _SHOWN_METRICS if any(key in e.manifest.get("metrics", {}) for e in found)
     ]
-    columns = ["name", "is", "saved", "because", "pinned", "step", "size", *metrics]
+    columns = ["name", "status", "saved", "reason", "pinned", "step", "size", *metrics]
     rows = [
         [
             *[entry.path.name, entry.kind, _text(entry, "created"), _text(entry, "why")],
@@ -81,7 +81,7 @@ def _list(options: argparse.Namespace) -> int:
     damaged = [entry for entry in found if entry.kind == "damaged"]
     if damaged:
         verify = typable("enn", "checkpoints", "verify", str(run_dir))
-        print(f"\nwhat is damaged says: {verify}")
+        print(f"\nto see what is damaged: {verify}")
     return 0
 
 
