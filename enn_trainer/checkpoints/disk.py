@@ -106,21 +106,21 @@ def exchange(one: Path, other: Path) -> bool:
     Returns:
         False where the system or the file system cannot do it.
     """
-    # Python does not have the functions of the C library for it.
-    libc = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
-    if sys.platform == "darwin":
-        RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
-        status = libc.renamex_np(*names, RENAME_SWAP)
-    elif hasattr(libc, "renameat2"):  # not of every C library of Linux
-        AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
-        status = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
-    else:
-        return False
-    error = ctypes.get_errno()
-    if status != 0 and error not in _UNSUPPORTED:
-        raise CheckpointError(f"{other}: cannot be written: {os.strerror(error)}")
-    return bool(status == 0)
+    with naming(other):
+        libc = ctypes.CDLL(None, use_errno=True)  # Python does not have its functions for this
+        names = os.fsencode(one), os.fsencode(other)
+        if sys.platform == "darwin":
+            RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
+            status = libc.renamex_np(*names, RENAME_SWAP)
+        elif hasattr(libc, "renameat2"):  # not of every C library of Linux
+            AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
+            status = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
+        else:
+            return False
+        error = ctypes.get_errno()
+        if status != 0 and error not in _UNSUPPORTED:
+            raise OSError(error, os.strerror(error))
+        return bool(status == 0)
 
 
 def remove(path: Path) -> None:
