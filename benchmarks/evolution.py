@@ -27,8 +27,8 @@ from learning_measure import measure
 
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.evolve import evolve
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.evolve import evolve
 from entity_env import (
     Action,
     ActionSpace,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from enn_trainer.checkpoints.made_by import git_revision
+from enn_trainer.checkpoints.manifest import git_revision
 
 
 def short_revision() -> str:

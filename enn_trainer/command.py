@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from enn_trainer.checkpoints.evolve_rules import SYNTAX, rename_lines
-from enn_trainer.checkpoints.evolve_tensors import PARTS
-from enn_trainer.checkpoints.existing_run import Existing
+from enn_trainer.checkpoints.lookup import Existing
+from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import TrainConfig
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError

@@ -129,5 +129,5 @@ def usable_path(name: str, text: str | None) -> str | None:
 
 
 def unwritable(path: Path, error: OSError) -> ConfigError:
-    """What a run says that cannot write to its folder."""
-    return ConfigError(f"data_dir: expected to write {path}, got {error.strerror or error}")
+    """Return the error of a run that cannot write to its folder."""
+    return ConfigError(f"data_dir: cannot write {path}: {error.strerror or error}")

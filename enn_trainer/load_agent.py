@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
+from enn_trainer.checkpoints.migrate.space_diff import unfit
 from enn_trainer.checkpoints.saved_run import read_saved_run
-from enn_trainer.checkpoints.space_diff import unfit
-from enn_trainer.checkpoints.weights_file import load_weights_file
+from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from entity_env.environment import Environment
 from entity_env.match import Match

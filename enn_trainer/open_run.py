@@ -1,12 +1,12 @@
-"""What a run begins with: environments, and the state that fits them."""
+"""Environments and initial state of a run."""
 
 from contextlib import ExitStack
 
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.evolve import with_action_space
-from enn_trainer.checkpoints.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.evolve import with_action_space
+from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory, in_section
@@ -18,7 +18,10 @@ from entity_env.vec_env import VecEnv
 
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
-    """The environments to collect frames in, with metrics of their episodes, until the run ends."""
+    """Return the environments to collect frames in, with metrics of their episodes.
+
+    They are closed with the stack.
+    """
     rollout = config.rollout
     try:
         envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
@@ -35,7 +38,13 @@ def open_state(
     device: torch.device,
     stack: ExitStack,
 ) -> State:
-    """The state of the run on its device, if it is one of these environments."""
+    """Return the state of the run on its device, new or restored.
+
+    Raises:
+        ConfigError: the environments or the network cannot be used.
+        CheckpointError: the state is that of another world.
+    """
+    # Validate the combination, and let the manager make or restore a state for it.
     if agent is not None and manager.config.vf_net is not None:
         raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
     if not envs.action_space():
@@ -46,6 +55,8 @@ def open_state(
     manager.set_deserialize_ctx("action_space", envs.action_space())
     manager.set_deserialize_ctx("agent", agent)
     state = manager.state
+
+    # A restored state has to be of the same world; labels in another order are upgraded.
     different = space_differences(
         state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
     )
@@ -57,12 +68,14 @@ def open_state(
     reordered = label_orders(state.action_space, envs.action_space())
     if reordered and agent is not None:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; of a network of "
-            "your own it is not known what its outputs are of"
+            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; a network of "
+            "your own needs the labels in the same order"
         )
     if reordered:
         state = with_action_space(state, manager.config, envs.action_space())
         manager.take_state(state)
+
+    # Clocks and device.
     if manager.resumed_from is not None:
         state.restart += 1
     evaluation = manager.config.eval

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from enn_trainer.checkpoint_config import read_best
-from enn_trainer.checkpoints.keep import measured
+from enn_trainer.checkpoints.retention import measured
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult

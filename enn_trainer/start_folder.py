@@ -1,4 +1,4 @@
-"""Relative paths of a run, which stay where they were when an environment changes the folder."""
+"""Relative paths of a run, which stay right when an environment changes the current folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _folder: ContextVar[Path | None] = ContextVar("start_folder", default=None)
 
 @contextmanager
 def paths_from(folder: Path) -> Iterator[None]:
-    """Let relative paths of settings begin in a folder while the context is open.
+    """Resolve relative paths of settings from a folder while the context is open.
 
     Args:
         folder: an absolute path.
@@ -28,31 +28,27 @@ def start_folder() -> Path:
 
 
 def absolute(path: str | Path, folder: Path | None = None) -> Path:
-    """Return the absolute path of a setting, to be kept while environments run.
+    """Return the absolute path of a setting, for use while environments run.
 
     Args:
         path: as typed.
-        folder: where it begins; the start folder by default.
+        folder: the folder that it is relative to; the start folder by default.
     """
     return (start_folder() if folder is None else folder) / path
 
 
 def located(path: str | Path, folder: Path | None = None) -> Path:
-    """Return a path to use, and to show, at once.
+    """Return the path of a setting, for use and for messages at once.
 
-    It is as typed as long as this is right, and absolute once the current folder is another one
-    than that in which the run began.
+    It is as typed, or absolute if the current folder is not the one that it is relative to.
 
     Args:
         path: as typed.
-        folder: where it begins; the start folder by default.
+        folder: the folder that it is relative to; the start folder by default.
     """
     folder = start_folder() if folder is None else folder
-    return Path(path) if _is_current(folder) else folder / path
-
-
-def _is_current(folder: Path) -> bool:
     try:
-        return Path.cwd() == folder
+        is_current = Path.cwd() == folder
     except FileNotFoundError:  # removed meanwhile
-        return False
+        is_current = False
+    return Path(path) if is_current else folder / path

@@ -9,16 +9,17 @@ from typing import Any
 
 import hyperstate
 
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import existing_run, find_save
-from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints import disk, lookup, writer
+from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.init_from import InitFrom, state_from
-from enn_trainer.checkpoints.resume_changes import Change, changes, shown, worth_a_line
-from enn_trainer.checkpoints.run_lock import RunLock, run_lock
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.resume_changes import Change, changes, shown, worth_a_line
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.run_saver import RunSaver
-from enn_trainer.checkpoints.save_writer import Saveable
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
+from enn_trainer.checkpoints.writer import Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings.config_io import load_with_sources
@@ -41,7 +42,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         config_cls: `TrainConfig`.
         state_cls: `State`.
         initial_state: makes the state of a run that begins.
-        init_path: a configuration file, or a checkpoint to start from, see `find_save.resolve`.
+        init_path: a configuration file, or a checkpoint to start from, see `lookup.resolve`.
         checkpoint_dir: the folder of the run, for its saves.
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
@@ -78,13 +79,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         ignore_extra_fields: bool = False,
         checkpoint_key: str = "step",
         environment: Mapping[str, str] | None = None,
-        existing: existing_run.Existing = "continue",
+        existing: lookup.Existing = "continue",
         init_from: str | Path | None = None,
         init_parts: Sequence[str] = PARTS,
         init_renames: Sequence[str] = (),
     ) -> None:
-        if existing not in existing_run.EXISTING:
-            known = ", ".join(existing_run.EXISTING)
+        if existing not in lookup.EXISTING:
+            known = ", ".join(lookup.EXISTING)
             raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
@@ -95,7 +96,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self.environment = environment
         self.existing = existing
         if init_path is not None:
-            init_path = find_save.resolve(Path(init_path), lambda line: self.say(line))
+            init_path = lookup.resolve(Path(init_path), lambda line: self.say(line))
         self.init_from: InitFrom | None = None
         if init_from is not None:
             if init_path is not None and Path(init_path).is_dir():
@@ -210,13 +211,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         aside = None
         if self.existing == "replace" and self.checkpoint_dir is not None:
-            aside = existing_run.set_aside(self.checkpoint_dir)
+            aside = RunDir(self.checkpoint_dir).set_aside()
             self._saver.forget()
         try:
             first = self.save("begin")
         except CheckpointError:
             if aside is not None:
-                existing_run.put_back(aside)
+                RunDir(aside.parent).put_back(aside)
             raise
         if self.existing == "replace":
             self.existing = "continue"
@@ -251,9 +252,9 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.checkpoint_dir is None:
             yield
             return
-        saves.make_run_dir(self.checkpoint_dir)
+        disk.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
-            self._lock = lock.enter_context(run_lock(self.checkpoint_dir, self.say))
+            self._lock = lock.enter_context(RunDir(self.checkpoint_dir).lock(self.say))
             self._refuse_newer(self.checkpoint_dir)
             if self.existing != "replace":  # then they are set aside
                 self._saver.adopt_saves(absolute(self.checkpoint_dir, self.start_folder))
@@ -333,8 +334,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         self.wait()
         run = self._saveable(Path(target_dir), {})
-        saves.make_run_dir(run.run_dir)
-        saves.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
+        disk.make_run_dir(run.run_dir)
+        writer.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
         """The configuration as nested dicts."""
@@ -342,7 +343,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def newest_save(self) -> Path | None:
         """The newest valid save of the run in `checkpoint_dir`, if there is one."""
-        paths = [] if self.checkpoint_dir is None else saves.saved_paths(self.checkpoint_dir)
+        paths = [] if self.checkpoint_dir is None else RunDir(self.checkpoint_dir).saved_paths()
         return next((path for path in paths if saves.is_valid(path)), None)
 
     def _shown(self, saved: Path | None) -> Path | None:
@@ -395,7 +396,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         if self.existing == "replace":
             return
         ours = self.resumed_from if self.is_resumed_in_place else None
-        for path in saves.saved_paths(run_dir):
+        for path in RunDir(run_dir).saved_paths():
             if self._state is not None:  # also one that went on in this process, with its own saves
                 is_known = (saves.step_of(path) or 0) <= self._state.step
             else:
@@ -410,7 +411,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
-            saved = existing_run.save_to_continue(self.checkpoint_dir, self.existing, self.say)
+            saved = lookup.find_to_continue(self.checkpoint_dir, self.existing, self.say)
             if saved is not None:
                 if self.init_from is not None:
                     self.say(f"continuing {saved.path}; {self.init_from.path} is not used")
@@ -421,7 +422,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             flag = "--resume" if self.existing == "resume" else "--force"
             raise ConfigError(f"{flag}: expected the folder of a run as --checkpoint-dir, got none")
         if self.init_path is not None and self.init_path.is_dir():
-            return find_save.find(self.init_path, self.say, to_continue=True)
+            return lookup.find(self.init_path, self.say, to_continue=True)
         return None
 
     def _configured(self) -> tuple[TrainConfig, Sources]:

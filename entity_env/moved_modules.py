@@ -11,7 +11,33 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "enn_trainer.checkpoints.checkpoint": "enn_trainer.checkpoints.format",
+    "enn_trainer.checkpoints.contents": "enn_trainer.checkpoints.saved_run",
+    "enn_trainer.checkpoints.evolve": "enn_trainer.checkpoints.migrate.evolve",
+    "enn_trainer.checkpoints.evolve_config": "enn_trainer.checkpoints.migrate.evolve_config",
+    "enn_trainer.checkpoints.evolve_report": "enn_trainer.checkpoints.migrate.evolve_report",
+    "enn_trainer.checkpoints.evolve_rules": "enn_trainer.checkpoints.migrate.evolve_rules",
+    "enn_trainer.checkpoints.evolve_tensors": "enn_trainer.checkpoints.migrate.evolve_tensors",
+    "enn_trainer.checkpoints.existing_run": "enn_trainer.checkpoints.run_dir",
+    "enn_trainer.checkpoints.file_lock": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.find_save": "enn_trainer.checkpoints.lookup",
+    "enn_trainer.checkpoints.fitting_network": "enn_trainer.checkpoints.weights",
+    "enn_trainer.checkpoints.folder_lock": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.keep": "enn_trainer.checkpoints.retention",
+    "enn_trainer.checkpoints.look_again": "enn_trainer.checkpoints.format",
+    "enn_trainer.checkpoints.made_by": "enn_trainer.checkpoints.manifest",
+    "enn_trainer.checkpoints.pins": "enn_trainer.checkpoints.run_dir",
+    "enn_trainer.checkpoints.published_checkpoint": "enn_trainer.checkpoints.legacy_0_1_16",
+    "enn_trainer.checkpoints.published_tensors": "enn_trainer.checkpoints.legacy_0_1_16",
+    "enn_trainer.checkpoints.resume_changes": "enn_trainer.checkpoints.migrate.resume_changes",
+    "enn_trainer.checkpoints.run_claim": "enn_trainer.checkpoints.run_lock",
+    "enn_trainer.checkpoints.save_writer": "enn_trainer.checkpoints.writer",
+    "enn_trainer.checkpoints.space_diff": "enn_trainer.checkpoints.migrate.space_diff",
+    "enn_trainer.checkpoints.tensor_axes": "enn_trainer.checkpoints.migrate.tensor_axes",
+    "enn_trainer.checkpoints.upgrade_checkpoint": "enn_trainer.checkpoints.migrate.upgrade",
+    "enn_trainer.checkpoints.weights_file": "enn_trainer.checkpoints.weights",
+}
 """The path of each moved module, by the path that it had."""
 
 

@@ -1,4 +1,4 @@
-"""Writing to the disk: everything of the store that can fail for want of room goes through here.
+"""Writing to the disk: every operation on saves that can fail on a full disk.
 
 Each function raises a `CheckpointError` that names the file and the reason.
 """
@@ -15,13 +15,15 @@ from pathlib import Path
 
 from enn_trainer.errors import CheckpointError
 
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+
 
 @contextmanager
 def naming(path: Path, what: str = "cannot be written") -> Iterator[None]:
-    """Turn an error of the system into one that names a path.
+    """Raise errors of the system within the context as ones that name a path.
 
     Raises:
-        CheckpointError: the system refused what was done within the context.
+        CheckpointError: there was one.
     """
     try:
         yield
@@ -29,14 +31,30 @@ def naming(path: Path, what: str = "cannot be written") -> Iterator[None]:
         raise CheckpointError(f"{path}: {what}: {error.strerror or error}") from None
 
 
+def make_run_dir(run_dir: Path) -> None:
+    """Make the folder of a run, before time is spent on the run.
+
+    Raises:
+        CheckpointError: it cannot be made or written to.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if not os.access(run_dir, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise CheckpointError(
+            f"--checkpoint-dir: expected a folder to write to, got {run_dir} ({error.strerror})"
+        ) from None
+
+
 def make_dir(path: Path) -> None:
-    """Make a folder in one that is there."""
+    """Make a folder in one that exists."""
     with naming(path):
         os.mkdir(path)  # noqa: PTH102 (a test lets each call of this module fail)
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet; it is on the disk when this returns."""
+    """Write a file that does not exist yet; it is on the disk when this returns."""
     with naming(path):  # O_EXCL: nothing in its place is written to, nor what a link leads to
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -49,7 +67,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, in place of the one that is there."""
+    """Write a file whole or not at all, in place of the one that exists."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")  # see `is_leftover_of`
     remove(temporary)
     try:
@@ -61,13 +79,13 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def is_leftover_of(name: str, files: Collection[str]) -> bool:
-    """Whether `replace_file` of one of these files leaves such a name behind if it is killed."""
+    """Return True if `replace_file` of one of the files leaves such a name when it is killed."""
     match = re.fullmatch(r"\.(.+)-\d+", name)
     return match is not None and match[1] in files
 
 
 def sync_dir(path: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Flush the names in a folder to the disk."""
     with naming(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -86,34 +104,27 @@ def exchange(one: Path, other: Path) -> bool:
     """Swap the names of two folders in one step.
 
     Returns:
-        Whether it was done; False where the system or the file system cannot do it.
+        False where the system or the file system cannot do it.
     """
     with naming(other):
-        error = _swap_names(os.fsencode(one), os.fsencode(other))
-        if error in (0, *_CANNOT_SWAP):
-            return error == 0
-        raise OSError(error, os.strerror(error))
-
-
-_CANNOT_SWAP = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-
-
-def _swap_names(one: bytes, other: bytes) -> int:
-    """Call the system's function for it, which Python does not have; return its error or 0."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if sys.platform == "darwin":
-        RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
-        status = libc.renamex_np(one, other, RENAME_SWAP)
-    elif hasattr(libc, "renameat2"):  # not of every C library of Linux
-        AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
-        status = libc.renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE)
-    else:
-        return errno.ENOSYS
-    return 0 if status == 0 else ctypes.get_errno()
+        libc = ctypes.CDLL(None, use_errno=True)  # Python does not have its functions for this
+        names = os.fsencode(one), os.fsencode(other)
+        if sys.platform == "darwin":
+            RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
+            status = libc.renamex_np(*names, RENAME_SWAP)
+        elif hasattr(libc, "renameat2"):  # not of every C library of Linux
+            AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
+            status = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
+        else:
+            return False
+        error = ctypes.get_errno()
+        if status != 0 and error not in _UNSUPPORTED:
+            raise OSError(error, os.strerror(error))
+        return bool(status == 0)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, as far as the system lets us."""
+    """Remove a file, or a folder with all that is in it, as far as the system allows."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

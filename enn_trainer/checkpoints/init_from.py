@@ -1,17 +1,17 @@
-"""A run that begins with the weights of another one."""
+"""Initial state of a run with the weights of another one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enn_trainer.checkpoints.evolve import initialised
-from enn_trainer.checkpoints.evolve_rules import Rules, read_renames
-from enn_trainer.checkpoints.evolve_tensors import PARTS
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.evolve import initialised
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.saved_state import read_state
-from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State
@@ -19,12 +19,12 @@ from enn_trainer.state import State
 
 @dataclass(frozen=True)
 class InitFrom:
-    """What a run begins with.
+    """Save that a run takes its initial weights from.
 
     Attributes:
         path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
         parts: which of `PARTS` to take: the policy, the value function, the input statistics.
-        renames: what is called otherwise, as `read_renames` has it.
+        renames: new names of the world, in the form of `read_renames`.
     """
 
     path: Path
@@ -46,14 +46,14 @@ def state_from(
     initial_state: Callable[[TrainConfig, dict[str, Any]], State],
     say: Callable[[str], None],
 ) -> State:
-    """The state of a run at step 0, with the weights of another.
+    """Return the state of a run at step 0, with the weights of another.
 
     Args:
         source: where they are, and which to take.
         config: of the run that begins.
         context: of `initial_state`: the spaces, and a network of the user's own if there is one.
         initial_state: makes the state of a run that begins.
-        say: tells what was taken.
+        say: prints a line on what was taken.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or it does not fit.
@@ -63,36 +63,33 @@ def state_from(
     if own is not None:
         if set(source.parts) != {*PARTS} or source.renames:
             raise ConfigError(
-                "--init-parts, --rename: expected none with a network of your own, of which it is "
-                "not known what its tensors are of"
+                "--init-parts, --rename: expected neither with a network of your own, as only the "
+                "tensors of a RogueNet are matched by name"
             )
-        _refuse_other_world(source.path, context)
+        # Tensors of such a network have no names of the world, which has to be the same.
+        found = find(source.path)
+        plain = read_state(found)
+        spaces = plain["obs_space"], plain["action_space"]
+        diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
+        if different := [*diff.changed, *diff.reordered]:
+            raise CheckpointError(
+                f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
+                "of your own needs the same names in the same order"
+            )
         read_saved_run(source.path, own)
         say(f"all weights are those of {source.path}")
         return initial_state(config, context)
+
+    # Tensors of a RogueNet are matched by the names of the world.
     saved = read_saved_run(source.path)
     alone = saved.config.vf_net is None
     if alone and "value" in source.parts and "policy" not in source.parts:
         raise ConfigError(
-            "--init-parts: expected policy beside value, as the value function of the save looks "
-            "at what the policy's layers say"
+            "--init-parts: expected policy beside value, as the value function of the save reads "
+            "the policy's layers"
         )
     renamed = read_renames(source.renames, saved.obs_space, saved.action_space)
     state = initial_state(config, context)
     report = initialised(saved, config, state.agent, Rules(renamed), source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     return state
-
-
-def _refuse_other_world(path: Path, context: dict[str, Any]) -> None:
-    """Refuse the weights of a network of the user's own for another world, or another order."""
-    saved = find(path)
-    plain = read_state(saved)
-    spaces = plain["obs_space"], plain["action_space"]
-    diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
-    if different := [*diff.changed, *diff.reordered]:
-        raise CheckpointError(
-            f"--init-from: {saved.path} is of another world: {'; '.join(different)}; of a network "
-            "of your own it is not known what its tensors are of: expected the same names in the "
-            "same order"
-        )

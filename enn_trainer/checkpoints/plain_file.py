@@ -1,4 +1,4 @@
-"""Files of saves as they are read: plain ones inside their folder, and none that can run code."""
+"""Safe reading of files of saves: no link is followed, no pipe waited for, no pickle opened."""
 
 import errno
 import os
@@ -14,17 +14,17 @@ from safetensors import SafetensorError
 from enn_trainer.errors import CheckpointError
 
 MAX_TEXT_BYTES = 1 << 22
-"""Of what a person reads, such as a configuration; a thousand times what one takes."""
+"""Limit of a readable file such as a configuration; a thousand times the size of one."""
 
 MAX_HEADER_BYTES = 1 << 22
-"""Of a file of safetensors, which name its tensors: a hundred bytes for each."""
+"""Limit of the header of a safetensors file: a hundred bytes for each tensor."""
 
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
 
 
 @contextmanager
 def plain_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to be read, open while the context is.
+    """Open a file for reading while the context is open.
 
     Raises:
         CheckpointError: it cannot be read, or is a link, which may lead anywhere, or something that
@@ -54,7 +54,7 @@ class OpenFiles:
         names: of the files.
 
     Raises:
-        CheckpointError: as of `plain_file`.
+        CheckpointError: as for `plain_file`.
     """
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
@@ -78,15 +78,15 @@ class OpenFiles:
 
 
 def size_of(file: BinaryIO) -> int:
-    """The bytes of an open file."""
+    """Return the number of bytes of an open file."""
     return os.fstat(file.fileno()).st_size
 
 
 def read_plain_file(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a file.
+    """Return the bytes of a file.
 
     Raises:
-        CheckpointError: as of `plain_file`, or there are more of them.
+        CheckpointError: as for `plain_file`; or it is larger than `most_bytes`.
     """
     with plain_file(path) as file:
         if size_of(file) > most_bytes:
@@ -95,12 +95,12 @@ def read_plain_file(path: Path, most_bytes: int) -> bytes:
 
 
 def check_tensor_header(data: bytes) -> None:
-    """Raise if the header of a file of safetensors is larger than that of any network.
+    """Raise if the header of a safetensors file is larger than that of any network.
 
-    Its tensors take some hundred bytes each, also those that have no numbers.
+    Each tensor takes some hundred bytes of it, also an empty one.
 
     Args:
-        data: The beginning of the file, at least eight bytes of it.
+        data: the beginning of the file, at least eight bytes of it.
 
     Raises:
         SafetensorError: it is.
@@ -110,11 +110,11 @@ def check_tensor_header(data: bytes) -> None:
         raise SafetensorError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {size}")
 
 
-def refuse_pickles(save_dir: Path) -> None:
-    """Refuse a folder with files that other programs would run what is in.
+def check_no_pickles(save_dir: Path) -> None:
+    """Raise if there is a pickle in a folder, or in one that is in it.
 
-    Nothing here opens them; but a save that has some was not written by this program, or was
-    changed by another one.
+    Nothing here opens pickles; but a save with one was not written by this program, or was changed
+    by another one.
 
     Raises:
         CheckpointError: there is one.

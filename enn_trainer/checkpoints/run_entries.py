@@ -1,4 +1,4 @@
-"""What lies in the folder of a run: saves that are valid or damaged, and what is none."""
+"""List of what is in the folder of a run: saves, valid or damaged, and everything else."""
 
 import contextlib
 import fnmatch
@@ -7,36 +7,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.checkpoints import checkpoint, disk, published_checkpoint
-from enn_trainer.checkpoints.existing_run import BESIDE, SET_ASIDE
-from enn_trainer.checkpoints.keep import DELETING, INDEX
-from enn_trainer.checkpoints.look_again import MOST_LOOKS, identity
-from enn_trainer.checkpoints.pins import PINS
-from enn_trainer.checkpoints.plain_file import refuse_pickles
+from enn_trainer.checkpoints import disk, legacy_0_1_16
+from enn_trainer.checkpoints.format import (
+    DAMAGED,
+    MOST_LOOKS,
+    SUPERSEDED,
+    WRITING,
+    folder_id,
+    read_unverified,
+    step_of,
+)
+from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.plain_file import check_no_pickles
+from enn_trainer.checkpoints.run_dir import BESIDE, DELETING, INDEX, PINS, SET_ASIDE, RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.errors import CheckpointError
 
 PUBLISHED = "of enn_trainer 0.1.16"
 _KINDS = {
-    checkpoint.WRITING: "not complete",
+    WRITING: "not complete",
     DELETING: "being deleted",
-    checkpoint.DAMAGED: "damaged, set aside",
-    checkpoint.SUPERSEDED: "being replaced",
+    DAMAGED: "damaged, set aside",
+    SUPERSEDED: "being replaced",
     SET_ASIDE: "a run that was replaced",
 }
 
 
 class Entry(NamedTuple):
-    """Something in the folder of a run.
+    """File or folder in the folder of a run.
 
     Attributes:
-        path: where.
-        kind: "valid", "damaged", or what it is instead of a save of ours.
+        path: of it.
+        kind: "valid" or "damaged" for a save of ours, otherwise another word.
         problems: what is wrong with it, in words.
         notes: what is strange but harmless.
         step: of a save, None if that is not known.
         size: bytes of all files.
-        manifest: what the manifest says, if it can be read.
+        manifest: the content of the manifest, if it can be read.
     """
 
     path: Path
@@ -49,8 +56,8 @@ class Entry(NamedTuple):
 
 
 def entries(run_dir: Path) -> list[Entry]:
-    """What lies in the folder of a run, the newest save first, what is none last."""
-    saves = checkpoint.saved_paths(run_dir)
+    """Return what is in the folder of a run, the newest save first and other things last."""
+    saves = RunDir(run_dir).saved_paths()
     others = [
         path
         for path in sorted(run_dir.iterdir())
@@ -58,30 +65,30 @@ def entries(run_dir: Path) -> list[Entry]:
         and not any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
         and not disk.is_leftover_of(path.name, (INDEX, PINS))
     ]
-    found = [_examined_again(path) for path in saves] + [_other(path) for path in others]
+    found = [_examine_again(path) for path in saves] + [_examine_other(path) for path in others]
     return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
 
 
-def _examined_again(path: Path) -> Entry:
+def _examine_again(path: Path) -> Entry:
     """Examine a save; if a run replaced it meanwhile, the one that is there now."""
     for _ in range(MOST_LOOKS):
-        before = identity(path)
-        entry = examined(path)
-        if not entry.problems or identity(path) in (before, None):
+        before = folder_id(path)
+        entry = examine(path)
+        if not entry.problems or folder_id(path) in (before, None):
             break
     return entry
 
 
-def examined(path: Path) -> Entry:
-    """A save after comparing every file with the manifest, or one of enn_trainer 0.1.16.
+def examine(path: Path) -> Entry:
+    """Compare every file of a save with the manifest, or read one of enn_trainer 0.1.16.
 
     One that is deleted meanwhile is damaged.
     """
-    step = checkpoint.step_of(path)
-    if step is None and published_checkpoint.is_published(path):
-        return _published(path)
+    step = step_of(path)
+    if step is None and legacy_0_1_16.is_published(path):
+        return _examine_published(path)
     try:
-        saved = checkpoint.opened(path)
+        saved = read_unverified(path)
     except CheckpointError as error:
         return Entry(path, "damaged", [str(error)], [], step, _size(path), {})
     problems = []
@@ -92,8 +99,8 @@ def examined(path: Path) -> Entry:
             problems.append(str(error))
     notes = []
     try:
-        refuse_pickles(path)
-        known = {checkpoint.MANIFEST, *saved.manifest["files"]}
+        check_no_pickles(path)
+        known = {MANIFEST, *saved.manifest["files"]}
         unknown = [file for file in sorted(path.iterdir()) if file.name not in known]
         notes = [f"{file}: not in the manifest" for file in unknown]
     except CheckpointError as error:
@@ -104,9 +111,9 @@ def examined(path: Path) -> Entry:
     return Entry(path, kind, problems, notes, saved.step, _size(path), saved.manifest)
 
 
-def _published(path: Path) -> Entry:
+def _examine_published(path: Path) -> Entry:
     try:
-        saved = published_checkpoint.find(path)
+        saved = legacy_0_1_16.find(path)
         assert saved is not None
     except CheckpointError as error:
         return Entry(path, "damaged", [str(error)], [], None, _size(path), {})
@@ -114,15 +121,15 @@ def _published(path: Path) -> Entry:
     return Entry(path, PUBLISHED, [], notes, saved.step, _size(path), {})
 
 
-def _other(path: Path) -> Entry:
+def _examine_other(path: Path) -> Entry:
     kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
-    if not kinds and published_checkpoint.is_published(path):
-        return _published(path)
-    return Entry(path, [*kinds, "not of this program"][0], [], [], None, _size(path), {})
+    if not kinds and legacy_0_1_16.is_published(path):
+        return _examine_published(path)
+    return Entry(path, [*kinds, "not a checkpoint"][0], [], [], None, _size(path), {})
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files; of what is deleted meanwhile those that were still found."""
+    """Return the bytes of all files that still exist."""
     within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     total = 0
     for file in [path, *within]:

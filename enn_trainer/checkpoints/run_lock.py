@@ -1,56 +1,124 @@
-"""One process at a time trains in the folder of a run: a lock that the system releases at death."""
+"""Locks on the folder of a run, all of which the system releases when the process dies.
 
+The process that trains holds a lock on the file `.lock`. The file can be removed, also with the
+folder, while the process goes on; so on Linux it claims the folder as well. Whoever changes pins,
+or deletes or replaces saves, holds a lock on the folder itself for that moment.
+"""
+
+import contextlib
 import errno
+import fcntl
+import hashlib
 import json
 import os
-import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import final
 
-from enn_trainer.checkpoints import disk, run_claim
-from enn_trainer.checkpoints.checkpoint import (
-    SUPERSEDED,
-    WRITING,
-    make_run_dir,
-    restore_superseded,
-)
-from enn_trainer.checkpoints.file_lock import FileLock
-from enn_trainer.checkpoints.folder_lock import locked
-from enn_trainer.checkpoints.keep import DELETING, INDEX
-from enn_trainer.checkpoints.pins import PINS
+from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.plain_file import plain_file
 from enn_trainer.errors import CheckpointError
+from entity_env.forked_children import close_in_children
 from entity_env.plain_open import open_plain
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
-_LEFTOVER = re.compile(
-    rf"({'|'.join(map(re.escape, (WRITING, DELETING, SUPERSEDED)))})step-\d+-\d+"
-)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+class FileLock:
+    """Exclusive lock on an open file or folder. Children of this process do not hold it.
+
+    Args:
+        descriptor: of the open file, which is closed with the lock.
+
+    Attributes:
+        descriptor: of the open file; -1 once it is closed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        close_in_children(self)
+
+    def acquire(self, wait: bool = True) -> None:
+        """Take the lock.
+
+        Args:
+            wait: until another process releases it.
+
+        Raises:
+            BlockingIOError: another process has it, and `wait` is False.
+            OSError: the file system has no locks.
+        """
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+    def close(self) -> None:
+        """Release the lock and close the file. Safe to call twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor < 0:
+            return
+        with contextlib.suppress(OSError):  # there are no locks, so none was taken
+            # A child may have a copy of the file, which would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+    def close_in_child(self) -> None:
+        """Close the file alone: to unlock it here would unlock it for the parent."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@contextmanager
+def folder_lock(run_dir: Path) -> Iterator[None]:
+    """Keep all others from changing the pins of a run, and from deleting or replacing its saves.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    try:
+        folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
+    except OSError as error:
+        raise CheckpointError(
+            f"{run_dir}: expected the folder of a run: {error.strerror}"
+        ) from None
+    try:
+        with contextlib.suppress(OSError):  # the file system has no locks
+            folder.acquire()
+        yield
+    finally:
+        folder.close()
 
 
 @final
 class RunLock:
-    """Lock on the folder of a run; see `run_lock`.
+    """Lock of the process that trains in the folder of a run, taken when it is made.
 
     Args:
-        run_dir: the folder, which is there.
-        say: is told if the file system has no locks.
+        run_dir: the folder, which exists.
+        clean_up: removes from the folder what dead processes left half done.
+        say: prints a line if the file system has no locks.
 
     Raises:
-        CheckpointError: another process has it, or the lock cannot be written.
+        LockTaken: another process has it.
+        CheckpointError: the lock file cannot be written.
     """
 
-    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
-        self._shown, self._say = run_dir, say
+    def __init__(
+        self, run_dir: Path, clean_up: Callable[[Path], None], say: Callable[[str], None]
+    ) -> None:
+        self._shown, self._clean_up, self._say = run_dir, clean_up, say
         self._run_dir = run_dir.absolute()  # an environment may change the current folder
         self._path = self._run_dir / LOCK
-        self._lock = self._taken()
+        with ExitStack() as stack:
+            if not stack.enter_context(claim(run_dir)):
+                raise LockTaken(run_dir, _owner_of(run_dir / LOCK))
+            self._lock = self._acquire()
+            self._claim = stack.pop_all()
 
     @property
     def is_current(self) -> bool:
@@ -58,7 +126,7 @@ class RunLock:
         return _is_at(self._lock.descriptor, self._path)
 
     def renew(self, foreign_save: Callable[[], str | None]) -> None:
-        """Take the lock again, and make the folder again, after one of them was removed.
+        """Make the folder again, and lock it again, after it or the lock file was removed.
 
         Args:
             foreign_save: returns the name of a save in the folder that is not of this run, or None.
@@ -66,21 +134,22 @@ class RunLock:
         Raises:
             CheckpointError: another process was faster, or they cannot be made.
         """
-        make_run_dir(self._run_dir)
+        disk.make_run_dir(self._run_dir)
         try:
-            lock = self._taken()
+            lock = self._acquire()
         except LockTaken as error:
             raise self._lost(f"{error.owner} trains there now") from None
         name = foreign_save()
         if name is not None:
             lock.close()
             raise self._lost(f"another process saved {name} there")
-        self.close()
+        self._lock.close()
         self._lock = lock
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.close()
+        self._claim.close()
 
     def _lost(self, how: str) -> CheckpointError:
         return CheckpointError(
@@ -88,53 +157,48 @@ class RunLock:
             "this run ends, and saves nothing more there"
         )
 
-    def _taken(self) -> FileLock:
-        """Return the lock file, locked."""
+    def _acquire(self) -> FileLock:
+        """Return the lock file, locked and signed, after cleaning up the folder."""
         while True:
             with disk.naming(self._path):
                 lock = FileLock(open_plain(self._path, os.O_RDWR | os.O_CREAT))
             try:
-                if _is_locked(lock, self._shown, self._say):
+                if self._has_locked(lock):
                     if not _is_at(lock.descriptor, self._path):  # removed between the two
                         lock.close()
                         continue
                     _sign(lock.descriptor)
-                    with locked(self._run_dir):  # a save may be pinned meanwhile, without this lock
-                        _remove_leftovers(self._run_dir)
+                    with folder_lock(self._run_dir):  # pinning needs no lock but this
+                        self._clean_up(self._run_dir)
             except BaseException:
                 lock.close()
                 raise
             return lock
 
-
-@contextmanager
-def run_lock(run_dir: Path, say: Callable[[str], None] = print) -> Iterator[RunLock]:
-    """Have the folder of a run for oneself; what dead processes left half done is removed.
-
-    Reading saves needs no lock.
-
-    Args:
-        run_dir: the folder, which is there.
-        say: is told if the file system has no locks.
-
-    Raises:
-        CheckpointError: another process has it, or the lock cannot be written.
-    """
-    with run_claim.claim(run_dir) as is_free:
-        if not is_free:
-            raise LockTaken(run_dir, _owner_of(run_dir / LOCK))
-        lock = RunLock(run_dir, say)
+    def _has_locked(self, lock: FileLock) -> bool:
+        """Take a lock and return True; return False if the file system has none."""
         try:
-            yield lock
-        finally:
-            lock.close()
+            lock.acquire(wait=False)
+        except BlockingIOError:
+            raise LockTaken(self._shown, _owner(lock.descriptor)) from None
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise CheckpointError(
+                    f"{self._shown / LOCK}: cannot be locked: {error.strerror}"
+                ) from None
+            self._say(
+                f"{self._shown}: this file system has no locks ({error.strerror}); make sure that "
+                "no other process trains there"
+            )
+            return False
+        return True
 
 
 class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
-    """Another process has the folder of a run.
+    """Another process trains in the folder of a run.
 
     Attributes:
-        owner: in words.
+        owner: that process, for messages.
     """
 
     def __init__(self, run_dir: Path, owner: str) -> None:
@@ -145,46 +209,84 @@ class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
         )
 
 
+@contextmanager
+def claim(run_dir: Path) -> Iterator[bool]:
+    """Claim a folder among the processes of this machine while the context is open.
+
+    A claim is a name of Linux's abstract sockets. Nobody can remove it, and the system frees it
+    when the process dies. The processes of other machines do not see it, nor do those of
+    containers with a network of their own.
+
+    Args:
+        run_dir: the folder, which need not exist; its parent does.
+
+    Yields:
+        False if another process has the claim. True elsewhere than on Linux.
+    """
+    if sys.platform != "linux":
+        yield True
+        return
+    with ExitStack() as held:
+        # In order, so that of two processes that begin at once one gets all that both want.
+        yield all(_bind(name, held) for name in sorted(_socket_names(run_dir)))
+
+
+class _ClaimSocket(socket.socket):
+    """A socket whose name is not kept alive by forked children."""
+
+    def close_in_child(self) -> None:
+        """Close the copy of a forked child; the name stays its parent's."""
+        self.close()
+
+
+def _socket_names(run_dir: Path) -> set[bytes]:
+    """Return the names that a folder is claimed by.
+
+    A path stays the same when the folders on the way are made again. The parent folder itself is
+    found again behind links, mounts and other names of the folders on the way.
+    """
+    path = run_dir.resolve()
+    root = Path(path.anchor)
+    names = set()
+    for folder, rest in (
+        (path.parent, path.name),
+        (root, str(path)),
+        (root, str(run_dir.absolute())),  # its links may change
+    ):
+        status = folder.stat()
+        key = f"{status.st_dev}:{status.st_ino}:".encode() + os.fsencode(rest)
+        # A digest, as an address has 107 bytes at most.
+        names.add(b"\0enn-trainer " + hashlib.sha256(key).hexdigest().encode())
+    return names
+
+
+def _bind(name: bytes, stack: ExitStack) -> bool:
+    """Hold a name until the stack is closed; return False if another process holds it."""
+    held = stack.enter_context(_ClaimSocket(socket.AF_UNIX))
+    close_in_children(held)
+    try:
+        held.bind(name)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether a path leads to an open file."""
+    """Return True if a path leads to an open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except OSError:
         return False
 
 
-def _is_locked(lock: FileLock, run_dir: Path, say: Callable[[str], None]) -> bool:
-    """Take the lock; False where there are none."""
-    try:
-        lock.acquire(wait=False)
-    except BlockingIOError:
-        raise LockTaken(run_dir, _owner(lock.descriptor)) from None
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise CheckpointError(f"{run_dir / LOCK}: cannot be locked: {error.strerror}") from None
-        say(
-            f"{run_dir}: this file system has no locks ({error.strerror}); see to it that no "
-            "other process trains there"
-        )
-        return False
-    return True
-
-
-def _remove_leftovers(run_dir: Path) -> None:
-    restore_superseded(run_dir)
-    for entry in run_dir.iterdir():
-        if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
-            disk.remove(entry)
-
-
 def _sign(descriptor: int) -> None:
-    """Say whose the lock is; only for people, so that a full disk does not matter."""
+    """Write who has the lock; only for people, so that a full disk does not matter."""
     owner = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "start": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 

@@ -1,4 +1,4 @@
-"""When a run is saved, and what a person is told of it."""
+"""Schedule of the saves of a run, and the lines that are printed about them."""
 
 import math
 import time
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.keep import reasons_to_save
-from enn_trainer.checkpoints.save_writer import Landed, Saveable, SaveWriter
+from enn_trainer.checkpoints.format import save_name
+from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.writer import Saveable, SaveWriter, WriteResult
 from enn_trainer.errors import CheckpointError
 
 INTERVAL = "interval"
@@ -20,7 +21,7 @@ RETRY_S = 60.0
 
 @final
 class RunSaver:
-    """Saves a run whenever that is due, or asked for.
+    """Saves a run when a save is due, or on demand.
 
     Args:
         say: prints a line.
@@ -38,12 +39,15 @@ class RunSaver:
         self._numbers: dict[str, float] = {}
 
     def step(self, run: Saveable) -> Path | None:
-        """Begin to save if a save is due; the save that has become complete since the last call."""
-        landed = self._writer.wait() if self._manifests is None else self._writer.poll()
-        path = self._told(landed)
+        """Begin to save if a save is due; return the one completed since the last call, if any."""
+        result = self._writer.wait() if self._manifests is None else self._writer.poll()
+        path = self._finish(result)
         reasons = self._reasons(run)
-        if self._writer.is_busy and _cannot_wait(run, reasons):
-            path = self._told(self._writer.wait())
+        # Training waits for the save before if this one would be missed otherwise: the best state
+        # is gone soon, and which save is the first of a window is no matter of speed.
+        is_for_keeps = any(reason != INTERVAL for reason in reasons)
+        if self._writer.is_busy and (is_for_keeps or (reasons and run.policy.every_seconds == 0)):
+            path = self._finish(self._writer.wait())
             reasons = self._reasons(run)  # which may be among those of that save
         if reasons and not self._writer.is_busy:
             self._begin(run, ", ".join(reasons))
@@ -53,23 +57,23 @@ class RunSaver:
         """Save now, after what is being written.
 
         Raises:
-            CheckpointError: it could not be written; says which save stands.
+            CheckpointError: it could not be written; names the newest save.
         """
         self.wait()
         self._begin(run, why)
-        landed = self._writer.wait()
-        assert landed is not None
-        if landed.path is None:
-            self._count(landed)
-            stands = checkpoint.newest(run.run_dir, self._say)
-            there = "nothing is saved" if stands is None else f"the newest save is {stands.path}"
-            raise CheckpointError(f"{landed.failure}; {there}")
-        self._told(landed)
-        return landed.path
+        result = self._writer.wait()
+        assert result is not None
+        if result.saved is None:
+            self._count(result)
+            newest = RunDir(run.run_dir).newest(self._say)
+            there = "nothing is saved" if newest is None else f"the newest save is {newest.path}"
+            raise CheckpointError(f"{result.failure}; {there}")
+        self._finish(result)
+        return result.saved.path
 
     def wait(self) -> Path | None:
-        """Wait until nothing is being written; the save that has become complete meanwhile."""
-        return self._told(self._writer.wait())
+        """Wait until nothing is being written; return the save completed meanwhile, if any."""
+        return self._finish(self._writer.wait())
 
     def adopt_saves(self, run_dir: Path) -> None:
         """Count the saves that are in a folder now as those of the run."""
@@ -83,34 +87,34 @@ class RunSaver:
         return next((name for name, manifest in there if manifest != self._own.get(name)), None)
 
     def forget(self) -> None:
-        """The run is in another folder from now on."""
+        """Forget what is saved, as the run is in another folder from now on."""
         self.wait()
         self._manifests = None
 
     def begin_anew(self) -> None:
-        """Forget what was saved, and let the next save be due at once."""
+        """Forget what is saved, and let the next save be due at once."""
         self.forget()
         self._last_save_s = -math.inf
         self._is_failing = False
 
     def after_writing(self, act: Callable[[], None]) -> None:
-        """Do something as soon as nothing is being written, without waiting for that."""
+        """Call a function as soon as nothing is being written, without waiting for that."""
         self._writer.after_writing(act)
 
     def take_numbers(self) -> dict[str, float]:
-        """What was measured of saves since the last call, by tag."""
+        """Return and forget the metrics of saving since the last call, by tag."""
         numbers, self._numbers = self._numbers, {}
         return numbers
 
     def _reasons(self, run: Saveable) -> list[str]:
-        """Why the run should be saved now; nothing if it need not be, or is."""
+        """Return why the run should be saved now; none if it need not be, or is."""
         if self._manifests is None:  # not yet, or a save failed; none is being written
             self._manifests = self._own = self._writer.manifests(run.run_dir)
-        name = checkpoint.save_name(run.step)
+        name = save_name(run.step)
         since_s = time.monotonic() - self._last_save_s
         interval_s = run.policy.every_seconds
         saved = self._manifests.get(name)
-        if saved is not None and not checkpoint.adds_metrics(run.facts, saved):
+        if saved is not None and not adds_metrics(run.facts, saved):
             return []
         if self._is_failing and since_s < min(interval_s, RETRY_S):
             return []
@@ -127,39 +131,31 @@ class RunSaver:
         self._last_save_s = time.monotonic()
         self._writer.begin(run, why, contents)
 
-    def _told(self, landed: Landed | None) -> Path | None:
-        """Say what a person should know of a save that is over; where it is."""
-        if landed is None:
+    def _finish(self, result: WriteResult | None) -> Path | None:
+        """Print and count the result of a save; return the path of a complete one."""
+        if result is None:
             return None
-        for note in landed.notes:
+        for note in result.notes:
             self._say(note)
-        if landed.failure is not None and not self._is_failing:
-            self._say(f"{landed.failure}; training goes on, and saving is tried again")
-        if landed.not_pruned is not None and not self._is_prune_failing:
-            self._say(f"{landed.not_pruned}; training goes on, and is saved")
-        self._count(landed)
-        return landed.path
+        if result.failure is not None and not self._is_failing:
+            self._say(f"{result.failure}; training goes on, and saving is tried again")
+        if result.not_pruned is not None and not self._is_prune_failing:
+            self._say(f"{result.not_pruned}; training goes on, and is saved")
+        self._count(result)
+        return None if result.saved is None else result.saved.path
 
-    def _count(self, landed: Landed) -> None:
-        self._is_failing = landed.path is None
-        if landed.path is not None:
-            self._is_prune_failing = landed.not_pruned is not None
+    def _count(self, result: WriteResult) -> None:
+        saved = result.saved
+        self._is_failing = saved is None
         self._num_failed += self._is_failing
-        self._manifests = landed.manifests
-        if landed.manifests is not None:
-            self._own = landed.manifests
-        elif landed.path is not None and landed.manifest is not None:
-            self._own = {**self._own, landed.path.name: landed.manifest}
+        self._manifests = result.manifests
         self._numbers["checkpoint/failed"] = float(self._num_failed)
-        if landed.path is not None:
-            self._numbers["checkpoint/write_ms"] = landed.write_ms
-            self._numbers["checkpoint/bytes"] = float(landed.num_bytes)
-
-
-def _cannot_wait(run: Saveable, reasons: list[str]) -> bool:
-    """Whether a save would be missed if training went on.
-
-    What is best is gone soon, and which save is the first of a window is no matter of speed.
-    """
-    is_for_keeps = any(reason != INTERVAL for reason in reasons)
-    return is_for_keeps or (bool(reasons) and run.policy.every_seconds == 0)
+        if saved is None:
+            return
+        self._is_prune_failing = result.not_pruned is not None
+        if result.manifests is not None:
+            self._own = result.manifests
+        else:
+            self._own = {**self._own, saved.path.name: saved.manifest}
+        self._numbers["checkpoint/write_ms"] = result.write_ms
+        self._numbers["checkpoint/bytes"] = float(result.num_bytes)

@@ -1,25 +1,33 @@
-"""What of a checkpoint can be played and measured, ours or one of enn_trainer 0.1.16."""
+"""Saves as they are read to be played, measured, shown and compared."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.state_files import restore_network
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.state_files import read_tensors, restore_network
 from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.settings.config_files import parsed
+from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.spaces import ActionSpace, ObsSpace
 
 
 class SavedRun(NamedTuple):
-    """A network of a save and what is known about it.
+    """Network of a save, and its run.
 
     Attributes:
         path: the directory of the save.
         config: of the run.
         step: how many frames it was trained for.
         agent: the network, in evaluation mode.
-        obs_space: what it was trained to see.
-        action_space: what it was trained to do.
+        obs_space: the observations it was trained on.
+        action_space: the actions it was trained on.
         run_name: the folder of the run's logs, "" if unknown.
     """
 
@@ -33,11 +41,11 @@ class SavedRun(NamedTuple):
 
 
 def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
-    """The run that a path means, without its optimizer.
+    """Read the network of a save, without its optimizer.
 
     Args:
-        path: as for `find_save.find`.
-        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+        path: as for `lookup.find`.
+        agent: the user's own network, which takes the weights; None for a `RogueNet`.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
@@ -45,3 +53,66 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
     saved = find(path)
     network, obs_space, action_space, config = restore_network(saved, agent)
     return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
+
+
+class Contents(NamedTuple):
+    """All content of a save as plain data and tensors, whatever network it is of.
+
+    Attributes:
+        path: its folder.
+        manifest: the content of its manifest.
+        config: the configuration as RON, with the names of today if it is a `TrainConfig`.
+        settings: the configuration; None if it is of a class of the user's own.
+        state: the readable part of the state, without the spaces.
+        obs_space: the observations of the agent.
+        action_space: its actions.
+        tensors: by name, by file.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    config: str
+    settings: TrainConfig | None
+    state: Mapping[str, Any]
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+    tensors: dict[str, dict[str, Tensor]]
+
+
+def read_contents(path: Path) -> Contents:
+    """Read all content of a save.
+
+    Args:
+        path: as for `lookup.find`.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    saved = find(path)
+    state = read_state(saved)
+    spaces = {name: state.pop(name) for name in ("obs_space", "action_space")}
+    names = [name for name in saved.manifest["files"] if name.endswith(".safetensors")]
+    settings = _settings(saved)
+    return Contents(
+        saved.path,
+        saved.manifest,
+        saved.text("config.ron") if settings is None else dump_config(settings),
+        settings,
+        state,
+        tensors={name: read_tensors(saved, name) for name in names},
+        **spaces,
+    )
+
+
+def _settings(saved: Checkpoint) -> TrainConfig | None:
+    """Return the configuration; None for one of a class of the user's own."""
+    text = saved.text("config.ron")
+    try:
+        return load_config(TrainConfig, None, text=text)
+    except ConfigError as error:
+        try:
+            if isinstance(parsed(text), dict):
+                return None
+        except ConfigError:
+            pass
+        raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from enn_trainer.checkpoints.checkpoint import Checkpoint
+from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.manifest import is_count
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError

@@ -11,11 +11,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.fitting_network import fitting_network, load_weights
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.migrate.resume_changes import changes, fixed
 from enn_trainer.checkpoints.plain_file import check_tensor_header
-from enn_trainer.checkpoints.resume_changes import changes, fixed
 from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
+from enn_trainer.checkpoints.weights import fitting_network, load_weights
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.ppo import loss_state

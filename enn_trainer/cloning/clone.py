@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.existing_run import new_run, refuse_used
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.checkpoints.writer import save
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore
@@ -84,9 +84,9 @@ def clone(
     paths = [recordings] if isinstance(recordings, str | Path) else list(recordings)
     if not paths:
         raise ConfigError("RECORDING: expected one or more files, got none")
-    run_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+    run_dir = None if checkpoint_dir is None else RunDir(Path(checkpoint_dir))
     if run_dir is not None:
-        refuse_used(run_dir)
+        run_dir.check_unused()
     with ExitStack() as stack:
         stack.enter_context(reader_may_leave())
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
@@ -98,7 +98,7 @@ def clone(
         stack.enter_context(lanes.at_work())
         train, test = _read(config, files, state, device, say)
         if run_dir is not None:
-            stack.enter_context(new_run(run_dir, say))
+            stack.enter_context(run_dir.begin(say))
         interrupts = stack.enter_context(Interrupts())  # reading alone leaves nothing to save
         _take_input_stats(state.agent, train)
         cloning = Cloning(config, state, train, test, say, interrupts.is_requested, lanes)
@@ -106,9 +106,9 @@ def clone(
         saved = None
         if run_dir is not None:
             why = "interrupted" if interrupts.requested else "cloned"
-            refuse_used(run_dir)  # again: somebody may have written there without the lock
+            run_dir.check_unused()  # again: somebody may have written there without the lock
             content = to_files(config.of_run(), state)
-            saved = checkpoint.save(run_dir, 0, content, why, must_be_new=True).path
+            saved = save(run_dir.path, 0, content, why, must_be_new=True).path
         return CloneResult(
             state, saved, cloning.epochs, cloning.trained, cloning.best, interrupts.requested
         )

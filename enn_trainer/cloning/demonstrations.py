@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.errors import ConfigError
 from entity_env.entity_gym_samples import open_entity_gym_samples
 from entity_env.ragged import Ragged, exclusive_cumsum

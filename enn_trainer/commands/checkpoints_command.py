@@ -10,14 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, pins, published_checkpoint
-from enn_trainer.checkpoints.find_save import find, resolve
-from enn_trainer.checkpoints.keep import prune
-from enn_trainer.checkpoints.look_again import looking_again
-from enn_trainer.checkpoints.run_entries import Entry, entries, examined
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints import legacy_0_1_16
+from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
+from enn_trainer.checkpoints.lookup import find, resolve
+from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_entries import Entry, entries, examine
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.diff_saves import diff_saves
@@ -57,7 +56,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     run_dir = _run_dir(options.path)
-    found, pinned = entries(run_dir), pins.read_pins(run_dir)
+    found, pinned = entries(run_dir), RunDir(run_dir).pins()
     if options.json:
         print(json.dumps([_as_json(entry, pinned) for entry in found], indent=1))
         return 0
@@ -67,7 +66,7 @@ def _list(options: argparse.Namespace) -> int:
     metrics = [
         key for key in _SHOWN_METRICS if any(key in e.manifest.get("metrics", {}) for e in found)
     ]
-    columns = ["name", "is", "saved", "because", "pinned", "step", "size", *metrics]
+    columns = ["name", "status", "saved", "reason", "pinned", "step", "size", *metrics]
     rows = [
         [
             *[entry.path.name, entry.kind, _text(entry, "created"), _text(entry, "why")],
@@ -82,7 +81,7 @@ def _list(options: argparse.Namespace) -> int:
     damaged = [entry for entry in found if entry.kind == "damaged"]
     if damaged:
         verify = typable("enn", "checkpoints", "verify", str(run_dir))
-        print(f"\nwhat is damaged says: {verify}")
+        print(f"\nto see what is damaged: {verify}")
     return 0
 
 
@@ -100,7 +99,7 @@ def _verify(options: argparse.Namespace) -> int:
             )
         if not is_run and not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, there is none")
-        for entry in found if is_run else [examined(path)]:
+        for entry in found if is_run else [examine(path)]:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
             num_files = len(entry.manifest.get("files", {}))
@@ -116,7 +115,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    run_dir = _run_dir(options.path)
+    run_dir = RunDir(_run_dir(options.path))
     given = {
         "keep": options.keep,
         "keep_every_steps": options.keep_every_steps,
@@ -127,14 +126,14 @@ def _prune(options: argparse.Namespace) -> int:
     if options.keep_best and not options.best:
         raise ConfigError("--keep-best: expected --best beside it, got none")
     given = {name: value for name, value in given.items() if value is not None}
-    saved = checkpoint.newest(run_dir)
+    saved = run_dir.newest()
     policy = CheckpointConfig()
     if given:
         policy = _policy({"keep": 1, **given})
     elif saved is not None:
         policy = read_config(saved).checkpoint
-    with contextlib.nullcontext() if options.dry_run else run_lock(run_dir):
-        pruned = prune(run_dir, policy, options.dry_run)
+    with contextlib.nullcontext() if options.dry_run else run_dir.lock():
+        pruned = run_dir.prune(policy, options.dry_run)
     saves = {**pruned.manifests, **pruned.deleted}
     sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
     word = "would go" if options.dry_run else "deleted"
@@ -161,12 +160,13 @@ def _policy(given: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    def pin() -> checkpoint.Checkpoint:
+    def pin() -> Checkpoint:
         saved = find(options.path)
-        pins.pin(saved, options.note)
+        path = saved.path.resolve()
+        RunDir(path.parent).pin(path.name, options.note)
         return saved
 
-    saved = looking_again(options.path, pin)
+    saved = retry_while_gone(options.path, pin)
     undo = typable("enn", "checkpoints", "unpin", str(saved.path))
     print(f"{saved.path}: pinned, it is never deleted; {undo} undoes that")
     return 0
@@ -174,7 +174,7 @@ def _pin(options: argparse.Namespace) -> int:
 
 def _unpin(options: argparse.Namespace) -> int:
     path = resolve(options.path)
-    pins.unpin(path)
+    RunDir(path.resolve().parent).unpin(path.resolve().name)
     print(f"{path}: not pinned any more")
     return 0
 
@@ -208,7 +208,7 @@ def _run_dir(path: Path) -> Path:
 
 def _is_save(path: Path) -> bool:
     """Return whether a folder is a save, which may be damaged."""
-    return checkpoint.is_save(path) or published_checkpoint.is_published(path)
+    return is_save(path) or legacy_0_1_16.is_published(path)
 
 
 def _text(entry: Entry, key: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_trainer.checkpoints.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import space_differences
 from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed

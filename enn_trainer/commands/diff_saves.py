@@ -8,8 +8,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from enn_trainer.checkpoints.contents import Contents, read_contents
-from enn_trainer.checkpoints.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_sources import Names, in_one_line, leaves
 from enn_trainer.tables import printable, show_table
@@ -35,7 +35,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     When and why they were saved is not compared.
 
     Args:
-        one: the first, as `find_save.resolve` takes it.
+        one: the first, as `lookup.resolve` takes it.
         other: the second.
         console: where.
 

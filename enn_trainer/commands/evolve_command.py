@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from enn_trainer.checkpoints.evolve import evolve
-from enn_trainer.checkpoints.evolve_config import renamed_config
-from enn_trainer.checkpoints.evolve_rules import Rules, read_renames, rename_lines
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.resume_changes import changes
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.evolve import evolve
+from enn_trainer.checkpoints.migrate.evolve_config import renamed_config
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames, rename_lines
+from enn_trainer.checkpoints.migrate.resume_changes import changes
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.saved_state import read_config, read_state
-from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.command import add_rename_arguments
 from enn_trainer.commands.load_world import make_any_world
 from enn_trainer.commands.next_steps import resume_command

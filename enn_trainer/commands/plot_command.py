@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
-from enn_trainer.checkpoints.checkpoint import MANIFEST
-from enn_trainer.checkpoints.contents import Contents, read_contents
-from enn_trainer.checkpoints.pins import read_pins
+from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.commands.next_steps import measure_command, resume_from_command
 from enn_trainer.settings.config_sources import in_one_line
 from enn_trainer.stop_conditions import Now
@@ -23,7 +23,7 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
     """Say what is in a save.
 
     Args:
-        path: of the save, as `find_save.resolve` takes it.
+        path: of the save, as `lookup.resolve` takes it.
         console: where.
         config: also the configuration.
         tensors: also every tensor.
@@ -123,7 +123,8 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
             facts.append(("metrics", f"{len(metrics) - len(told)} more in {MANIFEST}"))
     else:
         facts.append(("saved", "by enn_trainer 0.1.16"))
-    note = read_pins(contents.path.resolve().parent).get(contents.path.resolve().name)
+    path = contents.path.resolve()
+    note = RunDir(path.parent).pins().get(path.name)
     if note is not None:
         facts.append(("pinned", note or "yes"))
     facts += [

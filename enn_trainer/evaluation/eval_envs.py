@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from enn_trainer.checkpoints.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import space_differences
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, in_section
 from enn_trainer.errors import ConfigError

@@ -12,7 +12,7 @@ from torch import nn
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import capture_of_evals, recorded
-from enn_trainer.checkpoints.space_diff import label_orders
+from enn_trainer.checkpoints.migrate.space_diff import label_orders
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError

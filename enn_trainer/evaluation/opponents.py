@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints.migrate.space_diff import unfit
 from enn_trainer.checkpoints.saved_run import read_saved_run
-from enn_trainer.checkpoints.space_diff import unfit
 from enn_trainer.errors import CheckpointError
 from enn_trainer.start_folder import located
 from entity_env.spaces import ActionSpace, ObsSpace

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from enn_trainer.capture import continues
-from enn_trainer.checkpoints.made_by import git_revision
+from enn_trainer.checkpoints.manifest import git_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config_checks import unwritable
 from enn_trainer.errors import ConfigError

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.worlds import Pasture
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.checkpoints.checkpoint import save_name, saved_paths
+from enn_trainer.checkpoints.format import save_name
+from enn_trainer.checkpoints.run_dir import RunDir
 from entity_env.examples import MineSweeper, Xor
 from tests.enn_trainer.builders import MINES, STEPS, run_small
 from tests.enn_trainer.evaluation.builders import run_duel
@@ -23,7 +24,7 @@ def meadow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checkpoint_dir=folder / "run",
     )
     names = {save_name(step) for step in STEPS}
-    for path in saved_paths(folder / "run"):
+    for path in RunDir(folder / "run").saved_paths():
         if path.name not in names:
             shutil.rmtree(path)
     return folder / "run"

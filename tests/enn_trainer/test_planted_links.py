@@ -11,11 +11,9 @@ import pytest
 
 from enn_trainer import CheckpointError, ConfigError
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, disk
-from enn_trainer.checkpoints.existing_run import set_aside
-from enn_trainer.checkpoints.keep import prune
-from enn_trainer.checkpoints.pins import pin, read_pins
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints import disk, writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
 from enn_trainer.tracking.spans import Spans
 from enn_trainer.tracking.track_jsonl import JsonlSink
@@ -45,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     for step in (1, 2, 3):
-        checkpoint.save(folder, step, FILES, "test")
+        writer.save(folder, step, FILES, "test")
     return folder
 
 
@@ -55,7 +53,7 @@ def untouched(victim: Path) -> bool:
 
 
 def lock(run_dir: Path) -> None:
-    with run_lock(run_dir):
+    with RunDir(run_dir).lock():
         pass
 
 
@@ -100,8 +98,8 @@ def test_files_of_a_run_are_written_through_no_link(name: str, run_dir: Path, vi
     (run_dir / f".{name}-{os.getpid()}").symlink_to(victim)
     if name == "index.json":
         (run_dir / name).symlink_to(victim)
-    pin(saved)
-    prune(run_dir, CheckpointConfig())
+    RunDir(run_dir).pin(saved.path.name)
+    RunDir(run_dir).prune(CheckpointConfig())
     assert untouched(victim)
     assert not (run_dir / name).is_symlink()
     assert saved.path.name in (run_dir / name).read_text()
@@ -111,9 +109,9 @@ def test_pins_behind_a_dangling_link_are_not_taken_for_none(run_dir: Path) -> No
     """Else pruning deletes what was pinned."""
     (run_dir / "pins.json").symlink_to("nowhere.json")
     with pytest.raises(CheckpointError, match="got a link"):
-        read_pins(run_dir)
+        RunDir(run_dir).pins()
     with pytest.raises(CheckpointError, match="no save is deleted"):
-        prune(run_dir, CheckpointConfig(keep=1))
+        RunDir(run_dir).prune(CheckpointConfig(keep=1))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "dangling"])
@@ -121,7 +119,7 @@ def test_save_is_written_through_no_link(kind: str, run_dir: Path, victim: Path)
     target = {"file": victim, "folder": victim.parent, "dangling": victim.with_name("new")}[kind]
     (run_dir / checkpoint.save_name(4)).symlink_to(target)
     (run_dir / f".writing-{checkpoint.save_name(4)}-{os.getpid()}").symlink_to(target)
-    saved = checkpoint.save(run_dir, 4, FILES, "test", say=lambda line: None)
+    saved = writer.save(run_dir, 4, FILES, "test", say=lambda line: None)
     assert checkpoint.is_valid(saved.path)
     assert not saved.path.is_symlink()
     assert untouched(victim)
@@ -135,7 +133,7 @@ def test_pruning_removes_the_link_and_not_the_save_it_leads_to(
     there = (run_dir / checkpoint.save_name(1)).rename(elsewhere / checkpoint.save_name(1))
     (run_dir / there.name).symlink_to(there)
     (run_dir / ".lock").touch()
-    assert there.name in prune(run_dir, CheckpointConfig(keep=1)).deleted
+    assert there.name in RunDir(run_dir).prune(CheckpointConfig(keep=1)).deleted
     assert checkpoint.is_valid(there)
     assert not os.path.lexists(run_dir / there.name)
 
@@ -143,7 +141,7 @@ def test_pruning_removes_the_link_and_not_the_save_it_leads_to(
 def test_run_that_is_set_aside_takes_links_along(run_dir: Path, victim: Path) -> None:
     (run_dir / "index.json").symlink_to(victim)
     (run_dir / "step-000000000009").symlink_to(victim.parent)
-    aside = set_aside(run_dir)
+    aside = RunDir(run_dir).set_aside()
     assert aside is not None
     assert (aside / "index.json").is_symlink()
     assert untouched(victim)
@@ -199,7 +197,7 @@ def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
     again = [*typed, str(tmp_path / "saves"), "--resume", "total_timesteps=96"]
     films = ["eval.episodes=2", "eval.interval=24", "eval.capture_videos=true"]
     assert run([*again, *(films if name == "videos" else ["track=true"])]) == 2
-    assert f"{folder / name}, got expected a folder, got a link" in capsys.readouterr().err
+    assert f"{folder / name}: expected a folder, got a link" in capsys.readouterr().err
     assert untouched(victim)
 
 

@@ -13,11 +13,8 @@ import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, TrainConfig, train
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import keep
-from enn_trainer.checkpoints.existing_run import saves_of, set_aside
-from enn_trainer.checkpoints.pins import PINS, pin, read_pins
-from enn_trainer.checkpoints.resume_changes import (
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.migrate.resume_changes import (
     FIXED,
     FREE,
     REPORTED,
@@ -25,6 +22,7 @@ from enn_trainer.checkpoints.resume_changes import (
     fixed,
     worth_a_line,
 )
+from enn_trainer.checkpoints.run_dir import PINS, RunDir
 from enn_trainer.cli import run as enn
 from enn_trainer.config import BCConfig, EvalConfig
 from enn_trainer.settings.config_io import load_config
@@ -52,7 +50,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def steps(run_dir: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in saves.saved_paths(run_dir))
+    return sorted(int(path.name.removeprefix("step-")) for path in RunDir(run_dir).saved_paths())
 
 
 # Flags
@@ -152,8 +150,8 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
 ) -> None:
     """Whatever is moved before a move fails, the newest saves are those that stay."""
     for step in (1, 2, 3):
-        saves.save(tmp_path, step, {"a": b"b"}, "test")
-    keep.prune(tmp_path, CheckpointConfig())
+        writer.save(tmp_path, step, {"a": b"b"}, "test")
+    RunDir(tmp_path).prune(CheckpointConfig())
     rename, count = Path.rename, iter(range(5))
 
     def failing(path: Path, target: Path) -> Path:
@@ -163,10 +161,10 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
 
     monkeypatch.setattr(Path, "rename", failing)
     if moved == 4:  # one more than there is
-        assert set_aside(tmp_path) is not None
+        assert RunDir(tmp_path).set_aside() is not None
         return
     with pytest.raises(CheckpointError, match=r"--force: .* Input/output error"):
-        set_aside(tmp_path)
+        RunDir(tmp_path).set_aside()
     assert steps(tmp_path) == [1, 2, 3][moved:]
     assert sorted(path.parent.name for path in tmp_path.rglob("manifest.json")) == [
         f"step-{step:012d}" for step in (1, 2, 3)
@@ -174,20 +172,21 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
 
 
 def test_a_save_with_a_pickle_in_it_is_set_aside_like_others(tmp_path: Path) -> None:
-    save = saves.save(tmp_path, 1, {"a": b"b"}, "test").path
+    save = writer.save(tmp_path, 1, {"a": b"b"}, "test").path
     (save / "state.agent.pickle").write_bytes(b"")
-    assert saves_of(tmp_path) == [save]
-    aside = set_aside(tmp_path)
+    assert RunDir(tmp_path).all_saves() == [save]
+    aside = RunDir(tmp_path).set_aside()
     assert aside is not None
-    assert saves_of(aside) == [aside / save.name]
+    assert RunDir(aside).all_saves() == [aside / save.name]
 
 
 def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the saves of the next run, which have the same names, would be pinned."""
-    pin(saves.save(tmp_path, 1, {"a": b"b"}, "test"), "of the old run")
-    keep.prune(tmp_path, CheckpointConfig())
+    name = writer.save(tmp_path, 1, {"a": b"b"}, "test").path.name
+    RunDir(tmp_path).pin(name, "of the old run")
+    RunDir(tmp_path).prune(CheckpointConfig())
     rename = Path.rename
 
     def failing(path: Path, target: Path) -> Path:
@@ -198,13 +197,13 @@ def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", failing)
         with pytest.raises(CheckpointError, match="what was not moved is there"):
-            set_aside(tmp_path)
-    assert saves_of(tmp_path) == []
-    aside = set_aside(tmp_path)
+            RunDir(tmp_path).set_aside()
+    assert RunDir(tmp_path).all_saves() == []
+    aside = RunDir(tmp_path).set_aside()
     assert aside is not None
-    assert read_pins(tmp_path) == {}
-    assert list(read_pins(aside).values()) == ["of the old run"]
-    assert set_aside(tmp_path) is None
+    assert RunDir(tmp_path).pins() == {}
+    assert list(RunDir(aside).pins().values()) == ["of the old run"]
+    assert RunDir(tmp_path).set_aside() is None
 
 
 @pytest.mark.slow
@@ -291,7 +290,7 @@ def test_damaged_saves_are_a_run_that_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
-    for path in saves.saved_paths(tmp_path / "run"):
+    for path in RunDir(tmp_path / "run").saved_paths():
         (path / "manifest.json").write_text("{")
     assert "has one" in refused(command(tmp_path), capsys)
     assert "no valid checkpoint" in refused(command(tmp_path, "--resume"), capsys)
@@ -316,7 +315,7 @@ def test_other_folders_are_no_run(tmp_path: Path) -> None:
     for name in ("best-step000000000099", "step-12", "checkpoint-000000000099", ".writing-x"):
         (run_dir / name).mkdir(parents=True)
     (run_dir / "step-000000000007").write_text("a file")
-    assert saves_of(run_dir) == []
+    assert RunDir(run_dir).all_saves() == []
     assert enn(command(tmp_path)) == 0
     assert enn(command(tmp_path, "--resume", total=48)) == 0
     assert steps(run_dir)[-1] == 48
@@ -327,7 +326,7 @@ def test_a_save_is_no_folder_for_a_run(
     flag: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
-    save = str(saves.saved_paths(tmp_path / "run")[0])
+    save = str(RunDir(tmp_path / "run").saved_paths()[0])
     said = refused(["train", *SMALL, "--checkpoint-dir", save, *flag], capsys)
     assert "is one of its saves" in said
 

@@ -25,8 +25,9 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
-from enn_trainer.checkpoints import checkpoint, save_writer
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.dry_run import dry_run
 from enn_trainer.testing import assert_learns
 from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
@@ -695,7 +696,7 @@ def test_a_failed_run_is_saved_also_if_an_earlier_save_failed(
     class Fails(Callback):
         def on_update_start(self, trainer: Trainer) -> None:
             if trainer.state.step == 24:
-                monkeypatch.setattr(save_writer, "prune", lambda *_, **__: 1 / 0)
+                monkeypatch.setattr(RunDir, "prune", lambda *_, **__: 1 / 0)
                 trainer.manager.save_interval_s = 1e-9
                 assert trainer.manager.step() is None
 

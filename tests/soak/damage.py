@@ -30,7 +30,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.state_files import REST
 from entity_env import (
     CategoricalActionMask,
@@ -137,7 +137,7 @@ def mutations(folder: Path, seed: int, count: int) -> Summary:
             files = saves[save]
             write_whole(save, files, name, mutated(rng, name, files[name], others))
             yield save, ""
-            for one in {name, checkpoint.MANIFEST} & files.keys():
+            for one in {name, MANIFEST} & files.keys():
                 (save / one).write_bytes(files[one])
 
     return _summed_up(damages(), must_refuse=False)
@@ -213,7 +213,7 @@ def _load_agent(save: Path) -> None:
 
 def _restore(save: Path) -> None:
     """As a run continues; where there is nothing to continue, as it is played."""
-    if (save / checkpoint.MANIFEST).exists():
+    if (save / MANIFEST).exists():
         state = load_checkpoint(save).state
         _act(RogueNetAgent(state.agent))
     else:

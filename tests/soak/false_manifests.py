@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 
 from enn_trainer import CheckpointError, StateManager, load_agent, load_checkpoint, train
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.manifest import MANIFEST, own_hash
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
 from tests.enn_trainer.worlds import Pasture
 from tests.soak.damage import Summary, _peak_mb, _without_values
@@ -59,7 +60,7 @@ def false_manifests(folder: Path, seed: int, count: int) -> Summary:
     """
     rng = Random(seed)
     whole, run_dir = _new_run(folder), folder / "run"
-    newest = checkpoint.saved_paths(whole)[0].name
+    newest = RunDir(whole).saved_paths()[0].name
     before = json.loads((whole / newest / MANIFEST).read_text())
     readers = itertools.cycle(_READERS)
     reasons: Counter[str] = Counter()

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.config import TrainConfig
@@ -258,7 +258,7 @@ def _half_done(run_dir: Path) -> set[str]:
 def _found(run_dir: Path) -> int:
     """The step at which a run would continue."""
     said: list[str] = []
-    saved = checkpoint.newest(run_dir / SAVES, said.append)
+    saved = RunDir(run_dir / SAVES).newest(said.append)
     assert not said, f"a save is damaged: {said}"
     if saved is None:
         return NOTHING

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from enn_trainer import StateManager, train
-from enn_trainer.checkpoints.checkpoint import MANIFEST, _manifest
-from enn_trainer.checkpoints.manifest import own_hash
+from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest, own_hash
 from tests.enn_trainer.worlds import Pasture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
@@ -68,7 +67,7 @@ def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: byte
     elif MANIFEST in files:
         before = json.loads(files[MANIFEST])
         changed = {one: files[one] for one in before["files"]} | {name: damaged}
-        known = _manifest(before["step"], changed, before["why"], {})
+        known = new_manifest(before["step"], changed, before["why"], {})
         facts = {key: value for key, value in before.items() if key not in json.loads(known)}
-        (save / MANIFEST).write_bytes(_manifest(before["step"], changed, before["why"], facts))
+        (save / MANIFEST).write_bytes(new_manifest(before["step"], changed, before["why"], facts))
     (save / name).write_bytes(damaged)

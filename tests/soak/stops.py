@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from enn_trainer import Callback, State, StateManager, train
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from entity_env.seeding import derive_seed
@@ -162,7 +163,7 @@ def _lived(
 
 
 def _lacks_evaluation(run_dir: Path) -> bool:
-    saved = checkpoint.newest(run_dir) if run_dir.is_dir() else None
+    saved = RunDir(run_dir).newest() if run_dir.is_dir() else None
     if saved is None:
         return False
     due = _state_of(saved).next_eval_step
@@ -177,8 +178,8 @@ def _check_same(straight: Path, run_dir: Path) -> None:
     best, found = find(straight.parent / "run@best"), find(run_dir.parent / "run@best")
     assert found.step == best.step, f"{found.path} is the best one, not that of {best.step}"
     assert found.read(checkpoint.WEIGHTS) == best.read(checkpoint.WEIGHTS)
-    names = [path.name for path in checkpoint.saved_paths(straight)]
-    assert [path.name for path in checkpoint.saved_paths(run_dir)] == names
+    names = [path.name for path in RunDir(straight).saved_paths()]
+    assert [path.name for path in RunDir(run_dir).saved_paths()] == names
     for name in names:
         expected, got = (
             _state_of(checkpoint.verify(where / name)) for where in (straight, run_dir)

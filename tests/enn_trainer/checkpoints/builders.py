@@ -4,8 +4,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.settings import ron
 from tests.golden.make_checkpoint import CHECKPOINTS
 
@@ -23,4 +23,4 @@ def resaved(tmp_path: Path, **changes: Any) -> Path:
     first = {name: state[name] for name in FIRST_FIELDS} | {"version": 1} | changes
     files["state.ron"] = ron.dumps(ron.Struct("State", first)).encode()
     (tmp_path / "old").mkdir()
-    return saves.save(tmp_path / "old", saved.step, files, "test").path
+    return writer.save(tmp_path / "old", saved.step, files, "test").path

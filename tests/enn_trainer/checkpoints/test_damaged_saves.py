@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, load_agent, load_checkpoint
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.weights_file import load_weights_file
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.weights import load_weights_file
 from tests.soak.small_saves import copy_of_published, new_save, write_whole
 
 
@@ -304,7 +305,7 @@ def test_a_damaged_save_does_not_end_a_run_that_has_an_earlier_one(copy: Path) -
     replace(later, "manifest.json", '"step": 16', '"step": 24')
     (later / "state.agent.pt").write_bytes(b"")
     said: list[str] = []
-    found = checkpoint.newest(copy.parent, said.append)
+    found = RunDir(copy.parent).newest(said.append)
     assert found is not None
     assert found.path == copy
     assert "state.agent.pt: a pickle" in said[0]

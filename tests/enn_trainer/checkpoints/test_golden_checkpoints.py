@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint as saves
+from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints import state_files
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from tests.enn_trainer.checkpoints.builders import (
     NEWEST,
     VERSIONS,
@@ -30,7 +31,7 @@ def test_this_version_has_a_save() -> None:
 
 @every_version
 def test_it_is_whole_and_small(path: Path) -> None:
-    (save,) = saves.saved_paths(path)
+    (save,) = RunDir(path).saved_paths()
     assert saves.verify(save).step == 64
     assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 300_000
 

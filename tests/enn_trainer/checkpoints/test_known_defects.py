@@ -21,8 +21,10 @@ from hyperstate.schema.rewrite_rule import CheckValue, RejectValues, RewriteRule
 
 import enn_trainer
 from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, train
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.config_schema import schema_of
 from enn_trainer.settings.schema_changes import schema_changes
@@ -39,15 +41,15 @@ def test_saving_again_without_progress_keeps_the_save(tmp_path: Path) -> None:
     where = tmp_path / "run"
     manager = run_small(tmp_path, checkpoint_dir=where)
     manager.save_interval_s = 0.0
-    kept = {path.name for path in saves.saved_paths(where)}
+    kept = {path.name for path in RunDir(where).saved_paths()}
     for _ in range(3):
         manager.step()
     again = StateManager(checkpoint_dir=where)
     again.save_interval_s = 0.0
     assert again.state.step == 72
     again.step()
-    assert {path.name for path in saves.saved_paths(where)} == kept
-    for path in saves.saved_paths(where):
+    assert {path.name for path in RunDir(where).saved_paths()} == kept
+    for path in RunDir(where).saved_paths():
         saves.verify(path)
     assert StateManager(checkpoint_dir=where).state.step == 72
 
@@ -219,7 +221,7 @@ def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> N
     for name in whole:
         (tmp_path / name).mkdir()
         files = {**whole, name: pickle.dumps(Trap(tmp_path / "ran"))}
-        path = saves.save(tmp_path / name, 72, files, "test").path
+        path = writer.save(tmp_path / name, 72, files, "test").path
         with pytest.raises(ValueError):  # noqa: PT011 (which one, is another test's)
             StateManager(init_path=path).state  # noqa: B018 (it is read where it is asked for)
         with contextlib.suppress(ValueError):  # the moments are nothing that plays

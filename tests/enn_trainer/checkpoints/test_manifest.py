@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, load_agent, load_checkpoint
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.manifest import own_hash
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run
 from tests.enn_trainer.builders import SMALL
@@ -139,7 +139,7 @@ def test_save_whose_name_and_manifest_disagree_is_damaged(
     odd = run_dir / name
     at(run_dir, 72).rename(odd)
     said: list[str] = []
-    found = checkpoint.newest(run_dir, said.append)
+    found = RunDir(run_dir).newest(said.append)
     assert found is not None
     assert found.step == 48
     assert "its manifest is of step 72" in said[0]
@@ -175,14 +175,14 @@ def test_run_folder_called_like_a_save_is_a_run(
     for command in ("list", "verify", "show", "prune"):
         assert run(["checkpoints", command, str(run_dir)]) == 0, capsys.readouterr().err
     assert run(["eval", str(run_dir), "--episodes", "2"]) == 0
-    assert checkpoint.saved_paths(runs) == [], "a run among others is no save of them"
+    assert RunDir(runs).saved_paths() == [], "a run among others is no save of them"
     assert prune_of(runs) == []
 
 
 def prune_of(run_dir: Path) -> list[str]:
     from enn_trainer.checkpoint_config import CheckpointConfig
 
-    return [*prune(run_dir, CheckpointConfig()).deleted]
+    return [*RunDir(run_dir).prune(CheckpointConfig()).deleted]
 
 
 def test_save_that_lost_its_manifest_is_still_a_damaged_save(run_dir: Path) -> None:

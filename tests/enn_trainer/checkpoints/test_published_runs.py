@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, State, StateManager, load_agent, train
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.returns import Estimate

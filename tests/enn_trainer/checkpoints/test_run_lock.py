@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
-from enn_trainer.checkpoints import run_claim
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.run_lock import LOCK, run_lock
+from enn_trainer.checkpoints import run_lock
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
@@ -28,8 +29,8 @@ HOLD = """
 import sys
 import time
 from pathlib import Path
-from enn_trainer.checkpoints.run_lock import run_lock
-with run_lock(Path(sys.argv[1])):
+from enn_trainer.checkpoints.run_dir import RunDir
+with RunDir(Path(sys.argv[1])).lock():
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -92,7 +93,7 @@ def test_folder_is_free_after_a_run_that_could_not_begin(tmp_path: Path) -> None
     settings = [*SMALL, f"data_dir={tmp_path}", "env.kwargs={'a': 1}".replace("'", '"')]
     with pytest.raises(ValueError):  # noqa: PT011 (whatever the world says)
         Trainer(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Meadow)
-    with run_lock(tmp_path / "run"):
+    with RunDir(tmp_path / "run").lock():
         pass
 
 
@@ -105,15 +106,15 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
         (tmp_path / name / "file").write_text("x")
     for name in (".index.json-77", ".pins.json-77"):
         (tmp_path / name).write_text("x")
-    with run_lock(tmp_path):
+    with RunDir(tmp_path).lock():
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, LOCK])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"pid": 1}'])
 def test_lock_that_does_not_say_whose_it_is_is_a_lock(tmp_path: Path, text: str) -> None:
-    with run_lock(tmp_path):
+    with RunDir(tmp_path).lock():
         (tmp_path / LOCK).write_text(text)
-        with pytest.raises(CheckpointError, match="another process does"), run_lock(tmp_path):
+        with pytest.raises(CheckpointError, match="another process does"), RunDir(tmp_path).lock():
             pass
 
 
@@ -128,7 +129,7 @@ def test_file_system_without_locks_is_told_of_once_and_used(
     monkeypatch.setattr(fcntl, "flock", flock)
     (tmp_path / ".writing-step-000000000002-77").mkdir()
     said: list[str] = []
-    with run_lock(tmp_path, said.append):
+    with RunDir(tmp_path).lock(said.append):
         assert (tmp_path / ".writing-step-000000000002-77").exists()
     assert len(said) == 1
     assert "no locks" in said[0]
@@ -160,10 +161,10 @@ def test_run_that_was_saved_by_another_process_meanwhile_is_not_gone_on_with(
 FORK = """
 import os, subprocess, sys, time
 from pathlib import Path
-from enn_trainer.checkpoints.pins import locked
-from enn_trainer.checkpoints.run_lock import run_lock
-which, how, end = {"run": run_lock, "pins": locked}[sys.argv[2]], sys.argv[3], sys.argv[4]
-with which(Path(sys.argv[1])):
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_lock import folder_lock
+run_dir, (which, how, end) = Path(sys.argv[1]), sys.argv[2:]
+with RunDir(run_dir).lock() if which == "run" else folder_lock(run_dir):
     if how == "exec":
         child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
     else:
@@ -219,8 +220,8 @@ def test_child_that_lives_on_holds_no_lock(tmp_path: Path, which: str, how: str,
 LEAVES = """
 import os, sys
 from pathlib import Path
-from enn_trainer.checkpoints.run_lock import run_lock
-with run_lock(Path(sys.argv[1])):
+from enn_trainer.checkpoints.run_dir import RunDir
+with RunDir(Path(sys.argv[1])).lock():
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -241,7 +242,7 @@ def test_child_that_leaves_the_context_does_not_unlock_the_run(tmp_path: Path) -
     assert process.stdout is not None
     assert process.stdout.readline() == "left\n"
     with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
-        run_lock(tmp_path).__enter__()
+        RunDir(tmp_path).lock().__enter__()
     process.communicate()
     assert process.returncode == 0
 
@@ -343,7 +344,8 @@ def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
             (tried[-1] / LOCK).unlink()
         run_dir.mkdir(parents=True)
         for path in tried:
-            with pytest.raises(CheckpointError, match="expected a run that nobody"), run_lock(path):
+            refused = pytest.raises(CheckpointError, match="expected a run that nobody")
+            with refused, RunDir(path).lock():
                 pass
 
 
@@ -362,9 +364,10 @@ def test_second_process_is_refused_under_every_path_of_a_folder_behind_a_link(
         shutil.rmtree(tmp_path / "real")
         (tmp_path / "real" / "run").mkdir(parents=True)
         for path in (link / "run", tmp_path / "real" / "run"):
-            with pytest.raises(CheckpointError, match="expected a run that nobody"), run_lock(path):
+            refused = pytest.raises(CheckpointError, match="expected a run that nobody")
+            with refused, RunDir(path).lock():
                 pass
-        with run_lock(tmp_path / "other"):  # another folder
+        with RunDir(tmp_path / "other").lock():  # another folder
             pass
 
 
@@ -372,7 +375,7 @@ def test_folders_whose_long_names_differ_in_the_end_are_different_runs(tmp_path:
     names = ["a" * 90 + end for end in "12"]
     for name in names:
         (tmp_path / name).mkdir()
-    with Holder(tmp_path / names[0]), run_lock(tmp_path / names[1]) as lock:
+    with Holder(tmp_path / names[0]), RunDir(tmp_path / names[1]).lock() as lock:
         assert lock.is_current
 
 
@@ -414,7 +417,7 @@ def test_second_process_is_refused_though_folder_or_lock_were_removed(
         for _ in range(2):
             with (
                 pytest.raises(CheckpointError, match="expected a run that nobody trains"),
-                run_lock(training.run_dir),
+                RunDir(training.run_dir).lock(),
             ):
                 pass
         training.go_on()
@@ -422,7 +425,7 @@ def test_second_process_is_refused_though_folder_or_lock_were_removed(
         training.wait_until(lambda: find(training.run_dir).step > before)
         with (
             pytest.raises(CheckpointError, match=f"process {training.process.pid} on "),
-            run_lock(training.run_dir),
+            RunDir(training.run_dir).lock(),
         ):
             pass
 
@@ -433,7 +436,7 @@ def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, which does not know of the first one."""
-    monkeypatch.setattr(run_claim, "claim", nullcontext)
+    monkeypatch.setattr(run_lock, "claim", nullcontext)
     settings = [*SMALL, f"data_dir={tmp_path}"]
     manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
     manager.save_interval_s = 0.0
@@ -463,7 +466,7 @@ def test_run_ends_and_saves_nothing_where_another_run_was_saved_meanwhile(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, to its end: nothing is locked, and there are saves of the same steps."""
-    monkeypatch.setattr(run_claim, "claim", nullcontext)
+    monkeypatch.setattr(run_lock, "claim", nullcontext)
     settings = [*SMALL, f"data_dir={tmp_path}"]
 
     class Loses(Callback):

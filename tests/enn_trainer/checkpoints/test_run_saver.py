@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, load_checkpoint, train
-from enn_trainer.checkpoints import checkpoint, disk, keep, save_writer
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.save_writer import SaveWriter
+from enn_trainer.checkpoints import disk, retention, writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import INDEX, RunDir
+from enn_trainer.checkpoints.writer import SaveWriter
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
@@ -34,11 +36,11 @@ def manager_of(tmp_path: Path, *overrides: str) -> StateManager:
 
 
 def steps(run_dir: Path) -> list[int]:
-    return [int(path.name[5:]) for path in reversed(checkpoint.saved_paths(run_dir))]
+    return [int(path.name[5:]) for path in reversed(RunDir(run_dir).saved_paths())]
 
 
 def whys(run_dir: Path) -> list[str]:
-    found = reversed(checkpoint.saved_paths(run_dir))
+    found = reversed(RunDir(run_dir).saved_paths())
     return [checkpoint.verify(path).manifest["why"] for path in found]
 
 
@@ -172,7 +174,7 @@ def test_training_thread_waits_for_nothing_but_the_copy(
         numbers = trainer.step()
     assert 0 < numbers["checkpoint/copy_ms"] <= copied_s * 1e3
     assert numbers["checkpoint/write_ms"] > 2 * copied_s * 1e3
-    (saved,) = (p for p in checkpoint.saved_paths(tmp_path / "run") if p.name[-2:] == "24")
+    (saved,) = (p for p in RunDir(tmp_path / "run").saved_paths() if p.name[-2:] == "24")
     sizes = checkpoint.verify(saved).manifest["files"].values()
     assert numbers["checkpoint/bytes"] == sum(file["size"] for file in sizes)
     assert numbers["checkpoint/failed"] == 0
@@ -234,7 +236,7 @@ def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -
     train(manager, Meadow, callbacks=[Says()])
     run_dir = tmp_path / "run"
     assert steps(run_dir) == [72, 96, 120, 192]
-    index = json.loads((run_dir / keep.INDEX).read_text())
+    index = json.loads((run_dir / INDEX).read_text())
     assert [entry["kept"] for entry in index] == [
         ["newest", "every 60 steps"],
         ["every 60 steps"],
@@ -290,7 +292,7 @@ def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> No
     train(manager, Meadow)
     told = [
         "eval/step.count" in checkpoint.verify(path).manifest["metrics"]
-        for path in checkpoint.saved_paths(tmp_path / "run")
+        for path in RunDir(tmp_path / "run").saved_paths()
     ]
     assert told == [True, True, False], "at 72, the end, and 48, and not at 24"
 
@@ -318,19 +320,19 @@ def test_full_disk_at_any_operation_of_a_save_loses_nothing(
     for number in range(1000):
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
-        checkpoint.save(run_dir, 1, FILES, "test")
+        writer.save(run_dir, 1, FILES, "test")
         with monkeypatch.context() as patch:
             failing = failing_disk(patch, lambda call, number=number: call == number)
             with suppress(CheckpointError):
-                checkpoint.save(run_dir, 2, FILES, "test")
+                writer.save(run_dir, 2, FILES, "test")
             if failing.calls <= number:
                 break
         checkpoint.verify(run_dir / "step-000000000001")
         there = {path.name for path in run_dir.iterdir()}
         assert there <= {"step-000000000001", "step-000000000002"}
-        found = checkpoint.newest(run_dir, say=lambda line: pytest.fail(line))
+        found = RunDir(run_dir).newest(say=lambda line: pytest.fail(line))
         assert found is not None, "and what is there is complete"
-        assert checkpoint.save(run_dir, 2, FILES, "test").step == 2
+        assert writer.save(run_dir, 2, FILES, "test").step == 2
         assert find(run_dir).step == 2
     assert number >= 14, "mkdir, three files, two folders, rename"
 
@@ -347,7 +349,7 @@ def test_full_disk_at_any_operation_of_a_damaged_save_loses_nothing(
         with monkeypatch.context() as patch:
             failing = failing_disk(patch, lambda call, number=number: call == number)
             with suppress(CheckpointError):
-                checkpoint.save(run_dir, 2, FILES, "test")
+                writer.save(run_dir, 2, FILES, "test")
             if failing.calls <= number:
                 break
         assert [p.read_text() for p in run_dir.glob("*/mine")] == ["x"]
@@ -438,7 +440,7 @@ def test_error_of_the_writer_that_is_none_of_the_disk_reaches_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
-        monkeypatch.setattr(keep, "reasons_to_keep", lambda *_: 1 / 0)
+        monkeypatch.setattr(retention, "reasons_to_keep", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             trainer.save()
 
@@ -488,7 +490,7 @@ def test_damaged_saves_of_a_resumed_run_are_made_anew(tmp_path: Path) -> None:
         weights = tmp_path / "run" / f"step-{step:012d}" / "state.agent.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
     train(manager_of(tmp_path, *settings), Meadow)
-    found = checkpoint.saved_paths(tmp_path / "run")
+    found = RunDir(tmp_path / "run").saved_paths()
     assert [checkpoint.verify(path).step for path in found] == [72, 48, 24, 0]
 
 
@@ -547,7 +549,7 @@ def test_a_save_that_was_just_written_stays(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, "checkpoint.keep=1")
     with Trainer(manager, Meadow) as trainer:
         trainer.step()
-        checkpoint.save(tmp_path / "run", 99, FILES, "another process")
+        writer.save(tmp_path / "run", 99, FILES, "another process")
         assert trainer.save() == tmp_path / "run" / "step-000000000024"
     assert steps(tmp_path / "run") == [24, 99]
 
@@ -593,7 +595,7 @@ def test_save_whose_predecessors_cannot_be_removed_is_of_the_run(
         overrides=[*SMALL, f"data_dir={tmp_path}"], checkpoint_dir=tmp_path / "run"
     )
     with Trainer(manager, Meadow) as trainer:
-        monkeypatch.setattr(save_writer, "prune", fail)
+        monkeypatch.setattr(RunDir, "prune", fail)
         trainer.step()
         trainer.save()
         (tmp_path / "run" / ".lock").unlink()

@@ -10,9 +10,11 @@ import pytest
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, disk, keep
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.run_lock import run_lock
+from enn_trainer.checkpoints import disk, writer
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints.format import VerifiedSaves
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.stop_conditions import Steps, StopsRising
@@ -67,13 +69,13 @@ def go(folder: Path, judge: Judge, *overrides: str, **options: Any) -> StateMana
 
 
 def steps(folder: Path) -> list[int]:
-    return [checkpoint.verify(path).step for path in checkpoint.saved_paths(folder / "run")]
+    return [checkpoint.verify(path).step for path in RunDir(folder / "run").saved_paths()]
 
 
 def assert_same_saves(one: Path, other: Path) -> None:
     """The same steps, and in each the same weights, state and memory."""
     assert steps(other) == steps(one)
-    for path in checkpoint.saved_paths(one / "run"):
+    for path in RunDir(one / "run").saved_paths():
         saved, theirs = checkpoint.verify(path), checkpoint.verify(other / "run" / path.name)
         assert theirs.read(checkpoint.WEIGHTS) == saved.read(checkpoint.WEIGHTS)
         states = [restore(save, read_config(save)) for save in (saved, theirs)]
@@ -181,13 +183,13 @@ def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
 
 
 def test_save_that_knows_more_replaces_one_with_the_same_weights_only(tmp_path: Path) -> None:
-    first = checkpoint.save(tmp_path, 1, FILES, "first", OLD)
+    first = writer.save(tmp_path, 1, FILES, "first", OLD)
     said: list[str] = []
     other = {**FILES, checkpoint.WEIGHTS: b"v"}
-    assert checkpoint.save(tmp_path, 1, other, "other", NEW, said.append).manifest["why"] == "first"
+    assert writer.save(tmp_path, 1, other, "other", NEW, said.append).manifest["why"] == "first"
     assert said == [f"{first.path}: there already, with other weights; a save is never changed"]
-    assert checkpoint.save(tmp_path, 1, FILES, "second", NEW).manifest["why"] == "second"
-    assert checkpoint.save(tmp_path, 1, FILES, "third", NEW).manifest["why"] == "second"
+    assert writer.save(tmp_path, 1, FILES, "second", NEW).manifest["why"] == "second"
+    assert writer.save(tmp_path, 1, FILES, "third", NEW).manifest["why"] == "second"
     assert checkpoint.verify(first.path).manifest["metrics"] == NEW["metrics"]
     assert [path.name for path in tmp_path.iterdir()] == [first.path.name]
 
@@ -195,7 +197,7 @@ def test_save_that_knows_more_replaces_one_with_the_same_weights_only(tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-from enn_trainer.checkpoints import checkpoint, disk
+from enn_trainer.checkpoints import disk, writer
 from tests.enn_trainer.checkpoints.test_superseded_saves import FILES, NEW, OLD
 
 root, can_exchange = Path(sys.argv[1]), sys.argv[2] == "exchange"
@@ -222,11 +224,11 @@ number, status = 0, 1
 while status:
     run_dir = root / str(number)
     run_dir.mkdir()
-    checkpoint.save(run_dir, 1, FILES, "first", OLD)
+    writer.save(run_dir, 1, FILES, "first", OLD)
     child = os.fork()
     if child == 0:
         dies(number)
-        checkpoint.save(run_dir, 1, FILES, "second", NEW)
+        writer.save(run_dir, 1, FILES, "second", NEW)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     number += 1
@@ -244,7 +246,7 @@ def test_kill_at_any_moment_of_replacing_a_save_leaves_a_valid_one(
     for run_dir in folders:
         if system == "exchange":
             checkpoint.verify(run_dir / "step-000000000001")
-        with run_lock(run_dir):
+        with RunDir(run_dir).lock():
             saved = checkpoint.verify(run_dir / "step-000000000001")
             found = {path.name for path in run_dir.iterdir()}
         assert found == {"step-000000000001", ".lock"}
@@ -261,14 +263,14 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
     for number in range(1000):
         run_dir = tmp_path / str(number)
         run_dir.mkdir()
-        checkpoint.save(run_dir, 1, FILES, "first", OLD)
+        writer.save(run_dir, 1, FILES, "first", OLD)
         error: CheckpointError | None = None
         with monkeypatch.context() as patch:
             if not can_exchange:
                 patch.setattr(disk, "exchange", lambda one, other: False)
             failing = failing_disk(patch, lambda call, number=number: call == number)
             try:
-                checkpoint.save(run_dir, 1, FILES, "second", NEW)
+                writer.save(run_dir, 1, FILES, "second", NEW)
             except CheckpointError as raised:
                 error = raised
             if failing.calls <= number:
@@ -276,9 +278,7 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
         assert error is not None
         checkpoint.verify(run_dir / "step-000000000001")
         assert [path.name for path in run_dir.iterdir()] == ["step-000000000001"]
-        assert (
-            checkpoint.save(run_dir, 1, FILES, "third", NEW).manifest["metrics"] == NEW["metrics"]
-        )
+        assert writer.save(run_dir, 1, FILES, "third", NEW).manifest["metrics"] == NEW["metrics"]
     assert number >= 9
 
 
@@ -287,7 +287,7 @@ def test_run_whose_only_save_was_being_replaced_is_found_by_resume(tmp_path: Pat
     """Where folders cannot be exchanged, a kill may come between two renames."""
     settings = [*SMALL, f"data_dir={tmp_path}"]
     train(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Pasture)
-    for path in checkpoint.saved_paths(tmp_path / "run"):
+    for path in RunDir(tmp_path / "run").saved_paths():
         path.rename(path.with_name(f"{checkpoint.SUPERSEDED}{path.name}-77"))
     again = StateManager(
         overrides=["total_timesteps=96"], checkpoint_dir=tmp_path / "run", existing="resume"
@@ -301,20 +301,20 @@ def test_prune_judges_a_save_that_was_replaced_meanwhile_by_what_it_is_now(
 ) -> None:
     """To read the saves of a run takes minutes; the best one may be evaluated in these."""
     for step in (1, 2):
-        checkpoint.save(tmp_path, step, FILES, "test", OLD)
+        writer.save(tmp_path, step, FILES, "test", OLD)
 
-    class Replaces(keep.Verified):
+    class Replaces(VerifiedSaves):
         calls = 0
 
-        def saves(self, paths: Any) -> Any:
-            found = super().saves(paths)
+        def update(self, paths: Any) -> Any:
+            found = super().update(paths)
             if self.calls == 0:
-                checkpoint.save(tmp_path, 1, FILES, "evaluated", NEW)
+                writer.save(tmp_path, 1, FILES, "evaluated", NEW)
             self.calls += 1
             return found
 
     policy = CheckpointConfig(keep=1, best=["eval/good max"])
-    pruned = keep.prune(tmp_path, policy, known=Replaces())
+    pruned = RunDir(tmp_path).prune(policy, known=Replaces())
     assert sorted(pruned.manifests) == ["step-000000000001", "step-000000000002"]
     assert checkpoint.verify(tmp_path / "step-000000000001").manifest["why"] == "evaluated"
 

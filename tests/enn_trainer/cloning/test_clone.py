@@ -22,8 +22,10 @@ from enn_trainer import (
     load_agent,
     train,
 )
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.run_lock import LOCK, run_lock
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore, loss_of, value_scale
@@ -272,19 +274,19 @@ def test_a_folder_with_a_run_is_refused_before_anything_is_read(tmp_path: Path) 
 def test_nobody_else_begins_a_run_in_the_folder_of_a_clone(tmp_path: Path) -> None:
     path, run_dir = record(tmp_path / "rec", steps=4), tmp_path / "run"
     run_dir.mkdir()
-    with run_lock(run_dir), pytest.raises(CheckpointError, match="expected a run that nobody"):
+    with RunDir(run_dir).lock(), pytest.raises(CheckpointError, match="expected a run that nobody"):
         clone(path, config("clone.epochs=1"), run_dir, say=quiet)
     refused = []
 
     def begin_there(line: str) -> None:
         if (run_dir / LOCK).read_text() and line.startswith("epoch"):
-            with pytest.raises(CheckpointError, match="nobody trains"), run_lock(run_dir):
+            with pytest.raises(CheckpointError, match="nobody trains"), RunDir(run_dir).lock():
                 pass
             refused.append(line)
 
     clone(path, config("clone.epochs=1"), run_dir, say=begin_there)
     assert refused
-    with run_lock(run_dir):  # free again
+    with RunDir(run_dir).lock():  # free again
         pass
 
 
@@ -296,11 +298,11 @@ def test_a_clone_is_not_taken_for_a_save_that_was_written_meanwhile(
 
     def write(line: str) -> None:
         if line.startswith("epoch"):
-            checkpoint.save(run_dir, step, {"a": b"b"}, "of somebody else")
+            writer.save(run_dir, step, {"a": b"b"}, "of somebody else")
 
     with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
         clone(path, config("clone.epochs=1"), run_dir, say=write)
-    (saved,) = checkpoint.saved_paths(run_dir)
+    (saved,) = RunDir(run_dir).saved_paths()
     assert checkpoint.verify(saved).manifest["why"] == "of somebody else"
 
 

@@ -14,11 +14,11 @@ import torch
 from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import plain_file, run_entries
-from enn_trainer.checkpoints.find_save import resolve
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints import plain_file, run_entries, writer
+from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.checkpoints.manifest import own_hash
-from enn_trainer.checkpoints.pins import pin, read_pins
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
 from enn_trainer.tables import show_table
 from tests.enn_trainer.builders import SMALL
@@ -61,7 +61,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
 
 
 def steps(run_dir: Path) -> set[int]:
-    return {int(path.name.removeprefix("step-")) for path in saves.saved_paths(run_dir)}
+    return {int(path.name.removeprefix("step-")) for path in RunDir(run_dir).saved_paths()}
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def test_list_says_what_is_in_the_folder(run_dir: Path, capsys: pytest.CaptureFi
     assert "interval" in rows["step-000000000024"]
     assert "0.1.16" in rows["latest-step000000004096"]
     assert "4096" in rows["latest-step000000004096"].split()
-    assert "not of this program" in rows["best-step000000000096"]
+    assert "not a checkpoint" in rows["best-step000000000096"]
     assert "not complete" in rows[".writing-step-000000000096-7"]
     assert not {"index.json", "pins.json", "eval-step-000000000048.json"} & rows.keys()
     assert f"enn checkpoints verify {run_dir}" in lines[-1]
@@ -171,7 +171,7 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever of it was read already."""
-    read, refuse, gone = saves.plain_file, run_entries.refuse_pickles, at(run_dir, 48)
+    read, refuse, gone = saves.plain_file, run_entries.check_no_pickles, at(run_dir, 48)
     there = gone.rename(run_dir.parent / "kept")
 
     def reading(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -186,7 +186,7 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
 
     monkeypatch.setattr(saves, "plain_file", reading)
     monkeypatch.setattr(plain_file, "plain_file", reading)
-    monkeypatch.setattr(run_entries, "refuse_pickles", looking)
+    monkeypatch.setattr(run_entries, "check_no_pickles", looking)
     for command in ("list", "verify"):
         shutil.copytree(there, gone)
         told = said(capsys, command, run_dir)
@@ -336,12 +336,12 @@ def test_pins_are_set_and_taken_away_also_while_a_run_goes_on(
     with going_on(run_dir):
         said(capsys, "pin", f"{run_dir}@24", "--note", "first")
         said(capsys, "pin", run_dir)
-        assert read_pins(run_dir) == {at(run_dir, 24).name: "first", at(run_dir, 72).name: ""}
+        assert RunDir(run_dir).pins() == {at(run_dir, 24).name: "first", at(run_dir, 72).name: ""}
         said(capsys, "unpin", f"{run_dir}@24")
-    assert read_pins(run_dir) == {at(run_dir, 72).name: ""}
+    assert RunDir(run_dir).pins() == {at(run_dir, 72).name: ""}
     shutil.rmtree(at(run_dir, 72))
     said(capsys, "unpin", at(run_dir, 72))
-    assert read_pins(run_dir) == {}
+    assert RunDir(run_dir).pins() == {}
     line = refused(["checkpoints", "unpin", str(at(run_dir, 48))], capsys)
     assert "expected a pinned save" in line
 
@@ -349,7 +349,7 @@ def test_pins_are_set_and_taken_away_also_while_a_run_goes_on(
 def test_pins_are_as_they_were_if_they_cannot_be_written(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin(saves.verify(at(run_dir, 24)), "first")
+    RunDir(run_dir).pin(at(run_dir, 24).name, "first")
     before = (run_dir / "pins.json").read_bytes()
 
     def full(descriptor: int) -> None:
@@ -357,17 +357,16 @@ def test_pins_are_as_they_were_if_they_cannot_be_written(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"pins.json.*: cannot be written: No space"):
-        pin(saves.verify(at(run_dir, 48)))
+        RunDir(run_dir).pin(at(run_dir, 48).name)
     assert (run_dir / "pins.json").read_bytes() == before
     assert not list(run_dir.glob(".pins*"))
 
 
 def test_a_save_that_is_deleted_in_this_moment_is_not_pinned(run_dir: Path) -> None:
-    saved = saves.verify(at(run_dir, 24))
-    shutil.rmtree(saved.path)
+    shutil.rmtree(at(run_dir, 24))
     with pytest.raises(CheckpointError, match="was deleted"):
-        pin(saved)
-    assert read_pins(run_dir) == {}
+        RunDir(run_dir).pin(at(run_dir, 24).name)
+    assert RunDir(run_dir).pins() == {}
 
 
 def test_a_damaged_save_is_not_pinned(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,7 +396,7 @@ def with_file(run_dir: Path, name: str, text: str) -> Path:
     saved = saves.verify(at(run_dir, 72))
     files = {name: saved.read(name) for name in saved.manifest["files"]}
     files["state.ron"] = files["state.ron"].replace(b"step: 72", b"step: 96")
-    return saves.save(run_dir, 96, {**files, name: text.encode()}, "test").path
+    return writer.save(run_dir, 96, {**files, name: text.encode()}, "test").path
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import StateManager, command, load_agent, load_checkpoint, train
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.cli import run
 from entity_env.examples import Xor
 from entity_env.named_world import is_environment_factory

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, load_agent
-from enn_trainer.checkpoints import checkpoint
+from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.evaluation.opponents import create_opponent
@@ -153,6 +153,6 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         next(manager.state.agent.parameters()).view(-1)[0] = torch.nan
     name = next(iter(dict(manager.state.agent.named_parameters())))
     (tmp_path / "run").mkdir()
-    checkpoint.save(tmp_path / "run", 64, to_files(manager.config, manager.state), "test")
+    writer.save(tmp_path / "run", 64, to_files(manager.config, manager.state), "test")
     with pytest.raises(CheckpointError, match=f"finite numbers, got others in {name}; take"):
         load_agent(tmp_path / "run")

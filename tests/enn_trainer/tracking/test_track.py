@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
     (tmp_path / "data").write_text("a file")
     ended = cli(tmp_path / "data", *checkpoint, "--resume", "total_timesteps=48")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: data_dir: expected to write ")
+    assert ended.stderr.startswith("error: data_dir: cannot write ")
     assert ended.stderr.count("\n") == 1
 
 
@@ -143,8 +143,8 @@ def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     ended = cli(tmp_path, "total_timesteps=1000", limit=10_000)
     assert ended.returncode == 2
     (error,) = ended.stderr.splitlines()
-    assert error.startswith("error: data_dir: expected to write ")
-    assert error.endswith("metrics.jsonl, got File too large")
+    assert error.startswith("error: data_dir: cannot write ")
+    assert error.endswith("metrics.jsonl: File too large")
 
 
 def test_a_tensorboard_file_that_cannot_grow_is_said_and_stays_readable(tmp_path: Path) -> None:

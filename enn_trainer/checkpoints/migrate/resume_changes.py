@@ -1,4 +1,4 @@
-"""Which settings may change in a run that continues, and which of these change what is learnt."""
+"""Settings that may change in a run that continues, and those that change what is learnt."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ FIXED = {
     "optim.name": "the moments are those of this optimizer",
     "optim.kwargs": "the moments are those of this optimizer",
 }
-"""What a run keeps: why, by fields or sections."""
+"""Settings that a run keeps: the reason, by field or section."""
 
 REPORTED = dict.fromkeys(
     ["net.precision", "vf_net.precision"], "it changes the rounding of all that is learnt"
 )
-"""What of the former a run may change, with a line."""
+"""Settings among the former that a run may change, with a line."""
 
 FREE = {
     **dict.fromkeys(
@@ -55,11 +55,11 @@ FREE = {
     **dict.fromkeys(["env.validate"], "it finds mistakes and changes nothing"),
     "checkpoint": "it says what is saved and kept",
 }
-"""What a run may change without a word: why, by fields or sections."""
+"""Settings that a run may change without a line: the reason, by field or section."""
 
 
 class Change(NamedTuple):
-    """A field in which two configurations differ."""
+    """Difference of two configurations in one field."""
 
     path: str
     before: Any
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 
 def changes(before: object, after: object, path: str = "") -> list[Change]:
-    """The fields in which two configurations differ; a section that only one has is one of them."""
+    """Return the fields in which two configurations differ, a section that only one has as one."""
     if not dataclasses.is_dataclass(before) or type(before) is not type(after):
         return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
     found = []
@@ -83,18 +83,18 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
 
 
 def fixed(found: list[Change]) -> list[Change]:
-    """The changes that a run which continues cannot make."""
+    """Return the changes that a run which continues cannot make."""
     return [c for c in found if _is_among(c.path, FIXED) and c.path not in REPORTED]
 
 
 def worth_a_line(found: list[Change]) -> list[Change]:
-    """The changes that a run which continues makes, and learns or measures otherwise by."""
+    """Return the changes that change how a run which continues learns or measures."""
     settled = {**FIXED, **FREE}
     return [c for c in found if not _is_among(c.path, settled) or c.path in REPORTED]
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in a file, in one line; of a section what is not as by default."""
+    """Return a value in one line as a file has it; of a section only fields not as by default."""
     if not dataclasses.is_dataclass(value):
         return in_one_line(as_data(value))
     fields = (

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import CheckpointConfig, CheckpointError
-from enn_trainer.checkpoints import checkpoint, keep
-from enn_trainer.checkpoints.find_save import find
-from enn_trainer.checkpoints.keep import Verified, prune, reasons_to_keep, reasons_to_save
-from enn_trainer.checkpoints.pins import PINS, read_pins
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.format import VerifiedSaves
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.retention import reasons_to_keep, reasons_to_save
+from enn_trainer.checkpoints.run_dir import INDEX, PINS, RunDir
 
 FILES = {"config.ron": b"(a: 1)", "empty": b""}
 
@@ -32,7 +34,7 @@ def kept(policy: CheckpointConfig, *saves: dict[str, Any], pins: tuple[str, ...]
 
 
 def save(run_dir: Path, step: int, **facts: Any) -> Path:
-    return checkpoint.save(run_dir, step, FILES, "test", facts).path
+    return writer.save(run_dir, step, FILES, "test", facts).path
 
 
 def names(run_dir: Path) -> list[str]:
@@ -40,7 +42,7 @@ def names(run_dir: Path) -> list[str]:
 
 
 def steps(run_dir: Path) -> list[int]:
-    return [int(path.name[5:]) for path in reversed(checkpoint.saved_paths(run_dir))]
+    return [int(path.name[5:]) for path in reversed(RunDir(run_dir).saved_paths())]
 
 
 def test_newest_saves_are_kept() -> None:
@@ -139,15 +141,15 @@ def test_deleting_after_each_save_keeps_what_deleting_at_the_end_does(
 def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
-    assert prune(tmp_path, CheckpointConfig(keep=2)).deleted.keys() == {"step-000000000001"}
+    assert RunDir(tmp_path).prune(CheckpointConfig(keep=2)).deleted.keys() == {"step-000000000001"}
     assert steps(tmp_path) == [2, 3]
     (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
     (tmp_path / "step-000000999999").mkdir()
-    prune(tmp_path, CheckpointConfig(keep=1))
+    RunDir(tmp_path).prune(CheckpointConfig(keep=1))
     assert steps(tmp_path) == [2, 3, 999999]
     assert find(tmp_path).step == 2
     save(tmp_path, 4)
-    prune(tmp_path, CheckpointConfig(keep=1))
+    RunDir(tmp_path).prune(CheckpointConfig(keep=1))
     assert find(tmp_path).step == 4
 
 
@@ -162,9 +164,9 @@ def test_what_is_no_save_of_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "step-000000000008").mkdir()
     (tmp_path / "step-000000000008" / "manifest.json").write_text("{}")
     before = names(tmp_path)
-    assert prune(tmp_path, CheckpointConfig(keep=1)).deleted.keys() == {"step-000000000001"}
+    assert RunDir(tmp_path).prune(CheckpointConfig(keep=1)).deleted.keys() == {"step-000000000001"}
     assert names(tmp_path) == sorted(
-        [*(name for name in before if name != "step-000000000001"), keep.INDEX]
+        [*(name for name in before if name != "step-000000000001"), INDEX]
     )
 
 
@@ -172,7 +174,7 @@ def test_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step)
     before = names(tmp_path)
-    pruned = prune(tmp_path, CheckpointConfig(keep=1), dry_run=True)
+    pruned = RunDir(tmp_path).prune(CheckpointConfig(keep=1), dry_run=True)
     assert pruned.deleted.keys() == {"step-000000000001"}
     assert pruned.reasons == {"step-000000000002": ["newest"]}
     assert names(tmp_path) == before
@@ -182,7 +184,7 @@ def test_pinned_saves_are_not_deleted(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
     (tmp_path / PINS).write_text('{"step-000000000001": "of the paper"}')
-    prune(tmp_path, CheckpointConfig(keep=1))
+    RunDir(tmp_path).prune(CheckpointConfig(keep=1))
     assert steps(tmp_path) == [1, 3]
 
 
@@ -192,26 +194,26 @@ def test_nothing_is_deleted_while_pins_cannot_be_read(tmp_path: Path, text: str)
         save(tmp_path, step)
     (tmp_path / PINS).write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=PINS):
-        prune(tmp_path, CheckpointConfig(keep=1))
+        RunDir(tmp_path).prune(CheckpointConfig(keep=1))
     assert steps(tmp_path) == [1, 2]
 
 
 def test_pins_that_are_a_folder_or_huge_are_refused(tmp_path: Path) -> None:
     (tmp_path / PINS).write_bytes(b" " * (1 << 21))
     with pytest.raises(CheckpointError, match="larger"):
-        read_pins(tmp_path)
+        RunDir(tmp_path).pins()
     (tmp_path / PINS).unlink()
     (tmp_path / PINS).mkdir()
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read_pins(tmp_path)
+        RunDir(tmp_path).pins()
 
 
 def test_index_is_made_of_the_directories(tmp_path: Path) -> None:
     """U54: step, time, metrics, size, hash and why."""
     path = save(tmp_path, 7, time_used=12.5, metrics={"a": 1.5}, seed=3)
-    (tmp_path / keep.INDEX).write_text("nonsense")
-    prune(tmp_path, CheckpointConfig(best=["a max"]))
-    (entry,) = json.loads((tmp_path / keep.INDEX).read_text())
+    (tmp_path / INDEX).write_text("nonsense")
+    RunDir(tmp_path).prune(CheckpointConfig(best=["a max"]))
+    (entry,) = json.loads((tmp_path / INDEX).read_text())
     assert entry == {
         "name": "step-000000000007",
         "step": 7,
@@ -229,22 +231,23 @@ def test_what_was_verified_is_read_again_only_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
+    real = checkpoint.verify
 
     def verify(path: Path) -> checkpoint.Checkpoint:
         read.append(path.name[-1])
-        return checkpoint.verify(path)
+        return real(path)
 
-    monkeypatch.setattr(keep, "verify", verify)
-    known, policy = Verified(), CheckpointConfig(keep=9)
+    monkeypatch.setattr(checkpoint, "verify", verify)
+    known, policy = VerifiedSaves(), CheckpointConfig(keep=9)
     for step in (1, 2, 3):
         save(tmp_path, step)
-    prune(tmp_path, policy, known=known)
+    RunDir(tmp_path).prune(policy, known=known)
     assert sorted(read) == ["1", "2", "3"]
     (tmp_path / "step-000000000002" / "empty").write_bytes(b"")  # same size, another time
-    assert len(prune(tmp_path, policy, known=known).reasons) == 3
+    assert len(RunDir(tmp_path).prune(policy, known=known).reasons) == 3
     assert sorted(read) == ["1", "2", "2", "3"]
     (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
-    assert len(prune(tmp_path, policy, known=known).reasons) == 2
+    assert len(RunDir(tmp_path).prune(policy, known=known).reasons) == 2
 
 
 @pytest.mark.parametrize(

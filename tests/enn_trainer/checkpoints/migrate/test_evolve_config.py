@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TrainConfig, TranslationConfig
-from enn_trainer.checkpoints.evolve_config import refuse_other_network, renamed_config
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.evolve_config import check_same_network, renamed_config
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env import Entity, ObsSpace
@@ -77,5 +77,5 @@ def test_translation_follows_its_reference() -> None:
 def test_section_that_cannot_change_is_shown_as_it_is_written() -> None:
     relpos = RelposEncodingConfig([2, 2], ["x", "y"])
     with pytest.raises(CheckpointError) as error:
-        refuse_other_network(config_of(), config_of(relpos_encoding=relpos), PARTS)
+        check_same_network(config_of(), config_of(relpos_encoding=relpos), PARTS)
     assert 'got (extent: [2, 2], position_features: ["x", "y"])' in str(error.value)

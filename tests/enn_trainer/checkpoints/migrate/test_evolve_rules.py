@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.checkpoints.evolve_rules import Rules, read_renames, rename_lines
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames, rename_lines
 from enn_trainer.errors import ConfigError
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 

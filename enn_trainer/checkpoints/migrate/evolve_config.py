@@ -1,4 +1,4 @@
-"""The configuration of a run in another world: what may change, and what is called otherwise."""
+"""Configuration of a run in another world: renamed, and checked for changes that cannot be."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -6,8 +6,8 @@ from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.resume_changes import shown
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.resume_changes import shown
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.optimizer_config import OptimizerConfig
@@ -28,22 +28,24 @@ def renamed_config(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> TrainConfig:
-    """A configuration with the names of now, where they are those of types, features and actions.
+    """Return a configuration with the new names of types, features and actions.
 
-    Types that there are none of any more are no longer excluded from relative positions, and the
-    entropy of actions that there are none of any more has no target.
+    Types that were removed are no longer excluded from relative positions, and the entropy of
+    actions that were removed has no target.
 
     Args:
         config: of the save.
-        rules: say what is called otherwise.
-        before: what the world of the save shows.
-        obs_space: what the world of now shows.
-        action_space: what can be done in it.
+        rules: the renames.
+        before: the observation space of the save.
+        obs_space: the new observation space.
+        action_space: the new action space.
 
     Raises:
         ConfigError: features that have one name in a setting have several now.
     """
     config = deepcopy(config)
+
+    # Features, entity types and the reference entity in the settings of both networks.
     worlds = _Worlds(rules, before, obs_space)
     types = [*before.entities] or [GLOBAL]
     for name, net in (("net", config.net), ("vf_net", config.vf_net)):
@@ -66,6 +68,8 @@ def renamed_config(
             for field in _FEATURES[1:]:
                 worlds.rename(translation, field, [reference], path)
             translation.reference_entity = rules.type(reference)
+
+    # Actions in the targets of the entropy.
     targets = {rules.action(name): share for name, share in config.ppo.ent_targets.items()}
     left = {name: share for name, share in targets.items() if name in action_space}
     if targets and not left:
@@ -74,8 +78,8 @@ def renamed_config(
     return config
 
 
-def refuse_other_network(old: TrainConfig, new: TrainConfig, parts: Collection[str]) -> None:
-    """Refuse a network that is made of other parts than that of the save.
+def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str]) -> None:
+    """Raise if a network is made of other parts than that of the save.
 
     Args:
         old: of the save.
@@ -100,8 +104,8 @@ def refuse_other_network(old: TrainConfig, new: TrainConfig, parts: Collection[s
         )
 
 
-def refuse_unfit_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
-    """Refuse groups of the optimizer whose pattern fits nothing in the world of now.
+def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
+    """Raise if the pattern of a parameter group fits nothing in the new world.
 
     Args:
         optim: of the run that is to begin.
@@ -113,20 +117,20 @@ def refuse_unfit_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
     unfit = [g.pattern for g in optim.groups if not any(fnmatchcase(n, g.pattern) for n in names)]
     if unfit:
         raise ConfigError(
-            f"optim.groups: expected patterns of parameters that there are in the world of now, "
+            f"optim.groups: expected patterns of parameters that exist in the changed world, "
             f"got {', '.join(unfit)}; renames do not change them, --set optim.groups= does"
         )
 
 
 class _Worlds(NamedTuple):
-    """How the features of settings are found in the world of now."""
+    """Renaming of features in settings, from the old world to the new one."""
 
     rules: Rules
     before: ObsSpace
     now: ObsSpace
 
     def having(self, features: Sequence[str], types: Sequence[str]) -> list[str]:
-        """The types that had all of these features."""
+        """Return the types that had all of these features."""
         shared = self.before.global_features
         return [
             name
@@ -135,7 +139,7 @@ class _Worlds(NamedTuple):
         ]
 
     def rename(self, section: object, field: str, types: Sequence[str], path: str) -> None:
-        """Let a setting name its features as the types that had them do now."""
+        """Rename the features of a setting as they were in the types that had them."""
         value: str | list[str] | None = getattr(section, field)
         if value is None:
             return
@@ -158,7 +162,7 @@ class _Worlds(NamedTuple):
         if len({*found.values()}) > 1:
             each = ", ".join(f"{new} of {name}" for name, new in found.items())
             raise ConfigError(
-                f"{path}: expected one name for {feature} in the world of now, got {each}; rename "
+                f"{path}: expected one name for {feature} in the changed world, got {each}; rename "
                 "it in all of these types or in none"
             )
         return next(iter(found.values()), feature)

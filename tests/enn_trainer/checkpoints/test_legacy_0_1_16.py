@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from entity_env.examples import CherryPick
 from tests.enn_trainer.checkpoints.published import (
     GOLDEN,
@@ -351,4 +351,4 @@ def test_nothing_of_a_published_checkpoint_is_changed(copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     assert StateManager(init_path=copy).state.step == 4096
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
-    assert checkpoint.newest(copy.parent) is None, "nothing of ours is added"
+    assert RunDir(copy.parent).newest() is None, "nothing of ours is added"

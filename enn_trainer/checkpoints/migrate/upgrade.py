@@ -1,23 +1,24 @@
-"""A checkpoint of an older version, or of enn_trainer 0.1.16, written as a save of today."""
+"""Upgrade of a checkpoint of an older version, or of enn_trainer 0.1.16, to today's format."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.existing_run import new_run
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore, to_files
+from enn_trainer.checkpoints.writer import save
 
 
 def upgrade_checkpoint(
     path: str | Path, run_dir: str | Path, agent: PPOAgent | None = None
-) -> checkpoint.Checkpoint:
+) -> Checkpoint:
     """Write a checkpoint in today's format; the old one stays as it is.
 
-    Everything is restored as it is for a run that continues, and saved as that run would save it;
-    but its logs and those of trackers are a run's of its own, so that the old ones stay whole.
+    Everything is restored as for a run that continues, and saved as that run would save it; but
+    its logs, and those of trackers, are new, so that the old ones stay whole.
 
     Args:
         path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
@@ -35,5 +36,5 @@ def upgrade_checkpoint(
     config = read_config(saved)
     state = replace(restore(saved, config, agent), run_name="", tracker_ids={})
     files, why = to_files(config, state), f"upgraded from {saved.path.name}"
-    with new_run(run_dir):
-        return checkpoint.save(run_dir, saved.step, files, why, must_be_new=True)
+    with RunDir(run_dir).begin():
+        return save(run_dir, saved.step, files, why, must_be_new=True)

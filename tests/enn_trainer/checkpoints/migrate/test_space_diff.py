@@ -1,6 +1,6 @@
 """Differences of worlds, by name."""
 
-from enn_trainer.checkpoints.space_diff import diff_spaces, label_orders, space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces, label_orders, space_differences
 from entity_env import (
     CategoricalActionSpace,
     Entity,

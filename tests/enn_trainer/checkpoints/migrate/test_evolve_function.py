@@ -9,13 +9,13 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TranslationConfig
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import PARTS, upgraded
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgraded
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import RogueNet
 from rogue_net.embedding import TypeEmbedding
 from rogue_net.input_norm import InputNorm
-from tests.enn_trainer.checkpoints.changed_worlds import (
+from tests.enn_trainer.checkpoints.migrate.changed_worlds import (
     SIZES,
     Change,
     assert_same_function,

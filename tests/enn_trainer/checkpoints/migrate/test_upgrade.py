@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, StateManager, load_agent, train
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import writer
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
 from enn_trainer.checkpoints.state_files import REST, to_files
-from enn_trainer.checkpoints.upgrade_checkpoint import upgrade_checkpoint
 from entity_env.examples import CherryPick
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL
@@ -79,7 +80,7 @@ def test_old_checkpoint_stays_and_no_run_gets_a_save_of_another(tmp_path: Path) 
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "new")
     assert saved.path == tmp_path / "new/step-000000004096"
-    other = checkpoint.save(tmp_path, 7, {}, "of another step")
+    other = writer.save(tmp_path, 7, {}, "of another step")
     for used in (tmp_path / "run", tmp_path / "new", tmp_path, old, saved.path, other.path):
         with pytest.raises(CheckpointError, match="expected a folder for a new run, it "):
             upgrade_checkpoint(old, used)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.checkpoints.evolve import Evolved, evolve, evolved_state
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
 from enn_trainer.errors import CheckpointError, ConfigError

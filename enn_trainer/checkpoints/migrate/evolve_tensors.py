@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.tensor_axes import Axes, Network, axes_of, parts_of
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.tensor_axes import Axes, Network, axes_of, parts_of
 from enn_trainer.errors import CheckpointError
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.rogue_net import RogueNet

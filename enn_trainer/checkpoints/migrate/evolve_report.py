@@ -1,23 +1,24 @@
-"""What an upgrade to another world did, to be read by a person."""
+"""Report of an upgrade to another world."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import Moved
-from enn_trainer.checkpoints.space_diff import SpaceDiff
-from enn_trainer.checkpoints.tensor_axes import Network, parts_of, wiring_of
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import Moved
+from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff
+from enn_trainer.checkpoints.migrate.tensor_axes import Network, parts_of, wiring_of
+from enn_trainer.tables import aligned
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an upgrade did.
+    """Report of an upgrade.
 
     Attributes:
         diff: how the worlds differ, after renaming.
-        tensors: what became of every tensor.
-        function_changes: why the network answers otherwise where it could not be avoided.
+        tensors: the change of every tensor.
+        function_changes: reasons for other outputs of the network that could not be avoided.
         moments_dropped: parameters whose optimizer begins anew though they are kept.
     """
 
@@ -30,7 +31,7 @@ class Report:
         return "\n".join([*self._head(), *_table(self.tensors)])
 
     def summary(self) -> str:
-        """Without the tensors that are simply kept."""
+        """Return the report without the tensors that are simply kept."""
         changed = [one for one in self.tensors if one.fate != "kept"]
         return "\n".join([*self._head(), *_table(changed)])
 
@@ -45,12 +46,12 @@ class Report:
 
 
 def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
-    """Why two networks of one meaning answer otherwise where both worlds show the same.
+    """Return why the upgraded network has other outputs where both worlds show the same.
 
     Args:
         old: of the save.
-        new: in the world of now.
-        rules: what is called otherwise.
+        new: in the new world.
+        rules: the renames.
     """
     changes = []
     befores = parts_of(old)
@@ -58,12 +59,16 @@ def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
         if part not in befores:
             continue
         section = "vf_net" if part == "value_function" else "net"
+
+        # Blocks that are dropped.
         was = befores[part]
         if was.config.n_layer > net.config.n_layer:
             changes.append(
                 f"{section}.n_layer: {was.config.n_layer - net.config.n_layer} of "
                 f"{was.config.n_layer} blocks are dropped"
             )
+
+        # Global features that became an entity, and positions made of other features.
         before, now = wiring_of(was), wiring_of(net)
         if before.global_entity != now.global_entity:
             verb = "became" if now.global_entity else "is no longer"
@@ -94,11 +99,7 @@ def _table(tensors: Sequence[Moved]) -> list[str]:
         )
         for one in tensors
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
+    return aligned(rows)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -1,22 +1,24 @@
 """A save is complete or absent; what is damaged is found and named."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from enn_trainer import CheckpointError, load_checkpoint
-from enn_trainer.checkpoints import checkpoint as saves
-from enn_trainer.checkpoints import manifest
-from enn_trainer.checkpoints.find_save import find
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints import manifest, writer
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.run_dir import RunDir
 from tests.enn_trainer.checkpoints.builders import NEWEST
 
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
-    saved = saves.save(tmp_path, 12800, FILES, "test")
+    saved = writer.save(tmp_path, 12800, FILES, "test")
     assert saved.path.name == "step-000000012800"
     found = find(tmp_path)
     assert {name: found.read(name) for name in FILES} == FILES
@@ -25,13 +27,30 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_save_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    saves.save(tmp_path, 1, FILES, "test")
+    writer.save(tmp_path, 1, FILES, "test")
     assert [p.name for p in tmp_path.iterdir()] == ["step-000000000001"]
+
+
+def test_verifying_a_save_that_is_deleted_meanwhile_says_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged, so that whoever looks for a save looks again."""
+    path = writer.save(tmp_path, 1, FILES, "test").path
+    real = saves.read_manifest
+
+    def deleted(manifest_path: Path) -> object:
+        content = real(manifest_path)
+        shutil.rmtree(path)
+        return content
+
+    monkeypatch.setattr(saves, "read_manifest", deleted)
+    with pytest.raises(saves.SaveGone, match="deleted or replaced while it was read"):
+        saves.verify(path)
 
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
 def test_every_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
-    path = saves.save(tmp_path, 1, FILES, "test").path / name
+    path = writer.save(tmp_path, 1, FILES, "test").path / name
     original = path.read_bytes()
     for i in range(len(original)):
         damaged = bytearray(original)
@@ -45,7 +64,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["config.ron", "manifest.json"])
 def test_truncation_is_found(tmp_path: Path, name: str) -> None:
-    path = saves.save(tmp_path, 1, FILES, "test").path / name
+    path = writer.save(tmp_path, 1, FILES, "test").path / name
     original = path.read_bytes()
     for size in range(len(original)):
         path.write_bytes(original[:size])
@@ -54,11 +73,11 @@ def test_truncation_is_found(tmp_path: Path, name: str) -> None:
 
 
 def test_newest_valid_save_is_used_and_the_damaged_one_named(tmp_path: Path) -> None:
-    saves.save(tmp_path, 1, FILES, "test")
-    newer = saves.save(tmp_path, 2, FILES, "test")
+    writer.save(tmp_path, 1, FILES, "test")
+    newer = writer.save(tmp_path, 2, FILES, "test")
     (newer.path / "config.ron").unlink()
     said: list[str] = []
-    found = saves.newest(tmp_path, said.append)
+    found = RunDir(tmp_path).newest(said.append)
     assert found is not None
     assert found.step == 1
     assert "step-000000000002" in said[0]
@@ -66,7 +85,7 @@ def test_newest_valid_save_is_used_and_the_damaged_one_named(tmp_path: Path) -> 
 
 
 def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
-    saves.save(tmp_path, 1, FILES, "test")
+    writer.save(tmp_path, 1, FILES, "test")
     (tmp_path / "best-step000000000006").mkdir()
     (tmp_path / "step-9").mkdir()
     (tmp_path / ".writing-step-000000000009-1").mkdir()
@@ -74,28 +93,28 @@ def test_foreign_directories_are_ignored(tmp_path: Path) -> None:
 
 
 def test_saving_twice_at_one_step_keeps_the_first(tmp_path: Path) -> None:
-    first = saves.save(tmp_path, 1, FILES, "first")
-    second = saves.save(tmp_path, 1, FILES, "second")
+    first = writer.save(tmp_path, 1, FILES, "first")
+    second = writer.save(tmp_path, 1, FILES, "second")
     assert first.path == second.path
     assert find(tmp_path).manifest["why"] == "first"
 
 
 def test_a_damaged_save_of_the_same_step_is_replaced(tmp_path: Path) -> None:
-    path = saves.save(tmp_path, 1, FILES, "first").path
+    path = writer.save(tmp_path, 1, FILES, "first").path
     (path / "empty").unlink()
-    assert saves.save(tmp_path, 1, FILES, "second").manifest["why"] == "second"
+    assert writer.save(tmp_path, 1, FILES, "second").manifest["why"] == "second"
 
 
 def test_a_save_from_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "FORMAT_VERSION", 2)
-    path = saves.save(tmp_path, 1, FILES, "test").path
+    path = writer.save(tmp_path, 1, FILES, "test").path
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="newer version"):
         saves.verify(path)
 
 
 def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
-    path = saves.save(tmp_path, 1, FILES, "test").path
+    path = writer.save(tmp_path, 1, FILES, "test").path
     content = json.loads((path / "manifest.json").read_text())
     content["files"]["../secret"] = {"size": 0, "sha256": ""}
     content["sha256"] = manifest.own_hash(content)
@@ -113,13 +132,13 @@ def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
 
 def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path) -> None:
     """Not even a damaged one: it is of another run."""
-    saves.save(tmp_path, 1, FILES, "first")
+    writer.save(tmp_path, 1, FILES, "first")
     (tmp_path / saves.save_name(2)).mkdir()
     for step in (1, 2):
         with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected none, it is there"):
-            saves.save(tmp_path, step, FILES, "second", must_be_new=True)
+            writer.save(tmp_path, step, FILES, "second", must_be_new=True)
     assert saves.verify(tmp_path / saves.save_name(1)).manifest["why"] == "first"
-    assert saves.save(tmp_path, 3, FILES, "third", must_be_new=True).step == 3
+    assert writer.save(tmp_path, 3, FILES, "third", must_be_new=True).step == 3
 
 
 def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_path: Path) -> None:
@@ -128,7 +147,7 @@ def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_pa
     for _ in range(2):
         manager.checkpoint(str(tmp_path / "not" / "there"))
     assert not said
-    (saved,) = saves.saved_paths(tmp_path / "not" / "there")
+    (saved,) = RunDir(tmp_path / "not" / "there").saved_paths()
     before = saves.verify(saved).manifest
     with torch.no_grad():
         next(iter(manager.state.agent.parameters())).add_(1.0)
@@ -144,7 +163,7 @@ def test_the_name_of_a_save_says_its_step(step: int) -> None:
 
 
 def test_flip_that_changes_no_value_of_the_manifest_is_found(tmp_path: Path) -> None:
-    path = saves.save(tmp_path, 8, {"a": b""}, "test", {"metrics": {"x": 1e-05}}).path
+    path = writer.save(tmp_path, 8, {"a": b""}, "test", {"metrics": {"x": 1e-05}}).path
     text = (path / "manifest.json").read_text()
     (path / "manifest.json").write_text(text.replace("1e-05", "1E-05"))
     with pytest.raises(CheckpointError, match=r"manifest\.json: damaged"):

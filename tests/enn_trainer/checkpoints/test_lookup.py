@@ -11,10 +11,11 @@ import pytest
 
 from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.checkpoints import checkpoint, find_save
-from enn_trainer.checkpoints.contents import read_contents
-from enn_trainer.checkpoints.keep import prune
+from enn_trainer.checkpoints import format as checkpoint
+from enn_trainer.checkpoints import lookup, writer
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import entries
+from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Pasture
@@ -28,7 +29,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("saved")
     best = 'checkpoint.best=["losses/entropy min"]'
     run_small(folder, "total_timesteps=24", best, env=Pasture, checkpoint_dir=folder / "run")
-    saved = find_save.find(folder / "run")
+    saved = lookup.find(folder / "run")
     return {name: saved.read(name) for name in saved.manifest["files"]}
 
 
@@ -47,8 +48,8 @@ class SavingRun:
         assert before in state
         state = state.replace(before, f"\n    step: {self.step}".encode())
         self.files = {**self.files, "state.ron": state}
-        saved = checkpoint.save(self.run_dir, self.step, self.files, "test", facts)
-        prune(self.run_dir, KEEP_ONE)
+        saved = writer.save(self.run_dir, self.step, self.files, "test", facts)
+        RunDir(self.run_dir).prune(KEEP_ONE)
         return saved.path
 
 
@@ -117,7 +118,7 @@ def test_save_that_is_deleted_while_it_is_verified_is_looked_for_again(
 
     monkeypatch.setattr(checkpoint, name, meanwhile)
     said: list[str] = []
-    assert find_save.find(tmp_path / "run", said.append).step == one.step
+    assert lookup.find(tmp_path / "run", said.append).step == one.step
     assert calls > 3
     assert not said
 
@@ -136,7 +137,7 @@ def test_saves_that_vanish_every_time_are_an_error(
 
     monkeypatch.setattr(checkpoint, "read_manifest", vanish)
     with pytest.raises(CheckpointError, match=r"20 times in a row; .*checkpoint.keep"):
-        find_save.find(tmp_path / "run")
+        lookup.find(tmp_path / "run")
     assert step == 120
 
 
@@ -145,7 +146,7 @@ def test_save_that_was_found_is_read_after_it_is_deleted(
 ) -> None:
     """A run is configured, its environments begin, and only then its state is read."""
     one = SavingRun(tmp_path / "run", files)
-    saved = find_save.find(tmp_path / "run")
+    saved = lookup.find(tmp_path / "run")
     manager = StateManager(init_path=tmp_path / "run", overrides=SMALL[:-1])
     assert manager.config.rollout.num_envs == 6
     then = one.files
@@ -183,9 +184,9 @@ def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
     (tmp_path / "run").mkdir()
     for step in (1, 2):
         facts = {"metrics": {"losses/entropy": -float(step)}}
-        checkpoint.save(tmp_path / "run", step, files, "test", facts)
+        writer.save(tmp_path / "run", step, files, "test", facts)
     best = tmp_path / "run" / checkpoint.save_name(2)
-    is_save, resolve = checkpoint.is_save, find_save.resolve
+    is_save, resolve = checkpoint.is_save, lookup.resolve
     resolved: list[Path] = []
 
     def resolve_noting(path: Path, say: Callable[[str], None]) -> Path:
@@ -197,22 +198,22 @@ def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
             shutil.rmtree(best)
         return is_save(path)
 
-    monkeypatch.setattr(find_save, "resolve", resolve_noting)
-    monkeypatch.setattr(checkpoint, "is_save", is_save_until_found)
-    assert find_save.find(tmp_path / "run@best").step == 1
+    monkeypatch.setattr(lookup, "resolve", resolve_noting)
+    monkeypatch.setattr(lookup, "is_save", is_save_until_found)
+    assert lookup.find(tmp_path / "run@best").step == 1
 
 
 def save_that_is_replaced_once_its_manifest_is_read(
     run_dir: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint.save(run_dir, 1, files, "first")
+    writer.save(run_dir, 1, files, "first")
     real = checkpoint.read_manifest
 
     def replaced(path: Path) -> object:
         monkeypatch.undo()
         manifest = real(path)
         other = {**files, "state.ron": b"other"}
-        checkpoint.save(run_dir, 1, other, "second", {"metrics": {"a": 1.0}})
+        writer.save(run_dir, 1, other, "second", {"metrics": {"a": 1.0}})
         return manifest
 
     monkeypatch.setattr(checkpoint, "read_manifest", replaced)
@@ -223,7 +224,7 @@ def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
 ) -> None:
     """Its manifest is of before, its files of afterwards."""
     save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)
-    saved = find_save.find(tmp_path / "step-000000000001")
+    saved = lookup.find(tmp_path / "step-000000000001")
     assert saved.manifest["why"] == "second"
     assert saved.read("state.ron") == b"other"
 

@@ -1,12 +1,20 @@
-"""Networks of saves: no larger than the weights that are there, and able to act."""
+"""Weights for a network, of a save or of a file that the user names.
+
+The network is no larger than the weights that there are for it, and able to act.
+"""
 
 import re
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from enn_trainer.checkpoints.plain_file import check_tensor_header
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import make_network
@@ -14,7 +22,7 @@ from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
-"""Beyond, sums of products of weights leave what float32 can say; nothing learns such weights."""
+"""Beyond, sums of products of weights overflow float32; nothing learns such weights."""
 
 _OF_ROGUE_NET = re.compile(
     r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|regression_heads)\."
@@ -28,9 +36,9 @@ def fitting_network(
     action_space: dict[str, ActionSpace],
     weights: Mapping[str, Tensor],
 ) -> Any:
-    """A network of a configuration, if it is no larger than the weights that it gets.
+    """Return a new network of a configuration, if it is no larger than the weights for it.
 
-    The arguments and errors are those of `refuse_larger`.
+    The arguments and errors are those of `check_size`.
     """
     others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
     if others:
@@ -38,24 +46,24 @@ def fitting_network(
             f"{where}: the weights are those of a network of your own, with {min(others)}; "
             "expected those of a RogueNet, or that network beside the save, as agent= in Python"
         )
-    refuse_larger(where, config, obs_space, action_space, weights)
+    check_size(where, config, obs_space, action_space, weights)
     return make_network(config, obs_space, action_space)
 
 
-def refuse_larger(
+def check_size(
     where: str,
     config: TrainConfig,
     obs_space: ObsSpace,
     action_space: dict[str, ActionSpace],
     weights: Mapping[str, Tensor],
 ) -> None:
-    """Refuse a configuration whose network is larger than the weights that are there for it.
+    """Raise if the network of a configuration is larger than the weights that there are for it.
 
     Args:
         where: the save, for messages.
         config: of the run.
-        obs_space: what the network sees.
-        action_space: what it does.
+        obs_space: the observations of the network.
+        action_space: its actions.
         weights: by name.
 
     Raises:
@@ -70,19 +78,19 @@ def refuse_larger(
             with torch.device("meta"):  # takes no memory, whatever the configuration says
                 outline = make_network(config, obs_space, action_space)
             fits = sum(p.numel() for p in outline.parameters()) <= numbers
-    except ValueError as error:  # such as relative positions of what there is none of
+    except ValueError as error:  # such as relative positions of entities that do not exist
         raise CheckpointError(f"{where}: config.ron does not fit state.ron: {error}") from None
     except (RuntimeError, OverflowError, TypeError):  # sizes beyond 64 bits
         fits = False
     if not fits:
         raise CheckpointError(
             f"{where}: the weights do not fit the network: config.ron asks for more than the "
-            f"{numbers} numbers in {len(weights)} tensors that there are"
+            f"{numbers} numbers in {len(weights)} tensors that the save has"
         )
 
 
 def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a network its weights.
+    """Load the weights of a network.
 
     Args:
         where: the save, for messages.
@@ -101,11 +109,8 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(f"{where}: the weights do not fit the network: {error}") from None
-    _refuse_unusable(where, network)
 
-
-def _refuse_unusable(where: str, network: nn.Module) -> None:
-    """Refuse weights that are no numbers: what they choose would look like a policy."""
+    # Weights that are not finite would lead to actions that look like a policy.
     parameters = dict(network.named_parameters())
     # A buffer may be infinite on purpose, as in a mask.
     bad = [name for name, p in parameters.items() if not p.isfinite().all()]
@@ -124,3 +129,46 @@ def _refuse_unusable(where: str, network: nn.Module) -> None:
         problem = module.problem() if isinstance(module, InputNorm) else None
         if problem is not None:
             raise CheckpointError(f"{where}: {name}.{problem}; take an earlier checkpoint")
+
+
+def load_weights_file(path: Path, network: nn.Module) -> None:
+    """Load the weights of a network from a file that the user names.
+
+    A pickle is read by torch's reader for weights, which makes tensors and runs nothing.
+
+    Args:
+        path: `.safetensors`, or a state dict as `torch.save` writes it.
+        network: of the shape of the saved one; the file does not say which network it is of.
+
+    Raises:
+        CheckpointError: the file cannot be read, holds something else than weights, or the weights
+            do not fit the network or are no finite numbers.
+    """
+    # Read tensors without running anything that is in the file.
+    content: Any
+    try:
+        if path.suffix == ".safetensors":
+            with path.open("rb") as file:
+                check_tensor_header(file.read(8))
+            content = load_file(path)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the formats of old versions
+                content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    except Exception as error:  # torch's reader fails in many ways where a file is damaged
+        raise CheckpointError(
+            f"{path}: expected a state dict and nothing but tensors, as "
+            f"torch.save(network.state_dict(), ...) writes it; not read, as reading anything else "
+            f"could run it ({type(error).__name__})"
+        ) from None
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise CheckpointError(
+            f"{path}: expected a dict of tensors by name, got {type(content).__name__}"
+        )
+    load_weights(str(path), network, content)

@@ -1,4 +1,4 @@
-"""A saved run in a world that shows or allows something else: upgraded by name."""
+"""Upgrade of a saved run to a world with other observations or actions, by name."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -7,21 +7,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from enn_trainer.checkpoints import checkpoint
-from enn_trainer.checkpoints.evolve_config import (
-    refuse_other_network,
-    refuse_unfit_groups,
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.migrate.evolve_config import (
+    check_groups,
+    check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.evolve_report import Report, function_changes
-from enn_trainer.checkpoints.evolve_rules import Rules
-from enn_trainer.checkpoints.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
-from enn_trainer.checkpoints.existing_run import new_run
+from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.migrate.tensor_axes import Network
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import load_moments, moments_of, restore, to_files
-from enn_trainer.checkpoints.tensor_axes import Network
+from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.ppo import loss_state
@@ -34,37 +35,37 @@ from rogue_net.value_net import RogueNetWithValueNet
 
 
 class Evolved(NamedTuple):
-    """A run in another world.
+    """Run in another world.
 
     Attributes:
         config: of the run that continues.
         state: of the run, at the step of the save.
-        report: what was done to get there.
+        report: the changes that were made.
     """
 
     config: TrainConfig
     state: State
     report: Report
 
-    def save(self, run_dir: Path) -> checkpoint.Checkpoint:
+    def save(self, run_dir: Path) -> Checkpoint:
         """Write it as a save of a run, which can be resumed.
 
         Raises:
             CheckpointError: the folder has a run already, or cannot be written to.
         """
         files = to_files(self.config, self.state)
-        with new_run(run_dir):
-            return checkpoint.save(run_dir, self.state.step, files, "evolved", must_be_new=True)
+        with RunDir(run_dir).begin():
+            return save(run_dir, self.state.step, files, "evolved", must_be_new=True)
 
 
 def evolve(
-    saved: checkpoint.Checkpoint,
+    saved: Checkpoint,
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     config: TrainConfig | None = None,
     rules: Rules | None = None,
 ) -> Evolved:
-    """A saved run, upgraded to other spaces.
+    """Upgrade a saved run to other spaces.
 
     On all that the old world could show, values and the probabilities of the old choices, among
     themselves, are those of the save, to rounding, unless the report says why not. The moments of
@@ -72,10 +73,10 @@ def evolve(
 
     Args:
         saved: the save.
-        obs_space: what the world shows now.
-        action_space: what can be done in it now.
-        config: of the run that continues; by default that of the save, with the names of now.
-        rules: what is called otherwise, and how probable what is new is.
+        obs_space: the new observation space.
+        action_space: the new action space.
+        config: of the run that continues; by default that of the save, with the new names.
+        rules: renames, and the probability of new choices.
 
     Raises:
         CheckpointError: the save cannot be used, or its network is made of other parts than that
@@ -101,16 +102,17 @@ def evolved_state(
     action_space: Mapping[str, ActionSpace],
     rules: Rules,
 ) -> tuple[State, Report]:
-    """A state in another world, as `evolve` has it; with the name of the run it had.
+    """Upgrade a state to another world as `evolve` does, but keep the name of the run.
 
     Args:
         old: the state, which is not changed.
         old_config: its configuration.
         config: the configuration of the run that continues.
-        obs_space: what the world shows now.
-        action_space: what can be done in it now.
-        rules: what is called otherwise.
+        obs_space: the new observation space.
+        action_space: the new action space.
+        rules: renames, and the probability of new choices.
     """
+    # The optimizer has to be the same one.
     rules.refuse_unknown(obs_space, action_space)
     before, wanted = old_config.optim, config.optim
     if (before.name, before.kwargs) != (wanted.name, wanted.kwargs):
@@ -118,11 +120,15 @@ def evolved_state(
             f"optim.name, optim.kwargs: expected {before.name} and {before.kwargs} as in the save, "
             f"got {wanted.name} and {wanted.kwargs}; moments of one mean nothing to the other"
         )
+
+    # Network.
     follow_schedules(config, old)
     fresh = make_network(config, obs_space, dict(action_space))
     upgrade, report = _upgrade((old_config, _own(old.agent)), (config, fresh), rules, PARTS)
     fresh.load_state_dict(upgrade.tensors)
-    refuse_unfit_groups(config.optim, [name for name, _ in fresh.named_parameters()])
+    check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
+
+    # Optimizers and learnt parts of the loss; the moments follow the parameters.
     optimizer, vf_optimizer = make_optimizers(fresh, config.optim)
     tunings = {rules.action(name): tuning for name, tuning in old.ent_tunings.items()}
     scaling = old.reward_scaling or loss_state.fresh_reward_scaling(config)
@@ -148,7 +154,7 @@ def evolved_state(
 def with_action_space(
     state: State, config: TrainConfig, action_space: Mapping[str, ActionSpace]
 ) -> State:
-    """A state for the same actions with their labels in another order.
+    """Return a state for the same actions with their labels in another order.
 
     Args:
         state: of a run.
@@ -171,7 +177,7 @@ def initialised(
         saved: the network of a save.
         config: of the new run.
         fresh: its network, which is changed.
-        rules: what is called otherwise, and how probable what is new is.
+        rules: renames, and the probability of new choices.
         parts: which of `PARTS` to take.
 
     Raises:
@@ -194,7 +200,7 @@ def _upgrade(
     (old_config, old), (config, fresh) = before, now
     renamed = rules.spaces(old.obs_space, old.action_space)
     diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
-    refuse_other_network(old_config, config, parts)
+    check_same_network(old_config, config, parts)
     upgrade = upgraded(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
     left_out = [part for part in PARTS if part not in parts]
@@ -204,7 +210,7 @@ def _upgrade(
 
 
 def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]]:
-    """What the optimizers know, by the names of now; and what of it is given up."""
+    """Return the optimizer moments under the new names, and the parameters that lose theirs."""
     parameters = dict(old.agent.named_parameters())
     before: dict[str, dict[str, Tensor]] = {}
     for name, moment in moments_of(old).items():
@@ -230,7 +236,7 @@ def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]
 def _own(network: Any) -> Network:
     if not isinstance(network, RogueNet | RogueNetWithValueNet):
         raise CheckpointError(
-            f"expected a RogueNet to upgrade, got {type(network).__name__}, of which it is not "
-            "known what its tensors are of"
+            f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors cannot "
+            "be matched by the names of the world"
         )
     return network

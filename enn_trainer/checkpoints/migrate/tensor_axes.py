@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from enn_trainer.checkpoints.evolve_rules import Name
+from enn_trainer.checkpoints.migrate.evolve_rules import Name
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import feature_names, module_key
 from rogue_net.heads import HEADS

@@ -1,0 +1,315 @@
+"""Format of the saves of a run: names, verified reading, and races with the run.
+
+    run/
+      step-000000012800/     one save; never modified after the rename that makes it visible, but
+                             replaced as a whole by one with the same weights that has more metrics
+        manifest.json        sizes and sha256 of every file, and of its own other bytes
+        config.ron  state.ron  state.agent.safetensors  ...
+      index.json             convenience only: rebuilt from the directories
+      pins.json  .lock
+
+This module knows names and bytes, not what is in them.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
+from enn_trainer.checkpoints.plain_file import (
+    MAX_TEXT_BYTES,
+    OpenFiles,
+    check_no_pickles,
+    plain_file,
+    size_of,
+)
+from enn_trainer.errors import CheckpointError
+
+C = TypeVar("C")
+WEIGHTS = "state.agent.safetensors"
+"""The file that tells two saves of a step apart."""
+WRITING, DAMAGED, SUPERSEDED = ".writing-", ".damaged-", ".superseded-"
+"""Prefixes of saves that are being written, were set aside, and are being replaced."""
+MOST_LOOKS = 20
+"""Attempts to read a save that is deleted or replaced each time."""
+_SAVE_NAME = re.compile(r"step-(\d{12,})")
+
+
+class SaveGone(CheckpointError):  # noqa: N818 (caught to look again)
+    """A save was deleted or replaced while it was read."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified save.
+
+    Attributes:
+        path: its directory.
+        manifest: the content of its manifest.
+        held: its files, open: they can be read when a run that goes on has deleted the save.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    held: OpenFiles | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    @property
+    def step(self) -> int:
+        """The step it was saved at."""
+        return int(self.manifest["step"])
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, verified.
+
+        Raises:
+            CheckpointError: the file is not in the manifest, or is not what was written.
+        """
+        with self._open(name) as file:
+            data = file.read()
+        self._compare(name, hashlib.sha256(data).hexdigest())
+        return data
+
+    def text(self, name: str) -> str:
+        """Return the text of a file, verified.
+
+        Raises:
+            CheckpointError: as for `read`; or it is no text, or too long for one.
+        """
+        size = self.manifest["files"].get(name, {"size": 0})["size"]
+        if size > MAX_TEXT_BYTES:
+            raise CheckpointError(
+                f"{self.path / name}: expected at most {MAX_TEXT_BYTES} bytes, got {size}"
+            )
+        try:
+            return self.read(name).decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self.path / name}: damaged, no text: {error}") from None
+
+    def check(self, name: str) -> None:
+        """Compare a file with the manifest, without keeping its bytes. Raises as `read` does."""
+        with self._open(name) as file:
+            self._compare(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
+
+    def release(self) -> None:
+        """Close the files that are held open, as soon as no more is read."""
+        if self.held is not None:
+            self.held.close()
+
+    def _compare(self, name: str, sha256: str) -> None:
+        if sha256 != self.manifest["files"][name]["sha256"]:
+            raise CheckpointError(
+                f"{self.path / name}: damaged, its sha256 is not that of the manifest"
+            )
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file of the size that the manifest has."""
+        expected = self.manifest["files"].get(name)
+        if expected is None:
+            raise CheckpointError(f"{self.path}: has no {name}")
+        with ExitStack() as stack:
+            if self.held is None or self.held.is_closed:
+                file = stack.enter_context(plain_file(self.path / name))
+            else:
+                file = self.held.rewound(name)
+            if size_of(file) != expected["size"]:
+                raise CheckpointError(
+                    f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
+                )
+            yield file
+
+
+def verify(path: Path) -> Checkpoint:
+    """Read the save in a directory, and compare every file with the manifest.
+
+    Its files are held open, and closed with the last reference to it, or by `release`.
+
+    Raises:
+        SaveGone: it was deleted or replaced meanwhile.
+        CheckpointError: something is missing, damaged, or from a newer version; or there is a
+            pickle beside it.
+    """
+    return unless_replaced(path, lambda: _verify(path))
+
+
+def _verify(path: Path) -> Checkpoint:
+    saved = read_unverified(path)
+    saved = replace(saved, held=OpenFiles(path, saved.manifest["files"]))
+    for name in saved.manifest["files"]:
+        saved.check(name)
+    check_no_pickles(path)
+    return saved
+
+
+def read_unverified(path: Path) -> Checkpoint:
+    """Read the save in a directory by its manifest alone.
+
+    Raises:
+        CheckpointError: the manifest is missing or damaged, or of another step than the name of
+            the directory: then it is not known which of the two is wrong.
+    """
+    saved = Checkpoint(path, read_manifest(path / MANIFEST))
+    if step_of(path) is not None and path.name != save_name(saved.step):
+        raise CheckpointError(
+            f"{path}: damaged: its manifest is of step {saved.step}: expected the name "
+            f"{save_name(saved.step)}; rename the folder if it is that save"
+        )
+    return saved
+
+
+def is_valid(path: Path) -> bool:
+    """Return True if a directory is a save with nothing missing or damaged."""
+    try:
+        verify(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def is_save(path: Path) -> bool:
+    """Return True if a directory is a save of this format, which may be damaged, and not a run.
+
+    A save has a manifest. One that lost it is known by its name; it holds files alone, whereas the
+    folder of a run, whatever it is called, holds its saves.
+    """
+    if os.path.lexists(path / MANIFEST):
+        return True
+    if step_of(path) is None or not path.is_dir():
+        return False
+    try:
+        return not any(entry.is_dir() for entry in path.iterdir())
+    except OSError:  # cannot be looked into
+        return True
+
+
+def save_name(step: int) -> str:
+    """Return the name of the directory of a save."""
+    return f"step-{step:012d}"
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step in the name of a directory; None if the name is not that of a save."""
+    match = _SAVE_NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
+
+
+def first_valid(
+    run_dir: Path, paths: Iterable[Path], read: Callable[[Path], C], say: Callable[[str], None]
+) -> C | None:
+    """Return the first of some directories of a run that can be read; None if there are none.
+
+    Args:
+        run_dir: the folder of the run.
+        paths: of the saves in question, the most wanted first.
+        read: reads one.
+        say: prints a line for each damaged one before it.
+
+    Raises:
+        CheckpointError: there are some, but none is valid.
+    """
+    problems = []
+    for path in paths:
+        try:
+            saved = read(path)
+        except SaveGone:
+            raise
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            say(f"skipped a damaged checkpoint, using {path.name} instead: {problem}")
+        return saved
+    if problems:
+        raise CheckpointError(f"{run_dir}: no valid checkpoint: {'; '.join(problems)}")
+    return None
+
+
+class VerifiedSaves:
+    """Saves that were verified in this process, so that gigabytes are not read again.
+
+    A save counts as verified as long as its files have the sizes and times that they had.
+    """
+
+    def __init__(self) -> None:
+        self._saves: dict[Path, tuple[object, Checkpoint]] = {}
+
+    def add(self, saved: Checkpoint) -> None:
+        """Take a save that was just verified; its files need not stay open."""
+        saved.release()
+        self._saves[saved.path] = (_signature(saved.path), saved)
+
+    def update(self, paths: Iterable[Path]) -> list[Checkpoint]:
+        """Return the valid saves among some directories, and forget all others."""
+        before, self._saves = self._saves, {}
+        for path in paths:
+            try:
+                signature, saved = before.get(path, (None, None))
+                if saved is None or signature != _signature(path):
+                    saved = retry_while_gone(path, partial(verify, path))
+                self.add(saved)
+            except (CheckpointError, OSError):
+                continue  # no valid save
+        return [saved for _, saved in self._saves.values()]
+
+
+def _signature(path: Path) -> object:
+    files = [(entry.name, entry.stat()) for entry in os.scandir(path)]
+    return sorted((name, s.st_size, s.st_mtime_ns, s.st_ino) for name, s in files)
+
+
+def unless_replaced(path: Path, read: Callable[[], C]) -> C:
+    """Read a save that a run may delete or replace meanwhile.
+
+    Args:
+        path: its directory.
+        read: reads it.
+
+    Raises:
+        SaveGone: it was deleted or replaced, and reading it failed.
+        CheckpointError: it cannot be read.
+    """
+    before = folder_id(path)
+    try:
+        return read()
+    except SaveGone:
+        raise
+    except CheckpointError:
+        if before is not None and folder_id(path) != before:
+            raise SaveGone(f"{path}: deleted or replaced while it was read") from None
+        raise
+
+
+def retry_while_gone(path: Path, read: Callable[[], C]) -> C:
+    """Look for a save until one is read that was not deleted or replaced meanwhile.
+
+    Args:
+        path: of the save or its run, for messages.
+        read: finds and reads it; raises `SaveGone` if it was deleted or replaced.
+
+    Raises:
+        CheckpointError: it was, too often.
+    """
+    for _ in range(MOST_LOOKS):
+        try:
+            return read()
+        except SaveGone:
+            continue
+    raise CheckpointError(
+        f"{path}: expected a save that stays while it is read, those found were deleted or "
+        f"replaced {MOST_LOOKS} times in a row; have the run keep more of them (checkpoint.keep)"
+    )
+
+
+def folder_id(path: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another one of its name; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,329 @@
+"""Checkpoints written by enn_trainer 0.1.16, read as if this project had saved them.
+
+    run/
+      latest-step000000004096/
+        config.ron  state.ron       readable
+        state.agent.msgpack         {name: tensor}, buffers among them
+        state.optimizer.msgpack     {"state": {number: {moment: tensor}}, "param_groups": [...]}
+
+A tensor is {__tensor__, dtype, shape, data}. Parameters are numbered in the order of the names, and
+each one once: every block names again the relative positions that all of them share.
+
+Nothing on the disk is changed, and nothing that is read runs: pickles are refused.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, first_valid
+from enn_trainer.checkpoints.manifest import FORMAT_VERSION
+from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles, read_plain_file
+from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
+from enn_trainer.checkpoints.state_files import OPTIMIZER
+from enn_trainer.checkpoints.weights import check_size
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
+from enn_trainer.settings import ron
+from enn_trainer.settings.config_help import shown
+from enn_trainer.settings.config_io import dump_config, load_config
+from entity_env.bounds import check_complete, dict_of
+from rogue_net.published import from_published, projections_by_type, renamed
+
+AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
+MAX_BYTES = 1 << 32
+"""Limit of a file of tensors; networks of this size do not exist."""
+_SAVE_NAME = re.compile(r"latest-step(\d+)")
+_PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # what hyperstate writes for something pickled
+_DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
+_PARAMETERS = ("weight", "bias", "embedding")  # the other last parts of names are of buffers
+_SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+
+
+@dataclass(frozen=True)
+class PublishedCheckpoint(Checkpoint):
+    """A published checkpoint with the files of a save.
+
+    Attributes:
+        files: its files in our format, but for the moments, which `read` converts.
+    """
+
+    files: Mapping[str, bytes]
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file of a save.
+
+        Raises:
+            CheckpointError: there is no such file, or the one that it is made of is damaged.
+        """
+        if name == OPTIMIZER:
+            return save_tensors(published_moments(self.path))
+        if name not in self.files:
+            raise CheckpointError(f"{self.path}: has no {name}")
+        return self.files[name]
+
+
+def find(
+    path: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> PublishedCheckpoint | None:
+    """Return the published checkpoint at a path, or the newest valid one of the run there.
+
+    Args:
+        path: a directory.
+        say: prints a line on each newer one that is damaged.
+        to_continue: True if a valid one needs its moments; otherwise they are not read.
+
+    Returns:
+        None if the directory is no such checkpoint and has none.
+
+    Raises:
+        CheckpointError: there are some, but none is valid.
+    """
+    if not path.is_dir():
+        return None
+    if is_published(path):
+        return _converted(path)
+    steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
+    found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
+
+    def read(child: Path) -> PublishedCheckpoint:
+        checkpoint = _converted(child)
+        if to_continue:
+            checkpoint.read(OPTIMIZER)
+        return checkpoint
+
+    return first_valid(path, [child for _, child in reversed(found)], read, say)
+
+
+def is_published(path: Path) -> bool:
+    """Return True if a directory is a published checkpoint, which may be damaged."""
+    return (path / AGENT_FILE).is_file() or _is_pickled(path)
+
+
+def _is_pickled(path: Path) -> bool:
+    """Return True for a directory with pickles, which hyperstate writes for classes of any kind."""
+    if any(path.glob("state.*.pickle")):
+        return True
+    state = path / "state.ron"
+    if not state.is_file():
+        return False
+    text = read_plain_file(state, MAX_TEXT_BYTES).decode(errors="replace")
+    return any(mark in text for mark in _PICKLED)
+
+
+def _converted(path: Path) -> PublishedCheckpoint:
+    """Read a published checkpoint, but for the moments.
+
+    Raises:
+        CheckpointError: something is missing or damaged, or is no such checkpoint.
+    """
+    if _is_pickled(path):
+        raise CheckpointError(
+            f"{path}: expected tensors in {AGENT_FILE}, got pickles; reading a pickle runs what is "
+            "in it, so none is read; save the weights alone, as safetensors, where the checkpoint "
+            "is from"
+        )
+    check_no_pickles(path)
+
+    # Configuration and state.
+    try:
+        config = load_config(TrainConfig, None, text=_text(path / "config.ron"))
+        state = _converted_state(ron.loads(_text(path / "state.ron"), named=True).fields)
+        state_text = ron.dumps(ron.Struct("State", state))
+        plain = ron.loads(state_text)
+        obs_space = obs_space_of(plain["obs_space"])
+        action_space = action_space_of(plain["action_space"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: config.ron or state.ron cannot be read: {error}") from None
+    if config.vf_net is not None:
+        raise CheckpointError(
+            f"{path}: expected a run without vf_net, which enn_trainer 0.1.16 did not train as "
+            "its configuration says"
+        )
+
+    # Weights, and the files of our format.
+    weights = published_weights(path)
+    check_size(str(path), config, obs_space, action_space, weights)
+    files = {
+        "config.ron": dump_config(config).encode(),
+        "state.ron": state_text.encode(),
+        WEIGHTS: save_tensors(weights),
+    }
+    manifest = {
+        "format": FORMAT_VERSION,
+        "step": state["step"],
+        "why": "written by enn_trainer 0.1.16",
+        "files": {
+            **{name: {"size": len(data)} for name, data in files.items()},
+            OPTIMIZER: {"size": 0},  # not known before it is read
+        },
+    }
+    return PublishedCheckpoint(path, manifest, files)
+
+
+def _converted_state(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of our first `state.ron` for a published one."""
+    clocks = {name: published[name] for name in ("step", "restart", "next_eval_step")}
+    for name, value in clocks.items():
+        if (type(value) is not int or value < 0) and (name, value) != ("next_eval_step", None):
+            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+    actions = {
+        name: ron.Struct("ActionSpace", {"kind": space.name, **space.fields})
+        for name, space in published["action_space"].items()
+    }
+    return {"version": 1, **clocks, "obs_space": published["obs_space"], "action_space": actions}
+
+
+def _text(path: Path) -> str:
+    return read_plain_file(path, MAX_TEXT_BYTES).decode()
+
+
+def published_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, under our names.
+
+    Args:
+        path: the directory of the checkpoint.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else than finite numbers.
+    """
+    try:
+        return from_published(_read_agent(path))
+    except (ValueError, RuntimeError) as error:  # of torch: parts that do not fit together
+        raise _unreadable(path / AGENT_FILE, error) from None
+
+
+def published_moments(path: Path) -> dict[str, Tensor]:
+    """Return the moments of AdamW by our names of the parameters: `name/exp_avg` and so on.
+
+    Those of the three projections of attention are put together as the weights are, number by
+    number. Projections of relative positions by type begin anew, but for those of the first type:
+    see `from_published`.
+
+    Args:
+        path: the directory of the checkpoint.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is not of the weights beside it.
+    """
+    agent = _read_agent(path)
+    names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
+    names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
+    try:
+        content = _unpack(path / OPTIMIZER_FILE, longest_list=max(16, len(names)))
+        return _renamed_moments({name: agent[name].shape for name in names}, content)
+    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{_unreadable(path / OPTIMIZER_FILE, error)}; a new run can begin with the weights "
+            "alone, by --init-from"
+        ) from None
+
+
+def _renamed_moments(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, Tensor]:
+    names = list(shapes)
+    numbers = [number for group in content["param_groups"] for number in group["params"]]
+    if numbers != list(range(len(names))):
+        raise ValueError(f"expected moments of the {len(names)} parameters, got {len(numbers)}")
+
+    # By moment and published name, each of the shape of its parameter.
+    moments: dict[str, dict[str, Tensor]] = {key: {} for key in sorted(_MOMENTS)}
+    for number, entry in content["state"].items():
+        if number not in range(len(names)) or entry.keys() != _MOMENTS:
+            raise ValueError(
+                f"{shown(number)}: expected a number and {sorted(_MOMENTS)}, got {[*entry][:5]}"
+            )
+        name = names[number]
+        for key in ("exp_avg", "exp_avg_sq"):
+            moments[key][name] = _tensor(name, entry[key])
+            if moments[key][name].shape != shapes[name]:
+                raise ValueError(f"{name}: {key} is not of the shape of the parameter")
+        if (moments["exp_avg_sq"][name] < 0).any():
+            raise ValueError(f"{name}: exp_avg_sq: expected squares, got numbers below 0")
+        moments["step"][name] = torch.full(shapes[name], _count(name, entry["step"]))
+
+    # By our names, which put several parameters together.
+    for _, *unused in projections_by_type(names):
+        for of_key in moments.values():
+            of_key.update({n: torch.zeros_like(of_key[n]) for n in unused if n in of_key})
+    ours = {key: renamed(of_key) for key, of_key in moments.items()}
+    for name, steps in ours["step"].items():
+        if (steps != steps.flatten()[:1]).any():
+            raise ValueError(f"{name}: expected one number of steps, got several")
+        ours["step"][name] = steps.flatten()[0].clone()
+    return {f"{name}/{key}": t for key, of_key in ours.items() for name, t in of_key.items()}
+
+
+def _count(name: str, value: Any) -> float:
+    """Return a number of steps, which is a plain number in files of older versions of torch."""
+    count = value if type(value) in (int, float) else _tensor(name, value).item()
+    if not (0 <= count < 1 << 53 and count == int(count)):
+        raise ValueError(f"{name}: step: expected a whole number of at least 0, got {count}")
+    return float(count)
+
+
+def _read_agent(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of the network, under the published names and in the order of the file."""
+    content = _unpack(path / AGENT_FILE, longest_list=16)
+    try:
+        tensors = {}
+        for name, value in content.items():
+            if not isinstance(name, str):
+                raise TypeError(f"expected the name of a parameter, got {name!r}")
+            tensors[name] = _tensor(name, value)
+        return tensors
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise _unreadable(path / AGENT_FILE, error) from None
+
+
+def _unpack(path: Path, longest_list: int) -> Any:
+    """Read a file; a list is allocated as long as its header says, which is bounded."""
+    data = read_plain_file(path, MAX_BYTES)
+    try:
+        check_complete(data)
+        return msgpack.unpackb(
+            data,
+            strict_map_key=False,
+            max_array_len=longest_list,
+            object_pairs_hook=dict_of,
+            max_map_len=len(data),
+            max_str_len=4096,
+            max_bin_len=len(data),
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _unreadable(path, error) from None
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if not isinstance(value, dict) or value.get(b"__tensor__") != "torch":
+        raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+    dtype, shape, data = value[b"dtype"], value[b"shape"], value[b"data"]
+    if dtype not in _DTYPES or not isinstance(data, bytes):
+        raise TypeError(f"{name}: expected numbers of a type among {_DTYPES}, got {dtype!r}")
+    sizes = list(shape)
+    if any(type(size) is not int for size in sizes):
+        raise TypeError(f"{name}: expected a shape of whole numbers, got {sizes}")
+    if min(sizes, default=0) < 0 or math.prod(sizes) * np.dtype(dtype).itemsize != len(data):
+        raise ValueError(f"{name}: expected {sizes} numbers of {dtype}, got {len(data)} bytes")
+    numbers = np.frombuffer(data, dtype=dtype).reshape(sizes)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name}: expected finite numbers, got some that are not")
+    return torch.from_numpy(numbers.copy())
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    if isinstance(error, CheckpointError):
+        return error
+    return CheckpointError(f"{path}: cannot be read: {error}")

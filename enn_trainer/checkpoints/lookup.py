@@ -1,0 +1,167 @@
+"""Lookup of saves: by their folders, RUN@STEP, RUN@latest, RUN@best, and for --resume."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from enn_trainer.checkpoints import legacy_0_1_16
+from enn_trainer.checkpoints.format import (
+    Checkpoint,
+    SaveGone,
+    is_save,
+    retry_while_gone,
+    save_name,
+    step_of,
+    unless_replaced,
+    verify,
+)
+from enn_trainer.checkpoints.retention import best_of
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.errors import CheckpointError
+
+Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
+"""Action for the run in a folder: continue it if there is one, continue it, raise if there is one,
+or begin another one in its place."""
+EXISTING: tuple[Existing, ...] = ("continue", "resume", "refuse", "replace")
+
+
+def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = False) -> Checkpoint:
+    """Return the save at a path, or the newest valid one of the run there.
+
+    One of enn_trainer 0.1.16 is taken only where there is none of ours: a run that was continued
+    with this program is newer than what it began with.
+
+    Args:
+        path: a checkpoint, or the folder of a run; or in one of the forms of `resolve`.
+        say: prints a line on each newer one that is damaged.
+        to_continue: True if the run goes on, which needs all of a save.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+
+    def look() -> Checkpoint:
+        found = resolve(path, say)
+        if not found.is_dir():
+            if found != path:
+                raise SaveGone(f"{found}: deleted")
+            raise CheckpointError(f"{found}: expected a checkpoint directory, there is none")
+        if is_save(found):
+            return verify(found)
+        saved = newest(found, say, to_continue)
+        if saved is None:
+            if not found.is_dir():  # since it was found
+                raise SaveGone(f"{found}: deleted")
+            raise CheckpointError(
+                f"{found}: expected a checkpoint, or the folder of a run with some in it "
+                f"(named step-...), found neither"
+            )
+        return saved
+
+    return retry_while_gone(path, look)
+
+
+def newest(
+    run_dir: Path, say: Callable[[str], None] = print, to_continue: bool = False
+) -> Checkpoint | None:
+    """Return the newest valid save of a run, None without a save. The arguments are as of `find`.
+
+    Raises:
+        CheckpointError: there are saves, but none is valid.
+    """
+    saved = RunDir(run_dir).newest(say)
+    return legacy_0_1_16.find(run_dir, say, to_continue) if saved is None else saved
+
+
+def find_to_continue(
+    run_dir: Path, existing: Existing, say: Callable[[str], None]
+) -> Checkpoint | None:
+    """Return the newest valid save of the run in a folder; None for a run that begins there.
+
+    A save that a killed process was about to replace is put back first.
+
+    Args:
+        run_dir: the folder.
+        existing: the action for a run that is there.
+        say: prints a line on each newer save that is damaged.
+
+    Raises:
+        CheckpointError: there is a run and should be none, or the other way round; or it cannot be
+            continued.
+    """
+    run = RunDir(run_dir)
+    if run.is_save:
+        raise CheckpointError(
+            f"--checkpoint-dir: expected the folder of a run, {run_dir} is one of its saves; "
+            "--resume-from starts from it"
+        )
+    if existing == "replace":
+        return None
+    if run_dir.is_dir():
+        run.restore_superseded()
+    saves = run.all_saves()
+    if not saves:
+        if existing == "resume":
+            raise CheckpointError(
+                f"--resume: expected a run to continue in {run_dir}, there is none; "
+                "--resume-or-start begins one then"
+            )
+        return None
+    if existing == "refuse":
+        raise CheckpointError(
+            f"--checkpoint-dir: expected a folder without a run, {run_dir} has one, up to "
+            f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
+            "--resume-or-start is for jobs that are started again and again"
+        )
+    return newest(run_dir, say, to_continue=True)
+
+
+def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
+    """Return the folder or file that a path stands for; one that exists stands for itself.
+
+    `RUN@STEP` is the save of a run at that step, `RUN@latest` its newest valid one as of `find`,
+    and `RUN@best` the best one by the first entry of `checkpoint.best` of its configuration.
+
+    Args:
+        path: of a file or folder, or in one of these forms.
+        say: prints a line on each newer save that is damaged.
+
+    Raises:
+        CheckpointError: the run has no such save.
+    """
+    name, at, which = path.name.rpartition("@")
+    run_dir = path.with_name(name) if name else path
+    if not at or path.exists() or not run_dir.is_dir():
+        return path
+    if which.isdecimal():
+        save = run_dir / save_name(int(which))
+        if save.is_dir():
+            return save
+        steps = [str(step_of(one)) for one in reversed(RunDir(run_dir).saved_paths())]
+        raise CheckpointError(
+            f"{run_dir}@{int(which)}: expected a save of that step, there are those of "
+            f"{', '.join(steps) or 'none'}"
+        )
+    if which == "latest":
+        return find(run_dir, say).path
+    if which == "best":
+        return retry_while_gone(path, lambda: _best(run_dir))
+    raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
+
+
+def _best(run_dir: Path) -> Path:
+    saves = RunDir(run_dir).valid_saves()
+    if not saves:
+        raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
+    config = unless_replaced(saves[-1].path, lambda: read_config(saves[-1]))
+    by = config.checkpoint.best
+    if not by:
+        raise CheckpointError(
+            f"{run_dir}@best: expected a run that keeps its best saves, as with "
+            "'checkpoint.best=[\"eval/episodic_reward.mean max\"]'; this one does not"
+        )
+    best = best_of({saved.path.name: saved.manifest for saved in saves}, by[0], 1)
+    if not best:
+        raise CheckpointError(f"{run_dir}@best: no save has what it is judged by, {by[0]}")
+    return run_dir / best[0]

@@ -1,0 +1,1 @@
+"""Upgrade of saves: to worlds that changed, and to today's format."""

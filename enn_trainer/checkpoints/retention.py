@@ -1,0 +1,115 @@
+"""Retention of saves: a function of their manifests, the settings and the pins alone."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
+
+from enn_trainer.checkpoint_config import CheckpointConfig, read_best
+
+NEWEST = "newest"
+PINNED = "pinned"
+
+Manifest: TypeAlias = Mapping[str, Any]
+Manifests: TypeAlias = Mapping[str, Manifest]
+"""Manifests by the names of the saves."""
+
+
+def reasons_to_keep(
+    saves: Manifests, policy: CheckpointConfig, pins: Collection[str]
+) -> dict[str, list[str]]:
+    """Return why each save of a run is kept; no reasons for one that may be deleted.
+
+    Args:
+        saves: the manifests of all valid saves.
+        policy: the settings.
+        pins: the names of saves that are pinned.
+
+    Returns:
+        For every save a list, such as `["newest", "every 1000 steps"]`.
+    """
+    reasons: dict[str, list[str]] = {name: [] for name in saves}
+    by_step = sorted(saves, key=lambda name: saves[name]["step"])
+    for name in by_step[-policy.keep :]:
+        reasons[name].append(NEWEST)
+
+    # The first save of each window of steps, and of each window of training time.
+    steps, minutes = policy.keep_every_steps, policy.keep_every_minutes
+    if steps is not None:
+        windows = {name: saves[name]["step"] // steps for name in by_step}
+        for name in _first_of_each(windows):
+            reasons[name].append(f"every {steps} steps")
+    if minutes is not None:
+        seconds = {name: _number(saves[name].get("time_used")) or 0 for name in by_step}
+        windows = {name: int(seconds[name] // (60 * minutes)) for name in by_step}
+        for name in _first_of_each(windows):
+            reasons[name].append(f"every {minutes:g} minutes")
+
+    for text in policy.best:
+        for name in best_of(saves, text, policy.keep_best):
+            reasons[name].append(f"best {text}")
+    for name in saves:
+        if name in pins:
+            reasons[name].append(PINNED)
+    return reasons
+
+
+def reasons_to_save(
+    saves: Manifests, name: str, manifest: Manifest, policy: CheckpointConfig
+) -> list[str]:
+    """Return why a save that does not exist yet would be kept for longer than a while.
+
+    Args:
+        saves: the manifests of the saves that exist.
+        name: of the new one.
+        manifest: the known fields of the new one.
+        policy: the settings.
+    """
+    reasons = reasons_to_keep({**saves, name: manifest}, policy, ())[name]
+    return [reason for reason in reasons if reason != NEWEST]
+
+
+def best_of(saves: Manifests, text: str, count: int) -> list[str]:
+    """Return the names of the best saves, the best first; of equal ones the earlier.
+
+    Args:
+        saves: the manifests of valid saves.
+        text: the metric and its direction, such as "eval/episodic_reward.mean max".
+        count: how many at most.
+    """
+    best = read_best(text)
+    by_step = sorted(saves, key=lambda name: saves[name]["step"])
+    values = {name: _number(_metrics(saves[name]).get(best.key)) for name in by_step}
+    ranked = sorted(
+        (-best.sign * value, i, name)
+        for i, (name, value) in enumerate(values.items())
+        if value is not None
+    )
+    return [name for _, _, name in ranked[:count]]
+
+
+def measured(manifest: Manifest) -> dict[str, float]:
+    """Return the finite metrics that were measured at the step of a save, by tag."""
+    numbers = {key: _number(value) for key, value in _metrics(manifest).items()}
+    return {key: number for key, number in numbers.items() if number is not None}
+
+
+def adds_metrics(facts: Manifest, manifest: Manifest) -> bool:
+    """Return True if facts for a manifest have metrics that a manifest of the same step lacks."""
+    return not _metrics(facts).keys() <= _metrics(manifest).keys()
+
+
+def _first_of_each(windows: Mapping[str, int]) -> list[str]:
+    """Return the first save in each window but that at the very beginning, which is number 0."""
+    first: dict[int, str] = {}
+    for name, window in windows.items():
+        first.setdefault(window, name)
+    return [name for window, name in first.items() if window > 0]
+
+
+def _metrics(manifest: Manifest) -> Mapping[str, object]:
+    metrics = manifest.get("metrics")
+    return metrics if isinstance(metrics, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,383 @@
+"""Folder of a run: its saves, the lock on it, and which saves are pinned, kept and deleted."""
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from enn_trainer.checkpoint_config import CheckpointConfig
+from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
+from enn_trainer.checkpoints.format import (
+    SUPERSEDED,
+    WRITING,
+    Checkpoint,
+    SaveGone,
+    VerifiedSaves,
+    first_valid,
+    is_save,
+    retry_while_gone,
+    step_of,
+    verify,
+)
+from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.plain_file import read_plain_file
+from enn_trainer.checkpoints.run_lock import RunLock, folder_lock
+from enn_trainer.errors import CheckpointError
+
+INDEX, PINS = "index.json", "pins.json"
+BESIDE = (INDEX, PINS, "eval-step-*.json")
+"""Files beside the saves of a run that belong to them."""
+DELETING = ".deleting-"
+SET_ASIDE = ".replaced-"
+"""Prefix of the folder of a run that another one replaced."""
+WRITTEN = "just written"
+MAX_PINS_BYTES = 1 << 20
+_LEFTOVER = re.compile(
+    rf"({'|'.join(map(re.escape, (WRITING, DELETING, SUPERSEDED)))})step-\d+-\d+"
+)
+
+
+class Pruned(NamedTuple):
+    """Saves of a run after some were deleted.
+
+    Attributes:
+        deleted: manifests of those that were deleted, or would have been, by name.
+        reasons: why each of the others stays, by name.
+        manifests: of those that stay, by name.
+    """
+
+    deleted: dict[str, Mapping[str, Any]]
+    reasons: dict[str, list[str]]
+    manifests: dict[str, Mapping[str, Any]]
+
+
+@final
+@dataclass(frozen=True)
+class RunDir:
+    """Folder of a run.
+
+    Reading needs no lock. Whoever trains there holds `lock`; pins are changed, and saves deleted or
+    replaced, under `folder_lock`.
+
+    Attributes:
+        path: of the folder, which need not exist.
+    """
+
+    path: Path
+
+    # Saves.
+
+    def saved_paths(self) -> list[Path]:
+        """Return the directories of the saves, newest first, whether they are valid or not."""
+        if not self.path.is_dir():
+            return []
+        steps = {path: step_of(path) for path in self.path.iterdir() if path.is_dir()}
+        found = [(step, path) for path, step in steps.items() if step is not None and is_save(path)]
+        return [path for _, path in sorted(found, reverse=True)]
+
+    def all_saves(self) -> list[Path]:
+        """Return all that makes the folder that of a run, oldest first.
+
+        These are its saves, valid or damaged, and those of enn_trainer 0.1.16.
+        """
+        if not self.path.is_dir():
+            return []
+        ours = self.saved_paths()  # one with a pickle in it is a damaged one of ours
+        published = [
+            path
+            for path in sorted(self.path.iterdir())
+            if path not in ours and legacy_0_1_16.is_published(path)
+        ]
+        return [*published, *reversed(ours)]
+
+    def newest(self, say: Callable[[str], None] = print) -> Checkpoint | None:
+        """Return the newest valid save, and say what was wrong with newer ones.
+
+        Raises:
+            CheckpointError: there are saves, but none is valid.
+        """
+
+        def look() -> Checkpoint | None:
+            return first_valid(self.path, self._paths_now(), verify, say)
+
+        return retry_while_gone(self.path, look)
+
+    def valid_saves(self) -> list[Checkpoint]:
+        """Return the valid saves, oldest first.
+
+        Raises:
+            SaveGone: there were some, and all were deleted meanwhile.
+        """
+        paths = self._paths_now()
+        saves = VerifiedSaves().update(reversed(paths))
+        if not saves and not all(path.exists() for path in paths):
+            raise SaveGone(f"{self.path}: its saves were deleted while they were read")
+        return saves
+
+    def _paths_now(self) -> list[Path]:
+        # A folder is no snapshot: the first look may miss the old save as well as the new one.
+        return self.saved_paths() or self.saved_paths()
+
+    def restore_superseded(self) -> None:
+        """Put back saves that a killed process had moved away, and not yet replaced.
+
+        Raises:
+            CheckpointError: one cannot be renamed.
+        """
+        for path in self.path.glob(f"{SUPERSEDED}*"):
+            name = path.name.removeprefix(SUPERSEDED).rpartition("-")[0]
+            target = self.path / name
+            if step_of(target) is not None and not target.exists():
+                disk.rename(path, target)
+
+    # A new run, and the one before it.
+
+    @property
+    def is_save(self) -> bool:
+        """True if the folder is itself a save, ours or one of enn_trainer 0.1.16."""
+        return (self.path / MANIFEST).exists() or legacy_0_1_16.is_published(self.path)
+
+    def check_unused(self) -> None:
+        """Raise if no run can begin in the folder, as there is one already.
+
+        Raises:
+            CheckpointError: it has saves, valid or not, of any step and version; or is a save.
+        """
+        if self.is_save:
+            raise CheckpointError(
+                f"{self.path}: expected a folder for a new run, it is a save of one; name another"
+            )
+        saves = self.all_saves()
+        if saves:
+            raise CheckpointError(
+                f"{self.path}: expected a folder for a new run, it has saves, up to "
+                f"{saves[-1].name}; name another"
+            )
+
+    @contextmanager
+    def begin(self, say: Callable[[str], None] = print) -> Iterator[None]:
+        """Make the folder for a new run, and lock it while the context is open.
+
+        Args:
+            say: prints a line if the file system has no locks.
+
+        Raises:
+            CheckpointError: as for `check_unused`; another process trains there; or it cannot be
+                made.
+        """
+        self.check_unused()  # before there is a lock in it
+        disk.make_run_dir(self.path)
+        with self.lock(say):
+            self.check_unused()
+            yield
+
+    def set_aside(self) -> Path | None:
+        """Move the run that is here into a hidden folder inside, for another run in its place.
+
+        If this is interrupted the newest saves are still where they were.
+
+        Returns:
+            That folder; None if there is no run.
+
+        Raises:
+            CheckpointError: it cannot be moved.
+        """
+        beside = [path for pattern in BESIDE for path in sorted(self.path.glob(pattern))]
+        moved = [*self.all_saves(), *beside]  # files alone, if this failed after the last save
+        if not moved:
+            return None
+        try:
+            aside = self._new_aside()
+            for path in moved:
+                path.rename(aside / path.name)
+        except OSError as error:
+            raise CheckpointError(
+                f"--force: {self.path} cannot be set aside: {error.strerror}; what was not moved "
+                "is there"
+            ) from None
+        return aside
+
+    def _new_aside(self) -> Path:
+        base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
+        for i in range(1, 1000):
+            folder = self.path / (base if i == 1 else f"{base}-{i}")
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:  # another one within the same second
+                continue
+        raise CheckpointError(f"{self.path}: too many folders named {base}")
+
+    def put_back(self, aside: Path) -> None:
+        """Undo `set_aside`, unless another run is here already.
+
+        Raises:
+            CheckpointError: a file or folder that was set aside cannot be moved.
+        """
+        if self.all_saves():
+            return
+        try:
+            for path in sorted(aside.iterdir(), reverse=True):
+                path.rename(self.path / path.name)
+            aside.rmdir()
+        except OSError as error:
+            raise CheckpointError(
+                f"--force: {aside} cannot be put back: {error.strerror}; what was not moved is "
+                "there"
+            ) from None
+
+    # Lock.
+
+    def lock(self, say: Callable[[str], None] = print) -> closing[RunLock]:
+        """Lock the folder until the context is closed, and remove leftovers of dead processes.
+
+        Args:
+            say: prints a line if the file system has no locks.
+
+        Raises:
+            CheckpointError: another process has it, or the lock file cannot be written.
+        """
+        return closing(RunLock(self.path, _remove_leftovers, say))
+
+    # Pins: saves that are never deleted, in `pins.json`, notes by names of saves. It is written
+    # whole or not at all, and only under a lock, so that nothing is lost while a run goes on.
+
+    def pins(self) -> dict[str, str]:
+        """Return the notes of the pinned saves, by the names of the saves.
+
+        Raises:
+            CheckpointError: the file is damaged, so that it is not known what is pinned.
+        """
+        path = self.path / PINS
+        if not os.path.lexists(path):
+            return {}
+        data = read_plain_file(path, MAX_PINS_BYTES)
+        try:
+            pins = json.loads(data)
+        except (ValueError, RecursionError):
+            raise CheckpointError(f"{path}: damaged, not JSON; repair or remove it") from None
+        if not isinstance(pins, dict) or not all(isinstance(note, str) for note in pins.values()):
+            raise CheckpointError(
+                f"{path}: expected notes by the names of saves, got something else; repair or "
+                "remove it"
+            )
+        return pins
+
+    def pin(self, name: str, note: str = "") -> None:
+        """Let a save never be deleted; one that is pinned gets another note.
+
+        Raises:
+            SaveGone: it was deleted in this moment.
+            CheckpointError: this cannot be written.
+        """
+        with folder_lock(self.path):
+            self._write_pins({**self.pins(), name: note})
+            if not (self.path / name).is_dir():  # deleted before it was locked
+                self._write_pins(_without(self.pins(), name))
+                raise SaveGone(f"{self.path / name}: was deleted while it was to be pinned")
+
+    def unpin(self, name: str) -> None:
+        """Let a save be deleted again, which need not be valid nor exist.
+
+        Raises:
+            CheckpointError: it is not pinned, or this cannot be written.
+        """
+        with folder_lock(self.path):
+            pins = self.pins()
+            if name not in pins:
+                names = ", ".join(sorted(pins)) or "none"
+                raise CheckpointError(
+                    f"{self.path / name}: expected a pinned save, pinned are: {names}"
+                )
+            self._write_pins(_without(pins, name))
+
+    def _write_pins(self, pins: dict[str, str]) -> None:
+        disk.replace_file(self.path / PINS, (json.dumps(pins, indent=1) + "\n").encode())
+
+    # Retention.
+
+    def prune(
+        self,
+        policy: CheckpointConfig,
+        dry_run: bool = False,
+        known: VerifiedSaves | None = None,
+        written: str | None = None,
+    ) -> Pruned:
+        """Delete the saves that nothing keeps, and write the index anew.
+
+        The newest valid save stays in any case. Directories that are no valid save are neither
+        counted nor deleted.
+
+        Args:
+            policy: the settings.
+            dry_run: delete nothing, and only return what would be deleted.
+            known: remembers between calls what was verified.
+            written: the name of a save that was just written, which stays.
+
+        Raises:
+            CheckpointError: it is not known what is pinned, and nothing is deleted; or a save
+                cannot be removed, or the index cannot be written.
+        """
+        known = VerifiedSaves() if known is None else known
+        known.update(self.saved_paths())  # takes minutes for large saves: before others wait for it
+        with folder_lock(self.path):  # nothing is pinned or replaced between the look and the deed
+            saves = {saved.path.name: saved.manifest for saved in known.update(self.saved_paths())}
+            try:
+                pins = self.pins()
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"no save is deleted, as pins cannot be read: {error}"
+                ) from None
+            reasons = retention.reasons_to_keep(saves, policy, pins)
+            if written is not None and reasons.get(written) == []:
+                reasons[written] = [WRITTEN]
+            pruned = Pruned(
+                {name: saves[name] for name in saves if not reasons[name]},
+                {name: why for name, why in reasons.items() if why},
+                {name: saves[name] for name in saves if reasons[name]},
+            )
+            if dry_run:
+                return pruned
+            # A renamed save is gone in one step; to remove its files takes longer.
+            trash = {name: f"{DELETING}{name}-{os.getpid()}" for name in pruned.deleted}
+            for name, renamed in trash.items():
+                disk.rename(self.path / name, self.path / renamed)
+        for renamed in trash.values():
+            disk.remove(self.path / renamed)
+        disk.replace_file(self.path / INDEX, self._index(pruned))
+        return pruned
+
+    def _index(self, kept: Pruned) -> bytes:
+        """Return the index, newest save first, for people and programs."""
+        index = [
+            {
+                "name": name,
+                "step": manifest["step"],
+                "created": manifest["created"],
+                "time_used": manifest.get("time_used"),
+                "why": manifest["why"],
+                "kept": kept.reasons[name],
+                "size": sum(file["size"] for file in manifest["files"].values()),
+                "sha256": hashlib.sha256((self.path / name / MANIFEST).read_bytes()).hexdigest(),
+                "metrics": manifest.get("metrics", {}),
+            }
+            for name, manifest in kept.manifests.items()
+        ]
+        return json.dumps(index, indent=1).encode()
+
+
+def _remove_leftovers(run_dir: Path) -> None:
+    RunDir(run_dir).restore_superseded()
+    for entry in run_dir.iterdir():
+        if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
+            disk.remove(entry)
+
+
+def _without(pins: dict[str, str], name: str) -> dict[str, str]:
+    return {other: note for other, note in pins.items() if other != name}
