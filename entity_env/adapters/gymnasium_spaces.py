@@ -129,12 +129,6 @@ def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.flo
     Raises:
         InvalidObservation: the value does not consist of numbers, or has another shape.
     """
-    flat = shape[0], math.prod(shape[1:])
-    array: npt.NDArray[Any]
-    is_usual = type(value) is np.ndarray and value.shape in (shape, shape[1:])
-    if is_usual and value.dtype.kind in "fiub" and value.size == flat[0] * flat[1]:
-        array = value.astype(dtype)  # without further checks, which take longer
-        return array.reshape(flat)
     try:
         array = np.array(real_array(value), dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -144,7 +138,7 @@ def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.flo
     if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
         expected = shape[1:] if shape[0] == 1 else shape
         raise InvalidObservation(f"{field}: expected shape {expected}, got {array.shape}")
-    return array.reshape(flat)
+    return array.reshape(shape[0], math.prod(shape[1:]))
 
 
 def _array_names(shape: tuple[int, ...], name: str) -> list[str]:

@@ -2,8 +2,7 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _KEEP_STATE = {"knights_archers_zombies_v11", "ForagingEnv"}
 """Environments whose `reset` keeps something of the episode before.
@@ -12,14 +11,8 @@ The clock of the zombies, and the places of the players, on which no other one b
 """
 
 
-@dataclass(frozen=True)
-class EnvNames:
-    """Names that an environment has for its features and choices.
-
-    Attributes:
-        features: names of the columns of its tables; empty if unknown.
-        labels: names of its choices; empty if unknown.
-    """
+class EnvNames(NamedTuple):
+    """Names that an environment has for the columns of its tables and for its choices, if any."""
 
     features: Sequence[str] = ()
     labels: Sequence[str] = ()

@@ -1,8 +1,8 @@
 """Fields of an observation, converted to rows of named numbers."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from entity_env.adapters.gymnasium_spaces import (
 )
 from entity_env.errors import InvalidObservation, InvalidSpace
 
-Convert: TypeAlias = Callable[..., Numbers]
+Convert: TypeAlias = Callable[[Any], Numbers]
 
 FEATURE = "feature"
 """The name of the numbers of a field, to which `number_names` adds their positions."""
@@ -46,7 +46,7 @@ class Field:
         keys: the keys on the path.
         space: of the field.
         columns: names of the numbers of a row.
-        convert: function from `value` of the field to (rows, columns) float32, a copy.
+        convert: function from the value of the field to (rows, columns) float32, a copy.
         is_flat: the field has no rows of its own: it is one row, which a mapping may cut.
         num_rows: the number of rows if it is fixed, else None.
     """
@@ -61,7 +61,9 @@ class Field:
 
     def read(self, observation: Any) -> Numbers:
         """Return (rows, columns) float32, of which parts may be shown as they are."""
-        return self.convert(value=value_at(observation, self.keys, self.path))
+        return self.convert(
+            value_at(observation, self.keys, self.path) if self.keys else observation
+        )
 
 
 def field_at(space: Space, path: str, argument: str) -> Field:
@@ -89,11 +91,11 @@ def field_at(space: Space, path: str, argument: str) -> Field:
         elif is_table(space) and shape is not None:
             num_rows, row = shape[0], _row_space(space)
             columns = number_names(row, FEATURE)
-            convert = partial(to_numbers, row, n=num_rows, field=path)
+            convert = _converter(row, num_rows, path)
         else:
             is_flat = True
             columns = number_names(space, FEATURE)
-            convert = partial(to_numbers, space, n=1, field=path)
+            convert = _converter(space, 1, path)
     except InvalidSpace as error:
         raise InvalidSpace(f"{path}: {error}") from None
     return Field(path, keys, space, columns, convert, is_flat, num_rows)
@@ -166,6 +168,22 @@ def _row_space(space: Any) -> Space:
         first = space.start.min(axis=0)
         return spaces.MultiDiscrete((space.start + space.nvec).max(axis=0) - first, start=first)
     return spaces.Box(-np.inf, np.inf, space.shape[1:])
+
+
+def _converter(space: Space, n: int, field: str) -> Convert:
+    """Return a function that converts `n` values of a space as `to_numbers` does."""
+    if not isinstance(space, spaces.Box | spaces.MultiBinary):
+        return lambda value: to_numbers(space, value, n, field)
+    shape = space.shape if n == 1 else (n, *space.shape)
+    flat = n, math.prod(space.shape)
+
+    def convert(value: Any) -> Numbers:
+        # Almost every value is an array of this shape, which needs no further checks.
+        if type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "fiub":
+            return value.astype(np.float32).reshape(flat)
+        return to_numbers(space, value, n, field)
+
+    return convert
 
 
 def _grid_converter(shape: tuple[int, ...], field: str) -> tuple[list[str], Convert]:

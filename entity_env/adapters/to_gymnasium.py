@@ -33,15 +33,10 @@ _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
 
 
 class _Kind(NamedTuple):
-    """The layout of a kind of action.
+    """A kind of action."""
 
-    Attributes:
-        is_global: the frame as a whole chooses, not each entity.
-        selects: the choices are slots, not labels.
-    """
-
-    is_global: bool
-    selects: bool
+    is_global: bool  # the frame as a whole chooses, not each entity
+    selects: bool  # the choices are slots, not labels
 
 
 _KINDS: Mapping[type, _Kind] = {
@@ -52,7 +47,7 @@ _KINDS: Mapping[type, _Kind] = {
 
 
 class Head(NamedTuple):
-    """The actor for which an element of the padded action is.
+    """The action and the actor of one element of the padded action.
 
     Attributes:
         action: the action.
@@ -96,6 +91,7 @@ class PaddedLayout:
         max_entities: Mapping[EntityName, int] | int,
         actors: Mapping[ActionName, Sequence[EntityName]],
     ) -> None:
+        # Types, and the actions that entities of these types take.
         types = list(obs_space.entities)
         kinds = {name: _KINDS[type(space)] for name, space in action_space.items()}
         local = [name for name, kind in kinds.items() if not kind.is_global]
@@ -105,11 +101,23 @@ class PaddedLayout:
                     f"actors: expected lists of types among {types} for actions among {local}, "
                     f"got {name!r}: {given!r}"
                 )
-        self.max_entities = _sizes(max_entities, types)
+
+        # A slot for each entity, and one for the frame as a whole.
+        sizes = max_entities
+        if not isinstance(sizes, Mapping):
+            sizes = dict.fromkeys(types, sizes)
+        if sizes.keys() != set(types) or not all(map(_is_count, sizes.values())):
+            raise ValueError(
+                f"max_entities: expected a positive number for each of {types}, got "
+                f"{max_entities!r}"
+            )
+        self.max_entities = {name: int(sizes[name]) for name in types}
         self.slots: list[tuple[EntityName | None, int]] = [
             *((name, row) for name, size in self.max_entities.items() for row in range(size)),
             (None, 0),
         ]
+
+        # An element of the padded action for each slot that may act.
         self.selects = {name: kind.selects for name, kind in kinds.items()}
         self.num_choices: dict[ActionName, int] = {}
         self.heads: list[Head] = []
@@ -125,24 +133,16 @@ class PaddedLayout:
                     self.heads.append(Head(name, entity, row))
         if not self.heads:
             raise ValueError("env: expected something that can be chosen, got no action or actor")
-        sizes = [self.num_choices[head.action] for head in self.heads]
-        if 0 in sizes:
-            name = self.heads[sizes.index(0)].action
+        counts = [self.num_choices[head.action] for head in self.heads]
+        if 0 in counts:
+            name = self.heads[counts.index(0)].action
             raise ValueError(f"env: expected at least one choice for {name!r}, got none")
-        self.mask_starts = np.cumsum([0, *sizes])
+        self.mask_starts = np.cumsum([0, *counts])
 
 
-def _sizes(given: Mapping[EntityName, int] | int, types: list[EntityName]) -> dict[EntityName, int]:
-    sizes = given if isinstance(given, Mapping) else dict.fromkeys(types, given)
-    are_counts = all(
-        isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
-        for size in sizes.values()
-    )
-    if sizes.keys() != set(types) or not are_counts:
-        raise ValueError(
-            f"max_entities: expected a positive number for each of {types}, got {given!r}"
-        )
-    return {name: int(sizes[name]) for name in types}
+def _is_count(size: Any) -> bool:
+    is_integer = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    return is_integer and bool(size > 0)
 
 
 class _Actors(NamedTuple):

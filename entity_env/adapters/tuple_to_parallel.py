@@ -1,6 +1,6 @@
 """A Gymnasium environment with several agents, as a parallel environment of named agents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,24 +37,14 @@ class TupleToParallel:
             )
         self.env = env
         self.unwrapped: Any = env.unwrapped
+        self.render_mode = env.render_mode
         self.possible_agents = [str(i) for i in range(len(action_space.spaces))]
         self.agents: list[str] = []
-        self._obs_spaces = dict(zip(self.possible_agents, obs_space.spaces, strict=True))
-        self._action_spaces = dict(zip(self.possible_agents, action_space.spaces, strict=True))
+        by_agent = self._by_agent(obs_space.spaces, "env")
+        self.observation_space: Callable[[str], Space] = by_agent.__getitem__
+        by_agent = self._by_agent(action_space.spaces, "env")
+        self.action_space: Callable[[str], Space] = by_agent.__getitem__
         self._last_actions: dict[str, Any] = {}
-
-    @property
-    def render_mode(self) -> str | None:
-        """The `render_mode` of the environment."""
-        return self.env.render_mode
-
-    def observation_space(self, agent: str) -> Space:
-        """Return the space of an agent's observations."""
-        return self._obs_spaces[agent]
-
-    def action_space(self, agent: str) -> Space:
-        """Return the space of an agent's actions."""
-        return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode; observations and infos by agent."""
@@ -75,13 +65,8 @@ class TupleToParallel:
         )
         alive = self.agents
         self.agents = [a for a in alive if not (terminated[a] or truncated[a])]
-        result = (
-            self._by_agent(values, "observation"),
-            rewards,
-            terminated,
-            truncated,
-            self._infos(info),
-        )
+        obs = self._by_agent(values, "observation")
+        result = obs, rewards, terminated, truncated, self._infos(info)
         if len(alive) == len(self.possible_agents):
             return result
         return tuple({agent: part[agent] for agent in alive} for part in result)

@@ -358,6 +358,7 @@ def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) 
     ("space", "value", "message"),
     [
         (box(2, 2), np.zeros((3, 2)), r"observation: expected shape \(2, 2\), got \(3, 2\)"),
+        (box(2, 3), np.zeros(3), r"observation: expected shape \(2, 3\), got \(3,\)"),
         (box(2), "no", "observation: expected numbers, got 'no'"),
         (spaces.Dict({"a": box(2)}), {}, "a: expected a value at a"),
         (spaces.Discrete(3), 3, "among .3. choices"),
