@@ -59,22 +59,20 @@ class ObservationReader:
         for path in mapping.ignore:
             locate(space, path, "FieldMap.ignore")
         named = mapping.rows()
-        inferred = infer_fields(space, mapping.paths(), columns, mapping.action_mask)
-        if twice := sorted(named.keys() & inferred.entities.keys()):
+        inferred, global_features = infer_fields(space, mapping, columns)
+        if twice := sorted(named.keys() & inferred.keys()):
             raise InvalidSpace(
                 f"FieldMap.entities: expected other names than those of inferred types, got {twice}"
                 "; rename them, or name the fields of that name in the mapping or in ignore"
             )
-        all_rows = named | {name: [rows] for name, rows in inferred.entities.items()}
+        several = named | {name: [rows] for name, rows in inferred.items()}
         readers = {
-            name: _EntityReader(space, name, rows, columns) for name, rows in all_rows.items()
+            name: _EntityReader(space, name, rows, columns) for name, rows in several.items()
         }
         self.num_rows = {name: reader.num_rows for name, reader in readers.items()}
         self._entities = {join_path(prefix, name): reader for name, reader in readers.items()}
-        self._globals = [
-            _GlobalsReader(space, given)
-            for given in [*mapping.global_features, *inferred.global_features]
-        ]
+        global_features = [*mapping.global_features, *global_features]
+        self._globals = [_GlobalsReader(space, given) for given in global_features]
         # A field that several types show is read once.
         fields = [rows.field for reader in readers.values() for rows in reader.rows]
         fields += [reader.field for reader in self._globals]
