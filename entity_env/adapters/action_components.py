@@ -1,9 +1,8 @@
 """Components of Gymnasium actions: the discrete choices they consist of, and masks of these."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +19,13 @@ from entity_env.adapters.gymnasium_spaces import (
 from entity_env.errors import InvalidObservation, InvalidSpace
 
 
-@dataclass(frozen=True)
-class Component:
-    """One discrete choice within an action.
+class Component(NamedTuple):
+    """One discrete choice within an action."""
 
-    Attributes:
-        path: where it is in the action.
-        num_choices: the number of choices; 0 for a `Box`, for which the mapping gives them.
-        start: the number of the first choice.
-        box: the space of a `Box`, else None.
-    """
-
-    path: str
-    num_choices: int
-    start: int = 0
-    box: spaces.Box | None = None
+    path: str  # in the action
+    num_choices: int  # 0 for a Box, for which the mapping gives them
+    start: int = 0  # the number of the first choice
+    box: spaces.Box | None = None  # the space of a Box
 
 
 def components_of(space: Space, path: str = "") -> list[Component]:

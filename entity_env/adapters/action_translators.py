@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from entity_env.actions import (
 )
 from entity_env.adapters.action_components import Component, to_box
 from entity_env.adapters.gymnasium_spaces import Flags, join_path
-from entity_env.adapters.mapping import AGENT, Choice, Select
+from entity_env.adapters.mapping import AGENT
 from entity_env.adapters.observation_reader import Frame, Indices
 from entity_env.errors import InvalidSpace
 from entity_env.spaces import (
@@ -61,16 +61,22 @@ class JoinedFrames:
         return lambda entity: places[entity[1]]
 
 
+class MappedAction(NamedTuple):
+    """An action of a mapping, and what its translator needs to know of the environment."""
+
+    name: ActionName
+    action: Any  # Choice or Select
+    components: list[tuple[int, Component]]  # with their slots in the Gymnasium action
+    num_rows: Mapping[EntityName, int | None]  # of each entity type, None if it varies
+    labels: Sequence[str]  # of the environment, empty if unknown
+    prefix: str  # of the names of types
+
+
 class ActionTranslator(ABC):
     """Translate an entity action to components of a Gymnasium action, and their masks back.
 
     Args:
-        name: of the action in the mapping.
-        action: the action in the mapping.
-        components: the components, with their slots in the Gymnasium action.
-        num_rows: the entity types, with the number of rows of each if it is fixed, else None.
-        labels: of the choices, from the environment; empty if unknown.
-        prefix: of the names of types.
+        mapped: the action.
 
     Attributes:
         slots: the slot of each component.
@@ -86,15 +92,8 @@ class ActionTranslator(ABC):
     space: ActionSpace
     adds_agent = False
 
-    def __init__(
-        self,
-        name: ActionName,
-        action: Choice | Select,
-        components: list[tuple[int, Component]],
-        num_rows: Mapping[EntityName, int | None],
-        labels: Sequence[str],
-        prefix: str,
-    ) -> None:
+    def __init__(self, mapped: MappedAction) -> None:
+        name, action, components, num_rows, _, prefix = mapped
         argument = f"FieldMap.actions[{name!r}]"
         for field in ("actors", "actees"):
             wanted: EntityName | None = getattr(action, field, None)
@@ -127,7 +126,7 @@ class ActionTranslator(ABC):
         self._is_agent = action.actors is None
         self._actors = join_path(prefix, action.actors or AGENT)
         self._starts = [component.start for _, component in components]
-        self._default = action.default
+        self._default: int = action.default
 
     @abstractmethod
     def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
@@ -195,24 +194,17 @@ class ActionTranslator(ABC):
 class CategoricalTranslator(ActionTranslator):
     """Translate a choice among labels of each entity of a type, or of each member of a team."""
 
-    def __init__(
-        self,
-        name: ActionName,
-        action: Choice,
-        components: list[tuple[int, Component]],
-        num_rows: Mapping[EntityName, int | None],
-        labels: Sequence[str],
-        prefix: str,
-    ) -> None:
-        super().__init__(name, action, components, num_rows, labels, prefix)
+    def __init__(self, mapped: MappedAction) -> None:
+        super().__init__(mapped)
+        action, labels = mapped.action, mapped.labels
         if action.labels:
             labels = action.labels
         elif len(labels) != self.num_choices:
             labels = [str(self._starts[0] + i) for i in range(self.num_choices)]
         if len(labels) != self.num_choices:
             raise InvalidSpace(
-                f"FieldMap.actions[{name!r}].labels: expected {self.num_choices} labels, got "
-                f"{list(labels)}"
+                f"FieldMap.actions[{mapped.name!r}].labels: expected {self.num_choices} labels, "
+                f"got {list(labels)}"
             )
         self.labels = list(labels)
         self.space = CategoricalActionSpace(self.labels)
@@ -269,9 +261,9 @@ class CategoricalTranslator(ActionTranslator):
 class GlobalTranslator(CategoricalTranslator):
     """Translate a choice among labels of the frame as a whole."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.team = CategoricalTranslator(*args)
+    def __init__(self, mapped: MappedAction) -> None:
+        super().__init__(mapped)
+        self.team = CategoricalTranslator(mapped)
         self.space = GlobalCategoricalActionSpace(self.labels)
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
@@ -288,20 +280,12 @@ class GlobalTranslator(CategoricalTranslator):
 class SelectEntityTranslator(ActionTranslator):
     """Translate the selection of an entity: a choice is the number of a row."""
 
-    def __init__(
-        self,
-        name: ActionName,
-        action: Select,
-        components: list[tuple[int, Component]],
-        num_rows: Mapping[EntityName, int | None],
-        labels: Sequence[str],
-        prefix: str,
-    ) -> None:
-        super().__init__(name, action, components, num_rows, labels, prefix)
+    def __init__(self, mapped: MappedAction) -> None:
+        super().__init__(mapped)
         self.space = SelectEntityActionSpace()
         self.adds_agent = self._is_agent
-        self._actees = join_path(prefix, action.actees)
-        self._first = action.first
+        self._actees = join_path(mapped.prefix, mapped.action.actees)
+        self._first = mapped.action.first
 
     def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
         counts = {component.num_choices for component in components}
@@ -349,7 +333,7 @@ class SelectEntityTranslator(ActionTranslator):
         return [self._first + rows[i][row] for i, row in places]
 
 
-TRANSLATORS: Mapping[str, Callable[..., ActionTranslator]] = {
+TRANSLATORS: Mapping[str, type[ActionTranslator]] = {
     "global": GlobalTranslator,
     "categorical": CategoricalTranslator,
     "select": SelectEntityTranslator,

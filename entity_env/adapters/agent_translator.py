@@ -11,6 +11,7 @@ from entity_env.adapters.action_translators import (
     TRANSLATORS,
     ActionTranslator,
     JoinedFrames,
+    MappedAction,
     Masks,
 )
 from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path
@@ -27,17 +28,11 @@ _AGENT_FEATURES = np.zeros((1, 0), dtype=np.float32)
 
 
 class View(NamedTuple):
-    """The translated observation of one agent.
-
-    Attributes:
-        frame: the entities and global features.
-        actions: the masks of the actions that the agent can take; none after the episode.
-        masks: of the components of the Gymnasium action; none after the episode.
-    """
+    """The translated observation of one agent."""
 
     frame: Frame
-    actions: Mapping[ActionName, ActionMask]
-    masks: Masks
+    actions: Mapping[ActionName, ActionMask]  # of entity actions; empty after the episode
+    masks: Masks  # of the components of the Gymnasium action; empty after the episode
 
     def to_observation(self, **outcome: Any) -> Observation:
         """Return the observation; `outcome` has the reward, flags and metrics of the step."""
@@ -95,9 +90,9 @@ class AgentTranslator:
         owners: dict[int, ActionName] = {}
         for name, action in actions.items():
             components = [(slot, self._components[slot]) for slot in self._slots(name, action)]
-            translator = TRANSLATORS[action.kind](
-                name, action, components, self._reader.num_rows, names.labels, prefix
-            )
+            num_rows = self._reader.num_rows
+            mapped = MappedAction(name, action, components, num_rows, names.labels, prefix)
+            translator = TRANSLATORS[action.kind](mapped)
             for slot in translator.slots:
                 if slot in owners:
                     raise InvalidSpace(

@@ -28,17 +28,11 @@ GymnasiumVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 
 
 class _EpisodeEnds(NamedTuple):
-    """The episodes that end in one step.
+    """The episodes that end in one step."""
 
-    Attributes:
-        done: (B,) bool.
-        truncated: (B,) bool, those of `done` that were cut off.
-        final: their last observations, as far as they are known.
-    """
-
-    done: Flags
-    truncated: Flags
-    final: Mapping[int, View]
+    done: Flags  # (B,)
+    truncated: Flags  # (B,), those of `done` that were cut off
+    final: Mapping[int, View]  # their last observations, as far as they are known
 
 
 class FromGymnasiumVector(VecEnv):

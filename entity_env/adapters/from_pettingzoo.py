@@ -91,7 +91,6 @@ class FromPettingZoo(Match):
             self.env.close()
             raise
         self.num_sides = len(self._sides)
-        self._obs_space, self._action_space = self._sides[0].spaces()
         self._has_metrics = any(one.mapping.metrics for one in self._translators.values())
         self._remake = keeps_state(self.env) if remake is None else remake
         self._seed: int | None = None
@@ -153,11 +152,11 @@ class FromPettingZoo(Match):
 
     def obs_space(self) -> ObsSpace:
         """Return the entity types and global features of each side."""
-        return self._obs_space
+        return self._sides[0].obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
         """Return the actions of each side."""
-        return self._action_space
+        return self._sides[0].action_space
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -275,10 +274,6 @@ class FromGymnasiumAgents(FromPettingZoo):
 
     Args:
         make_env: the id of the environment, or a function that makes it.
-        mapping: as for `FromPettingZoo`.
-        teams: as for `FromPettingZoo`.
-        remake: as for `FromPettingZoo`.
-        kwargs: for `make_env`.
     """
 
     @staticmethod

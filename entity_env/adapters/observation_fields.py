@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -37,27 +36,16 @@ class GraphPart(spaces.Space[Any]):
         return f"the {self.name} of {self.graph}"
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of an observation.
+class Field(NamedTuple):
+    """A field of an observation."""
 
-    Attributes:
-        path: the path, "observation" for all of it.
-        keys: the keys on the path.
-        space: of the field.
-        columns: names of the numbers of a row.
-        convert: function from the value of the field to (rows, columns) float32, a copy.
-        is_flat: the field has no rows of its own: it is one row, which a mapping may cut.
-        num_rows: the number of rows if it is fixed, else None.
-    """
-
-    path: str
-    keys: list[Any]
+    path: str  # "observation" for all of it
+    keys: list[Any]  # on the path
     space: Space
-    columns: list[str]
-    convert: Convert
-    is_flat: bool
-    num_rows: int | None
+    columns: list[str]  # names of the numbers of a row
+    convert: Convert  # value -> (rows, columns) float32, a copy
+    is_flat: bool  # it has no rows of its own: it is one row, which a mapping may cut
+    num_rows: int | None  # None if it varies
 
     def read(self, observation: Any) -> Numbers:
         """Return (rows, columns) float32, of which parts may be shown as they are."""

@@ -21,18 +21,12 @@ _FEW = 64
 
 
 class Frame(NamedTuple):
-    """Entities and global features of an observation.
+    """Entities and global features of an observation."""
 
-    Attributes:
-        features: (n, num_features) per type.
-        rows: (n,) int64 per type, the row of each entity in the field of the environment; frames
-            share these arrays, so they are read-only.
-        global_features: (num_global_features,).
-    """
-
-    features: dict[EntityName, Numbers]
+    features: dict[EntityName, Numbers]  # (n, num_features) per type
+    # (n,) per type, the row of each entity in its field; read-only, as frames share these arrays.
     rows: dict[EntityName, Indices]
-    global_features: Numbers
+    global_features: Numbers  # (num_global_features,)
 
 
 class ObservationReader:

@@ -26,6 +26,10 @@ class SideTranslator(ABC):
     Args:
         members: the agents of the side.
         translators: of all agents of the environment; agents with equal spaces share one.
+
+    Attributes:
+        obs_space: of all groups of agents together, which all sides share.
+        action_space: of all groups of agents together.
     """
 
     def __init__(
@@ -34,10 +38,8 @@ class SideTranslator(ABC):
         self.members = list(members)
         self._translators = translators
         self._groups = list(dict.fromkeys(translators.values()))
-
-    @abstractmethod
-    def spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
-        """Return the spaces of all groups of agents together, which all sides share."""
+        self.obs_space = ObsSpace()
+        self.action_space: dict[ActionName, ActionSpace] = {}
 
     @abstractmethod
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
@@ -60,18 +62,12 @@ class SoloSide(SideTranslator):
         own = self._groups.index(self._translator)
         self._own_globals = slice(sum(sizes[:own]), sum(sizes[: own + 1]))
         self._no_globals: Numbers = np.zeros(sum(sizes), dtype=np.float32)
-
-    def spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
-        """Return the spaces of all groups of agents together."""
-        obs_space = ObsSpace()
-        action_space: dict[ActionName, ActionSpace] = {}
         for group in self._groups:
-            obs_space.global_features += [
+            self.obs_space.global_features += [
                 join_path(group.prefix, name) for name in group.obs_space.global_features
             ]
-            obs_space.entities |= group.obs_space.entities
-            action_space |= group.action_space
-        return obs_space, action_space
+            self.obs_space.entities |= group.obs_space.entities
+            self.action_space |= group.action_space
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return the observation of the agent, with nothing in it if the agent is dead."""
@@ -114,32 +110,20 @@ class TeamSide(SideTranslator):
         size: int,
     ) -> None:
         super().__init__(members, translators)
+        self._member_columns = np.eye(size, dtype=np.float32)
+        columns = [f"member.{i}" for i in range(size)]
         for group in self._groups:
-            if group.agent_type in group.obs_space.entities and not group.adds_agent:
+            own, agent_type = group.obs_space, group.agent_type
+            if agent_type in own.entities and not group.adds_agent:
                 raise InvalidSpace(
                     f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
                     "choose another"
                 )
-        self._member_columns = np.eye(size, dtype=np.float32)
-
-    def spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
-        """Return the spaces of all groups together, with columns for the member of each row."""
-        columns = [f"member.{i}" for i in range(len(self._member_columns))]
-        obs_space = ObsSpace()
-        action_space: dict[ActionName, ActionSpace] = {}
-        for group in self._groups:
-            own = group.obs_space
-            features = {group.agent_type: own.global_features}
-            features |= {
-                name: entity.features
-                for name, entity in own.entities.items()
-                if name != group.agent_type
-            }
-            obs_space.entities |= {
-                name: Entity([*names, *columns]) for name, names in features.items()
-            }
-            action_space |= {name: one.team.space for name, one in group.actions.items()}
-        return obs_space, action_space
+            self.obs_space.entities[agent_type] = Entity([*own.global_features, *columns])
+            for name, entity in own.entities.items():
+                if name != agent_type:
+                    self.obs_space.entities[name] = Entity([*entity.features, *columns])
+            self.action_space |= {name: one.team.space for name, one in group.actions.items()}
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return an observation of the living members and everything that each of them sees."""

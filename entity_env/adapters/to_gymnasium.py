@@ -47,17 +47,11 @@ _KINDS: Mapping[type, _Kind] = {
 
 
 class Head(NamedTuple):
-    """The action and the actor of one element of the padded action.
-
-    Attributes:
-        action: the action.
-        entity: the type of the actor; None for a global action.
-        row: the row of the actor among those of its type.
-    """
+    """The action and the actor of one element of the padded action."""
 
     action: ActionName
-    entity: EntityName | None
-    row: int
+    entity: EntityName | None  # the type of the actor; None for a global action
+    row: int  # of the actor among those of its type
 
 
 class PaddedLayout:
@@ -146,17 +140,11 @@ def _is_count(size: Any) -> bool:
 
 
 class _Actors(NamedTuple):
-    """The actors of one action in the current frame.
+    """The actors of one action in the current frame."""
 
-    Attributes:
-        heads: (actors,) their elements of the padded action.
-        legal: (actors, choices) bool.
-        choices: (choices,) each choice as `VecEnv.act` takes it.
-    """
-
-    heads: Indices
-    legal: npt.NDArray[np.bool_]
-    choices: Indices
+    heads: Indices  # (actors,), their elements of the padded action
+    legal: npt.NDArray[np.bool_]  # (actors, choices)
+    choices: Indices  # (choices,), each choice as `VecEnv.act` takes it
 
 
 class ToGymnasium(gymnasium.Env[Arrays, Indices]):
