@@ -26,6 +26,7 @@ class Component(NamedTuple):
     num_choices: int  # 0 for a Box, for which the mapping gives them
     start: int = 0  # the number of the first choice
     box: spaces.Box | None = None  # the space of a Box
+    slot: int = 0  # the position among all components of the action
 
 
 def components_of(space: Space, path: str = "") -> list[Component]:

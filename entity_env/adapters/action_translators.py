@@ -66,7 +66,7 @@ class MappedAction(NamedTuple):
 
     name: ActionName
     action: Any  # Choice or Select
-    components: list[tuple[int, Component]]  # with their slots in the Gymnasium action
+    components: Sequence[Component]
     num_rows: Mapping[EntityName, int | None]  # of each entity type, None if it varies
     labels: Sequence[str]  # of the environment, empty if unknown
     prefix: str  # of the names of types
@@ -101,11 +101,11 @@ class ActionTranslator(ABC):
                 raise InvalidSpace(
                     f"{argument}.{field}: expected a type among {list(num_rows)}, got {wanted!r}"
                 )
-        self.num_choices = self._count_choices(argument, action, [one for _, one in components])
+        self.num_choices = self._count_choices(argument, action, components)
         if action.actors is None and len(components) != 1:
             raise InvalidSpace(
                 f"{argument}: expected one choice, got {len(components)} at "
-                f"{[component.path for _, component in components]}; name the type whose entities "
+                f"{[component.path for component in components]}; name the type whose entities "
                 "choose or select in actors, or one of these paths"
             )
         for field in ("first", "default"):
@@ -121,11 +121,11 @@ class ActionTranslator(ABC):
                 f"{action.actors!r}, got {len(components)}; name with span the rows that act, or "
                 "leave actors out where the frame as a whole chooses"
             )
-        self.slots = [slot for slot, _ in components]
+        self.slots = [component.slot for component in components]
         self.team: ActionTranslator = self
         self._is_agent = action.actors is None
         self._actors = join_path(prefix, action.actors or AGENT)
-        self._starts = [component.start for _, component in components]
+        self._starts = [component.start for component in components]
         self._default: int = action.default
 
     @abstractmethod

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from entity_env.actions import Action, ActionMask
-from entity_env.adapters.action_components import build_action, components_of, cut_mask, split_mask
+from entity_env.adapters.action_components import (
+    Component,
+    build_action,
+    components_of,
+    cut_mask,
+    split_mask,
+)
 from entity_env.adapters.action_translators import (
     TRANSLATORS,
     ActionTranslator,
@@ -77,9 +83,10 @@ class AgentTranslator:
             raise InvalidSpace(f"mapping: expected a FieldMap, got {mapping!r}")
         names = EnvNames() if names is None else names
         self._space = action_space
-        self._components = components_of(action_space)
+        components = enumerate(components_of(action_space))
+        self._components = [component._replace(slot=slot) for slot, component in components]
         self._counts = [component.num_choices for component in self._components]
-        self._boxes = [slot for slot, one in enumerate(self._components) if one.box is not None]
+        self._boxes = [one.slot for one in self._components if one.box is not None]
         self._reader = ObservationReader(obs_space, self.mapping, names.features, prefix)
         self.obs_space = self._reader.obs_space
 
@@ -89,10 +96,10 @@ class AgentTranslator:
         self.actions: dict[ActionName, ActionTranslator] = {}
         owners: dict[int, ActionName] = {}
         for name, action in actions.items():
-            components = [(slot, self._components[slot]) for slot in self._slots(name, action)]
-            num_rows = self._reader.num_rows
-            mapped = MappedAction(name, action, components, num_rows, names.labels, prefix)
-            translator = TRANSLATORS[action.kind](mapped)
+            found = self._components_at(name, action)
+            translator = TRANSLATORS[action.kind](
+                MappedAction(name, action, found, self._reader.num_rows, names.labels, prefix)
+            )
             for slot in translator.slots:
                 if slot in owners:
                     raise InvalidSpace(
@@ -187,31 +194,31 @@ class AgentTranslator:
                 values[slot] = translator.value(choice, component)
         return build_action(self._space, iter(values))
 
-    def _slots(self, name: ActionName, action: Choice | Select) -> list[int]:
-        """Return the slots of the components of an action of the mapping."""
+    def _components_at(self, name: ActionName, action: Choice | Select) -> list[Component]:
+        """Return the components of an action of the mapping."""
         path, argument = action.path, f"FieldMap.actions[{name!r}]"
-        slots = [
-            slot
-            for slot, component in enumerate(self._components)
-            if not path or component.path == path or component.path.startswith(f"{path}.")
+        found = [
+            one
+            for one in self._components
+            if not path or one.path == path or one.path.startswith(f"{path}.")
         ]
-        if not slots:
+        if not found:
             raise InvalidSpace(
                 f"{argument}.path: expected one of {[one.path for one in self._components]}, or "
                 f"what they begin with, got {path!r}"
             )
-        if not 0 <= action.column < action.of or len(slots) % action.of:
+        if not 0 <= action.column < action.of or len(found) % action.of:
             raise InvalidSpace(
-                f"{argument}: expected column below of, and of to divide {len(slots)} components, "
+                f"{argument}: expected column below of, and of to divide {len(found)} components, "
                 f"got column={action.column}, of={action.of}"
             )
-        return slots[action.column :: action.of]
+        return found[action.column :: action.of]
 
     def _infer_actions(self) -> dict[ActionName, Choice]:
         """Return a global choice for each component that the mapping does not name."""
         named = self.mapping.actions
-        taken = {slot for name, action in named.items() for slot in self._slots(name, action)}
-        free = [component for slot, component in enumerate(self._components) if slot not in taken]
+        taken = [one for name, action in named.items() for one in self._components_at(name, action)]
+        free = [component for component in self._components if component not in taken]
         if boxes := [f"{one.path!r}: {one.box}" for one in free if one.box is not None]:
             raise InvalidSpace(
                 f"action: expected choices, got {'; '.join(boxes)}. Name each in "
