@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -167,10 +167,21 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
     return dataclasses.replace(
         obs,
         features={
-            name: _floats(rows, f"features of {name!r}") for name, rows in obs.features.items()
+            name: _converted(rows, _float32, f"features of {name!r}")
+            for name, rows in obs.features.items()
         },
-        visible={name: _flags(rows, f"visible[{name!r}]") for name, rows in obs.visible.items()},
-        action_masks={name: _with_flags(mask, name) for name, mask in obs.action_masks.items()},
+        visible={
+            name: _converted(rows, _bools, f"visible[{name!r}]")
+            for name, rows in obs.visible.items()
+        },
+        action_masks={
+            name: mask
+            if mask.mask is None
+            else dataclasses.replace(
+                mask, mask=_converted(mask.mask, _bools, f"actions[{name!r}].mask")
+            )
+            for name, mask in obs.action_masks.items()
+        },
         reward=_float32(obs.reward, "reward"),
         done=_bools(obs.done, "done"),
         truncated=_bools(obs.truncated, "truncated"),
@@ -178,36 +189,24 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
     )
 
 
-def _floats(rows: Ragged, what: str) -> Ragged:
-    values = _float32(rows.values, what)
+def _converted(rows: Ragged, convert: Callable[[Any, str], Any], field: str) -> Ragged:
+    values = convert(rows.values, field)
     return rows if values is rows.values else Ragged(values, rows.lengths)
 
 
-def _float32(values: Any, what: str) -> npt.NDArray[np.float32]:
+def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
     if type(values) is np.ndarray and values.dtype == np.float32:
         return values
     try:
         return np.asarray(real_array(values), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidObservation(f"{what}: expected numbers, got {error}") from None
+        raise InvalidObservation(f"{field}: expected numbers, got {error}") from None
 
 
-def _flags(rows: Ragged, what: str) -> Ragged:
-    values = _bools(rows.values, what)
-    return rows if values is rows.values else Ragged(values, rows.lengths)
-
-
-def _bools(values: Any, what: str) -> npt.NDArray[np.bool_]:
+def _bools(values: Any, field: str) -> npt.NDArray[np.bool_]:
     if type(values) is np.ndarray and values.dtype == np.bool_:
         return values
-    return as_flags(values, what)
-
-
-def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
-    if mask.mask is None:
-        return mask
-    flags = _flags(mask.mask, f"actions[{name!r}].mask")
-    return dataclasses.replace(mask, mask=flags)  # type: ignore[type-var]
+    return as_flags(values, field)
 
 
 def _own_obs_space(space: Any) -> Any:

@@ -215,17 +215,13 @@ def _is_rows_by_name(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(rows, Ragged) for rows in value.values())
 
 
-def _is_rows_or_none(value: Any) -> bool:
-    return value is None or _is_rows_by_name(value)
-
-
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "obs": lambda value: isinstance(value, dict),
     "episode": _is_per_frame,
     "step": _is_per_frame,
     "actions": _is_rows_by_name,
-    "probs": _is_rows_or_none,
-    "logits": _is_rows_or_none,
+    "probs": lambda value: value is None or _is_rows_by_name(value),
+    "logits": lambda value: value is None or _is_rows_by_name(value),
 }
 _OF_OBS: Mapping[str, Callable[[Any], bool]] = {
     "features": _is_rows_by_name,
@@ -239,6 +235,8 @@ _OF_OBS: Mapping[str, Callable[[Any], bool]] = {
 def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     obs_space, action_space = header.obs_space, header.action_space
     obs = sample["obs"]
+
+    # Masks and features that contradict the spaces.
     kinds = VecCategoricalActionMask | VecSelectEntityActionMask
     for name in action_space:
         if not isinstance(mask := obs["action_masks"].get(name), kinds):
@@ -248,6 +246,8 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
         widths[GLOBAL] = len(obs_space.global_features)
     if not obs["features"].keys() <= widths.keys():
         raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
+
+    # The order of the spaces, and empty rows where the file has none.
     return Decisions(
         VecObs(
             features={

@@ -95,6 +95,8 @@ class ActionTranslator(ABC):
     def __init__(self, mapped: MappedAction) -> None:
         name, action, components, num_rows, _, prefix = mapped
         argument = f"FieldMap.actions[{name!r}]"
+
+        # The types and numbers of the mapping.
         for field in ("actors", "actees"):
             wanted: EntityName | None = getattr(action, field, None)
             if wanted is not None and wanted not in num_rows:
@@ -102,18 +104,20 @@ class ActionTranslator(ABC):
                     f"{argument}.{field}: expected a type among {list(num_rows)}, got {wanted!r}"
                 )
         self.num_choices = self._count_choices(argument, action, components)
-        if action.actors is None and len(components) != 1:
-            raise InvalidSpace(
-                f"{argument}: expected one choice, got {len(components)} at "
-                f"{[component.path for component in components]}; name the type whose entities "
-                "choose or select in actors, or one of these paths"
-            )
         for field in ("first", "default"):
             value = getattr(action, field, 0)
             if not 0 <= value < self.num_choices:
                 raise InvalidSpace(
                     f"{argument}.{field}: expected 0 to {self.num_choices - 1}, got {value}"
                 )
+
+        # The number of components: one for the agent, or one for each row.
+        if action.actors is None and len(components) != 1:
+            raise InvalidSpace(
+                f"{argument}: expected one choice, got {len(components)} at "
+                f"{[component.path for component in components]}; name the type whose entities "
+                "choose or select in actors, or one of these paths"
+            )
         rows = None if action.actors is None else num_rows[action.actors]
         if rows is not None and rows != len(components):
             raise InvalidSpace(
@@ -121,6 +125,7 @@ class ActionTranslator(ABC):
                 f"{action.actors!r}, got {len(components)}; name with span the rows that act, or "
                 "leave actors out where the frame as a whole chooses"
             )
+
         self.slots = [component.slot for component in components]
         self.team: ActionTranslator = self
         self._is_agent = action.actors is None

@@ -109,6 +109,7 @@ class FromGymnasiumVector(VecEnv):
         """Take a step everywhere."""
         if self._batch is None:
             raise EntityEnvError("act: call reset first")
+        # The actions; a default one for an environment whose episode ends in this step.
         pending = self._pending
         chosen = unbatch_actions(
             actions, self._batch, self._frames, self._shown_space, self.action_space()
@@ -134,6 +135,7 @@ class FromGymnasiumVector(VecEnv):
         paths = self._translator.mapping.metrics
         metrics = [metrics_of(info.get("final_info", info), paths) for info in each]
 
+        # The frames, and the episodes that end in this step or, with NEXT_STEP, in the next.
         if self._mode == AutoresetMode.NEXT_STEP:
             views = self._translate(values, each, done)
             self._pending = _EpisodeEnds(done, truncated, dict(enumerate(views)))

@@ -212,6 +212,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             modes = [*self.metadata["render_modes"], None]
             raise ValueError(f"render_mode: expected one of {modes}, got {render_mode!r}")
+
+        # The layout, and the spaces that follow from it.
         self.world = env
         self.render_mode = render_mode
         self._on_illegal = on_illegal

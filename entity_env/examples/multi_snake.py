@@ -99,6 +99,7 @@ class MultiSnake(PlainState, Drawn, Environment):
         over, num_grown, eaters = self.step >= self.max_steps, 0, []
         for color, direction in zip(move.actors, move.indices.tolist(), strict=True):
             assert isinstance(color, int)
+            # The head moves; walls and segments end the game.
             snake = self.snakes[color]
             x, y, _ = snake[-1]
             dx, dy = STEPS[direction]
@@ -107,6 +108,8 @@ class MultiSnake(PlainState, Drawn, Environment):
             if not inside or any((x, y, i) in cells for i, cells in enumerate(self.snakes)):
                 over = True
             snake.append((x, y, color))
+
+            # Food of its own colour lets it grow, any other ends the game.
             grows = False
             for food in self.food:
                 if food[:2] == (x, y):

@@ -80,9 +80,12 @@ class VecMultiSnake(ArrayEnvs):
         eats = np.zeros(self.food.shape, dtype=np.bool_)
         num_grown = np.zeros(len(self), dtype=np.int64)
         for color in self._colors:
+            # The head moves; walls and segments end the game.
             head = self.cells[:, color, -1] + self._moves[choices[:, color]]
             over |= ~self._is_inside[head]
             over |= (self.cells == head[:, None, None]).any(axis=(1, 2))
+
+            # Food of its own colour lets it grow, any other ends the game.
             found = self.food == head[:, None]
             over |= (found & (self.food_colors != color)).any(axis=1)
             grows = (found & (self.food_colors == color)).any(axis=1) & (
