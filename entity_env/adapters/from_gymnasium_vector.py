@@ -114,14 +114,15 @@ class FromGymnasiumVector(VecEnv):
         chosen = unbatch_actions(
             actions, self._batch, self._frames, self._shown_space, self.action_space()
         )
-        joined = self._join_actions(
-            [
-                self._translator.build_action({})
-                if is_pending
-                else self._translator.translate_actions(view, own)
-                for view, own, is_pending in zip(self._views, chosen, pending.done, strict=True)
-            ]
-        )
+        each_action = [
+            self._translator.build_action({})
+            if is_pending
+            else self._translator.translate_actions(view, own)
+            for view, own, is_pending in zip(self._views, chosen, pending.done, strict=True)
+        ]
+        space = self.vec_env.single_action_space
+        empty: Any = create_empty_array(space, n=len(self))
+        joined = concatenate(space, each_action, empty)
         values, rewards, terminated, truncated, infos = self.vec_env.step(joined)
 
         # The results of each environment; what comes with a pending end belongs to no episode.
@@ -175,11 +176,6 @@ class FromGymnasiumVector(VecEnv):
                 "that makes something else of it"
             )
         return [_info_of(infos, i, len(self)) for i in range(len(self))]
-
-    def _join_actions(self, actions: list[Any]) -> Any:
-        space = self.vec_env.single_action_space
-        empty: Any = create_empty_array(space, n=len(actions))
-        return concatenate(space, actions, empty)
 
     def _final_views(
         self, values: Any, infos: Mapping[str, Any], done: Flags, truncated: Flags

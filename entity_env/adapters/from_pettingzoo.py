@@ -79,7 +79,14 @@ class FromPettingZoo(Match):
         self.env = self._make()
         try:
             self._translators = translators_of(self.env, mapping)
-            self._sides = self._make_sides(teams)
+            agents = list(self.env.possible_agents)
+            self._sides: list[SideTranslator] = []
+            if teams is None:
+                self._sides += [SoloSide(agent, self._translators) for agent in agents]
+            else:
+                check_teams(teams, agents)
+                size = max(map(len, teams.values()))
+                self._sides += [TeamSide(team, self._translators, size) for team in teams.values()]
             expected = vars(type(self)).get("num_sides", len(self._sides))
             if expected != len(self._sides):
                 raise EntityEnvError(
@@ -141,14 +148,6 @@ class FromPettingZoo(Match):
                 "Gymnasium with several agents is for FromGymnasiumAgents"
             )
         return env
-
-    def _make_sides(self, teams: Teams | None) -> list[SideTranslator]:
-        agents = list(self.env.possible_agents)
-        if teams is None:
-            return [SoloSide(agent, self._translators) for agent in agents]
-        check_teams(teams, agents)
-        size = max(len(members) for members in teams.values())
-        return [TeamSide(members, self._translators, size) for members in teams.values()]
 
     def obs_space(self) -> ObsSpace:
         """Return the entity types and global features of each side."""

@@ -6,7 +6,7 @@ observation or action. The nodes and edges of a graph are its fields "nodes" and
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from entity_env.errors import InvalidSpace
 from entity_env.spaces import ActionName, EntityName
@@ -87,7 +87,7 @@ class Choice:
 
     @property
     def kind(self) -> str:
-        """The kind of action that it becomes."""
+        """The kind of the action, for its translator."""
         return "global" if self.actors is None else "categorical"
 
 
@@ -115,11 +115,7 @@ class Select:
     default: int = 0
     column: int = 0
     of: int = 1
-
-    @property
-    def kind(self) -> str:
-        """The kind of action that it becomes."""
-        return "select"
+    kind: ClassVar[str] = "select"
 
 
 @dataclass(frozen=True)

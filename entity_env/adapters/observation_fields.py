@@ -77,7 +77,11 @@ def field_at(space: Space, path: str, argument: str) -> Field:
             num_rows = shape[0] * shape[1]
             columns, convert = _grid_converter(shape, path)
         elif is_table(space) and shape is not None:
-            num_rows, row = shape[0], _row_space(space)
+            num_rows = shape[0]
+            row: Space = spaces.Box(-np.inf, np.inf, shape[1:])
+            if isinstance(space, spaces.MultiDiscrete):  # the choices of all rows
+                first, end = space.start.min(axis=0), (space.start + space.nvec).max(axis=0)
+                row = spaces.MultiDiscrete(end - first, start=first)
             columns = number_names(row, FEATURE)
             convert = _converter(row, num_rows, path)
         else:
@@ -148,14 +152,6 @@ def value_at(value: Any, keys: Sequence[Any], field: str) -> Any:
                 f"{field}: expected a value at {'.'.join(map(str, keys[: i + 1]))}, got {value!r}"
             ) from None
     return value
-
-
-def _row_space(space: Any) -> Space:
-    """Return the space of a row of a table."""
-    if isinstance(space, spaces.MultiDiscrete):
-        first = space.start.min(axis=0)
-        return spaces.MultiDiscrete((space.start + space.nvec).max(axis=0) - first, start=first)
-    return spaces.Box(-np.inf, np.inf, space.shape[1:])
 
 
 def _converter(space: Space, n: int, field: str) -> Convert:

@@ -100,7 +100,10 @@ class PaddedLayout:
         sizes = max_entities
         if not isinstance(sizes, Mapping):
             sizes = dict.fromkeys(types, sizes)
-        if sizes.keys() != set(types) or not all(map(_is_count, sizes.values())):
+        if sizes.keys() != set(types) or not all(
+            isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
+            for size in sizes.values()
+        ):
             raise ValueError(
                 f"max_entities: expected a positive number for each of {types}, got "
                 f"{max_entities!r}"
@@ -132,11 +135,6 @@ class PaddedLayout:
             name = self.heads[counts.index(0)].action
             raise ValueError(f"env: expected at least one choice for {name!r}, got none")
         self.mask_starts = np.cumsum([0, *counts])
-
-
-def _is_count(size: Any) -> bool:
-    is_integer = isinstance(size, int | np.integer) and not isinstance(size, bool)
-    return is_integer and bool(size > 0)
 
 
 class _Actors(NamedTuple):
@@ -253,7 +251,13 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             illegal = ~actors.legal[np.arange(len(own)), own]
             if illegal.any():
                 if self._on_illegal == "error":
-                    raise self._illegal_choice(actors.heads[illegal][0], own[illegal][0])
+                    element, choice = actors.heads[illegal][0], own[illegal][0]
+                    _, entity, row = self.heads[element]
+                    actor = "" if entity is None else f" by row {row} of {entity!r}"
+                    raise InvalidAction(
+                        f"action[{element}]: choice {choice} of {name!r}{actor} is not allowed "
+                        "now; see the observation's action_mask, or give on_illegal='first'"
+                    )
                 num_illegal += int(illegal.sum())
                 own = np.where(illegal, actors.legal.argmax(axis=1), own)
             taken[name] = Ragged(actors.choices[own], np.array([len(own)]))
@@ -365,11 +369,3 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         choices = np.zeros(num_choices, dtype=np.int64)
         choices[options] = np.arange(len(options))
         return _Actors(heads, legal, choices)
-
-    def _illegal_choice(self, element: int, choice: int) -> InvalidAction:
-        head = self.heads[element]
-        actor = "" if head.entity is None else f" by row {head.row} of {head.entity!r}"
-        return InvalidAction(
-            f"action[{element}]: choice {choice} of {head.action!r}{actor} is not allowed now; see "
-            f"the observation's action_mask, or give on_illegal='first'"
-        )

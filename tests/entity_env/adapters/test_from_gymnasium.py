@@ -174,7 +174,7 @@ def test_names_that_worlds_ship_are_used() -> None:
 
 
 def test_class_of_a_world_takes_more_arguments_by_name() -> None:
-    """As `train` hands them over from the configuration."""
+    """`train` passes those of the configuration."""
     cls = FromGymnasium.of(Countdown, longest=2)
     assert issubclass(cls, FromGymnasium)
     assert cls(longest=7).env.longest == 7  # type: ignore[call-arg, attr-defined]

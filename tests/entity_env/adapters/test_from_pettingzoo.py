@@ -29,7 +29,7 @@ TEAMS = {"wolves": ["wolf_0", "wolf_1"], "deer": ["deer_0", "deer_1"]}
 
 
 def play(match: FromPettingZoo, seed: int) -> list[list[Observation]]:
-    """The observations of one match with random legal actions."""
+    """Return the observations of one match with random legal actions."""
     rng = np.random.default_rng(seed)
     match.seed(seed)
     shown = [match.reset()]

@@ -81,7 +81,7 @@ def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
 
 
 def total(space: Space, value: Any) -> float:
-    """What all numbers that should be shown add up to, by another way than the reader's."""
+    """Return the sum of all numbers that should be shown, without the reader."""
     if isinstance(space, spaces.Dict):
         return sum(total(part, value[key]) for key, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -167,7 +167,7 @@ def test_key_beside_a_mask_is_no_name_and_the_mask_is_no_feature() -> None:
 
 
 def test_large_numbers_of_choices_are_told_apart() -> None:
-    """As float32 they would all be the same."""
+    """In float32 they would all be equal."""
     space = spaces.Dict({"a": spaces.Discrete(3, start=2**30), "b": spaces.MultiDiscrete([2, 2])})
     frame = read(space, {"a": 2**30 + 1, "b": [0, 1]})
     assert frame.global_features.tolist() == [0, 1, 0, 1, 0, 0, 1]
