@@ -174,14 +174,7 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
             name: _converted(rows, _bools, f"visible[{name!r}]")
             for name, rows in obs.visible.items()
         },
-        action_masks={
-            name: mask
-            if mask.mask is None
-            else dataclasses.replace(
-                mask, mask=_converted(mask.mask, _bools, f"actions[{name!r}].mask")
-            )
-            for name, mask in obs.action_masks.items()
-        },
+        action_masks={name: _with_flags(mask, name) for name, mask in obs.action_masks.items()},
         reward=_float32(obs.reward, "reward"),
         done=_bools(obs.done, "done"),
         truncated=_bools(obs.truncated, "truncated"),
@@ -207,6 +200,13 @@ def _bools(values: Any, field: str) -> npt.NDArray[np.bool_]:
     if type(values) is np.ndarray and values.dtype == np.bool_:
         return values
     return as_flags(values, field)
+
+
+def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
+    if mask.mask is None:
+        return mask
+    flags = _converted(mask.mask, _bools, f"actions[{name!r}].mask")
+    return dataclasses.replace(mask, mask=flags)  # type: ignore[type-var]
 
 
 def _own_obs_space(space: Any) -> Any:

@@ -13,37 +13,14 @@ from entity_env.batch import batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.ragged import Ragged
-from entity_env.spaces import (
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    CategoricalActionSpace,
-    EntityName,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.unbatch import unbatch_actions
-from entity_env.vec_env import VecObs
+from entity_env.vec_env import VecActionMask, VecObs
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
-
-
-class _Kind(NamedTuple):
-    """A kind of action."""
-
-    is_global: bool  # the frame as a whole chooses, not each entity
-    selects: bool  # the choices are slots, not labels
-
-
-_KINDS: Mapping[type, _Kind] = {
-    CategoricalActionSpace: _Kind(is_global=False, selects=False),
-    GlobalCategoricalActionSpace: _Kind(is_global=True, selects=False),
-    SelectEntityActionSpace: _Kind(is_global=False, selects=True),
-}
 
 
 class Head(NamedTuple):
@@ -67,8 +44,7 @@ class PaddedLayout:
         max_entities: the number of slots of each type, in the order of the types.
         slots: type and row of each slot, in this order; the last one, of no type, is the slot of
             global features and actions.
-        selects: per action, whether its choices are all slots but the last; else they are labels.
-        num_choices: per action.
+        num_choices: per action, the number of labels, or of slots that may be selected.
         heads: the actor of each element of the padded action.
         head_of: per action (slots,) int64, the element for the choice of a slot; -1 for none.
         mask_starts: (heads + 1,) int64, the first choice of each element in the concatenation of
@@ -87,8 +63,7 @@ class PaddedLayout:
     ) -> None:
         # Types, and the actions that entities of these types take.
         types = list(obs_space.entities)
-        kinds = {name: _KINDS[type(space)] for name, space in action_space.items()}
-        local = [name for name, kind in kinds.items() if not kind.is_global]
+        local = [name for name, space in action_space.items() if not space.is_global]
         for name, given in actors.items():
             if name not in local or isinstance(given, str) or not set(given) <= set(types):
                 raise ValueError(
@@ -115,14 +90,12 @@ class PaddedLayout:
         ]
 
         # An element of the padded action for each slot that may act.
-        self.selects = {name: kind.selects for name, kind in kinds.items()}
         self.num_choices: dict[ActionName, int] = {}
         self.heads: list[Head] = []
         self.head_of: dict[ActionName, Indices] = {}
         for name, space in action_space.items():
-            num_labels = len(getattr(space, "index_to_label", ()))
-            self.num_choices[name] = len(self.slots) - 1 if self.selects[name] else num_labels
-            who = [None] if kinds[name].is_global else actors.get(name, types)
+            self.num_choices[name], *_ = *space.mask_columns, len(self.slots) - 1
+            who = [None] if space.is_global else actors.get(name, types)
             self.head_of[name] = np.full(len(self.slots), -1)
             for slot, (entity, row) in enumerate(self.slots):
                 if entity in who:
@@ -344,7 +317,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         shown[f"present/{name}"] = np.zeros(size, dtype=np.int8)
         shown[f"present/{name}"][seen] = 1
 
-    def _actors_of(self, name: ActionName, mask: Any, slots: Indices) -> _Actors:
+    def _actors_of(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Actors:
         """Return the actors of an action.
 
         Args:
@@ -361,7 +334,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
                 f"got one of type {entity!r}; add it to actors[{name!r}]"
             )
         num_choices = layout.num_choices[name]
-        options = slots[mask.actees.values] if layout.selects[name] else np.arange(num_choices)
+        options = np.arange(num_choices) if mask.actees is None else slots[mask.actees.values]
         legal = np.zeros((len(heads), num_choices), dtype=np.bool_)
         legal[:, options] = True
         if mask.mask is not None:
