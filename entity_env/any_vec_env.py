@@ -233,7 +233,7 @@ def _own_action_space(space: Any) -> Any:
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:
     actors = _or_empty(_flat(from_ragged_buffer(mask.actors)), frames)
-    if hasattr(mask, "actees"):
+    if getattr(mask, "actees", None) is not None:  # entity-gym's other masks have no such attribute
         actees = _or_empty(_flat(from_ragged_buffer(mask.actees)), frames)
         return VecSelectEntityActionMask(actors, actees)
     # entity-gym leaves a mask without rows where no environment gave one
