@@ -25,6 +25,7 @@ MOVED: dict[str, str] = {
     "entity_env.adapters.space_numbers": "entity_env.adapters.gymnasium_spaces",
     "entity_env.adapters.tables": "entity_env.adapters.observation_fields",
     "entity_env.adapters.teams": "entity_env.adapters.side_translators",
+    "entity_env.any_vec_env": "entity_env.adapters.any_vec_env",
 }
 """The path of each moved module, by the path that it had."""
 
