@@ -21,8 +21,7 @@ from entity_env import (
     Observation,
     ObsSpace,
 )
-from entity_env.adapters.bind import bind
-from entity_env.adapters.from_gymnasium import world_seed
+from entity_env.adapters.gymnasium_api import partial_class, world_seed
 
 
 class Foraging(Match):
@@ -51,7 +50,7 @@ class Foraging(Match):
             ValueError: the id does not have the numbers of players and of pieces of food.
         """
         num_players, _ = players_and_food(env_id)
-        return bind(cls, {"num_sides": num_players}, env_id)
+        return partial_class(cls, {"num_sides": num_players}, env_id)
 
     def obs_space(self) -> ObsSpace:
         """Return the types: the player itself, the other players, and the food."""

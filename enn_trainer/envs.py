@@ -13,7 +13,7 @@ import numpy as np
 
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.bounds import shortened
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment

@@ -1,15 +1,15 @@
-"""Reads the sample files that entity-gym 0.1.10 writes, as a `Recording`.
+"""Reader of the sample files of entity-gym 0.1.10, as a `Recording`.
 
-Such a file is the version (0 or 1), the length of the header, the header, and for each sample its
+A file is the version (0 or 1), the length of the header, the header, and for each sample its
 length and the sample; numbers are little-endian u64, the rest msgpack. Objects are dictionaries
-with a class name, arrays are dictionaries in the manner of msgpack-numpy. The arrays of objects in
-that manner are pickles: they are refused, and no class is looked up by name.
+with a class name, arrays are dictionaries in the format of msgpack-numpy. Arrays of objects in that
+format are pickles: they are an error, and no class is looked up by name.
 
-A sample holds the reward and end of the step before it, so the last sample of a file or before a
-reset, whose outcome is not in the file, is left out. Files do not tell cut-off episodes from those
-that ended by themselves: all count as terminated. A sub-sampled file holds no rewards and ends of
-the frames left out, nor the environments of those kept: its `num_envs` is None, its rewards are
-not numbers, and its steps are counted as in the file: from 1 in the first episodes, else from 0.
+A sample has the reward and end of the step before it, so the last sample of a file or before a
+reset, whose outcome is not in the file, is left out. Files do not tell truncated episodes from
+terminated ones: all count as terminated. A sub-sampled file has no rewards and ends of the frames
+that are left out, nor the environments of those that are kept: its `num_envs` is None, its rewards
+are NaN, and its steps are counted as in the file: from 1 in the first episodes, else from 0.
 """
 
 import struct
@@ -61,7 +61,7 @@ _CLASSES: dict[str, type[Any]] = {
 
 
 class _Sample(NamedTuple):
-    """A sample as it is in the file, and where it is."""
+    """The fields of a sample, and its first and last byte in the file."""
 
     start: int
     end: int
@@ -69,10 +69,10 @@ class _Sample(NamedTuple):
 
 
 def open_entity_gym_samples(path: str | Path) -> Recording:
-    """A file that entity-gym recorded.
+    """Open a file that entity-gym recorded.
 
     Raises:
-        RecordingError: the file is no such recording or is damaged; the message says where.
+        RecordingError: the file is not such a recording, or is damaged; the message has the place.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -99,12 +99,12 @@ def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
-    """Where the header and each complete sample begin and end."""
+    """Yield the first and last byte of the header and of each complete sample."""
     size = file.seek(0, 2)
     file.seek(0)
     version = file.read(8)
     if len(version) < 8 or struct.unpack("<Q", version)[0] not in _VERSIONS:
-        raise RecordingError(f"{path}: is no sample file of entity-gym")
+        raise RecordingError(f"{path}: is not a sample file of entity-gym")
     start = 8
     while start + 8 <= size:
         file.seek(start)
@@ -164,7 +164,7 @@ def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
 
 @contextmanager
 def _named(path: Path, sample: _Sample) -> Iterator[None]:
-    """Name the file and the byte in errors about a sample."""
+    """Add the file and the byte to errors about a sample."""
     try:
         yield
     except (ValueError, OverflowError) as error:
@@ -172,7 +172,7 @@ def _named(path: Path, sample: _Sample) -> Iterator[None]:
 
 
 def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
-    """Return one number for each frame, out of a sample or what is shown in it."""
+    """Return a field of a sample, or of the observation in it, with a number for each frame."""
     value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
     if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
@@ -194,14 +194,14 @@ def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
     """Read a sample and check the kinds of its fields.
 
     Raises:
-        RecordingError: it is damaged.
+        RecordingError: the sample is damaged.
     """
     sample = _Sample(*block, _unpack(file, path, block))
     with _named(path, sample):
         for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
             for name, is_valid in expected.items():
                 if not isinstance(fields, dict) or name not in fields:
-                    raise ValueError(f"{name}: expected such a field, got none")
+                    raise ValueError(f"{name}: expected this field, got none")
                 if not is_valid(value := fields[name]):
                     raise ValueError(f"{name}: cannot be {type(value).__name__} {shortened(value)}")
     return sample
@@ -215,17 +215,13 @@ def _is_rows_by_name(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(rows, Ragged) for rows in value.values())
 
 
-def _is_rows_or_none(value: Any) -> bool:
-    return value is None or _is_rows_by_name(value)
-
-
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "obs": lambda value: isinstance(value, dict),
     "episode": _is_per_frame,
     "step": _is_per_frame,
     "actions": _is_rows_by_name,
-    "probs": _is_rows_or_none,
-    "logits": _is_rows_or_none,
+    "probs": lambda value: value is None or _is_rows_by_name(value),
+    "logits": lambda value: value is None or _is_rows_by_name(value),
 }
 _OF_OBS: Mapping[str, Callable[[Any], bool]] = {
     "features": _is_rows_by_name,
@@ -239,6 +235,8 @@ _OF_OBS: Mapping[str, Callable[[Any], bool]] = {
 def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     obs_space, action_space = header.obs_space, header.action_space
     obs = sample["obs"]
+
+    # Masks and features that contradict the spaces.
     kinds = VecCategoricalActionMask | VecSelectEntityActionMask
     for name in action_space:
         if not isinstance(mask := obs["action_masks"].get(name), kinds):
@@ -248,6 +246,8 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
         widths[GLOBAL] = len(obs_space.global_features)
     if not obs["features"].keys() <= widths.keys():
         raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
+
+    # The order of the spaces, and empty rows where the file has none.
     return Decisions(
         VecObs(
             features={
@@ -288,7 +288,7 @@ def _flat(rows: Ragged, frames: int) -> Ragged:
 
 
 def _or_empty(rows: Ragged, frames: int) -> Ragged:
-    """Rows of so many frames; entity-gym leaves no frames at all where there was never a row."""
+    """Return rows of all frames; in the file there are no frames if no frame has rows."""
     return rows if len(rows) else Ragged.empty(rows.values, frames)
 
 
@@ -298,7 +298,7 @@ def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> dict[str, Any
     data = file.read(end - start)
     allowance = Allowance(len(data))
     try:
-        value = unpack_bounded(data, _refuse_extension, lambda pairs: _decode(pairs, allowance))
+        value = unpack_bounded(data, _raise_for_extension, lambda pairs: _decode(pairs, allowance))
     except Exception as error:  # whatever damaged bytes lead to
         raise RecordingError(f"{path}: damaged at byte {start}: {error}") from None
     if not isinstance(value, dict):
@@ -306,7 +306,7 @@ def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> dict[str, Any
     return value
 
 
-def _refuse_extension(code: int, _data: bytes) -> Any:
+def _raise_for_extension(code: int, _data: bytes) -> Any:
     raise RecordingError(f"expected no extension types, got {code}")
 
 

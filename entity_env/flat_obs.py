@@ -1,4 +1,4 @@
-"""A batch as names and arrays, to be sent."""
+"""Conversion of a batch to names and arrays, and back, to send it to another process."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,22 +12,22 @@ from entity_env.vec_env import VecActionMask, VecObs
 
 
 def take_apart(obs: VecObs) -> tuple[Any, Arrays]:
-    """What `put_together` makes the batch of again.
+    """Return the names and arrays of a batch, for `put_together`.
 
     Returns:
-        names: how many arrays there are and what of, without an array.
-        arrays: in that order, not copied.
+        names: plain data with the names of the arrays.
+        arrays: in the order of the names, not copied.
     """
     arrays: Arrays = []
     return _names(obs, arrays), arrays
 
 
 def put_together(names: Any, arrays: Iterable[npt.NDArray[Any]]) -> VecObs:
-    """A batch of arrays, which are not copied.
+    """Return the batch of names and arrays from `take_apart`.
 
     Args:
-        names: what `take_apart` returned.
-        arrays: likewise.
+        names: of the arrays.
+        arrays: in the order of the names; they are not copied.
     """
     return _obs(names, iter(arrays))
 

@@ -37,6 +37,21 @@ MOVED: dict[str, str] = {
     "enn_trainer.checkpoints.tensor_axes": "enn_trainer.checkpoints.migrate.tensor_axes",
     "enn_trainer.checkpoints.upgrade_checkpoint": "enn_trainer.checkpoints.migrate.upgrade",
     "enn_trainer.checkpoints.weights_file": "enn_trainer.checkpoints.weights",
+    "entity_env.adapters.action_parts": "entity_env.adapters.action_components",
+    "entity_env.adapters.bind": "entity_env.adapters.gymnasium_api",
+    "entity_env.adapters.choose": "entity_env.adapters.action_translators",
+    "entity_env.adapters.declared": "entity_env.adapters.known_envs",
+    "entity_env.adapters.gymnasium_agents": "entity_env.adapters.tuple_to_parallel",
+    "entity_env.adapters.infer": "entity_env.adapters.field_inference",
+    "entity_env.adapters.observe": "entity_env.adapters.observation_reader",
+    "entity_env.adapters.padded": "entity_env.adapters.to_gymnasium",
+    "entity_env.adapters.port": "entity_env.adapters.agent_translator",
+    "entity_env.adapters.sides": "entity_env.adapters.side_translators",
+    "entity_env.adapters.space_numbers": "entity_env.adapters.gymnasium_spaces",
+    "entity_env.adapters.tables": "entity_env.adapters.observation_fields",
+    "entity_env.adapters.teams": "entity_env.adapters.side_translators",
+    "entity_env.any_vec_env": "entity_env.adapters.any_vec_env",
+    "entity_env.masks": "entity_env.spaces",
 }
 """The path of each moved module, by the path that it had."""
 

@@ -40,10 +40,10 @@ def test_the_hook_is_installed_once() -> None:
 def test_a_moved_module_is_found_in_a_folder_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the same name in the new folder must not be loaded twice."""
     monkeypatch.setitem(MOVED, "entity_env.models", "entity_env.adapters")
-    monkeypatch.setitem(MOVED, "entity_env.models.tables", "entity_env.adapters.tables")
+    monkeypatch.setitem(MOVED, "entity_env.models.mapping", "entity_env.adapters.mapping")
     with pytest.warns(DeprecationWarning, match="entity_env.adapters"):
-        old = importlib.import_module("entity_env.models.tables")
-    assert old is importlib.import_module("entity_env.adapters.tables")
-    assert old.__name__ == "entity_env.adapters.tables"
-    for name in ("entity_env.models", "entity_env.models.tables"):
+        old = importlib.import_module("entity_env.models.mapping")
+    assert old is importlib.import_module("entity_env.adapters.mapping")
+    assert old.__name__ == "entity_env.adapters.mapping"
+    for name in ("entity_env.models", "entity_env.models.mapping"):
         del sys.modules[name]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_film import Picture, cannot_write, open_film, unfinished
 from entity_env.actions import Action
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.env_list import EnvList
 from entity_env.environment import Observation
 from entity_env.match import Match

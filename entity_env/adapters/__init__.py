@@ -1,1 +1,1 @@
-"""Worlds of Gymnasium and PettingZoo as worlds of ours, and ours as theirs; imports nothing."""
+"""Adapters between our environments and those of Gymnasium and PettingZoo. Imports nothing."""

@@ -1,75 +1,70 @@
-"""A parallel world of PettingZoo, or one of Gymnasium with several agents, as a `Match`."""
+"""A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.adapters.bind import bind
-from entity_env.adapters.from_gymnasium import (
+from entity_env.adapters.agent_translator import View, metrics_of
+from entity_env.adapters.gymnasium_api import (
     MakeGymnasiumEnv,
-    answered,
     as_reward,
+    check_result,
     make_gymnasium,
-    picture,
+    partial_class,
+    render,
     world_seed,
 )
-from entity_env.adapters.gymnasium_agents import GymnasiumAgents
+from entity_env.adapters.known_envs import keeps_state
 from entity_env.adapters.mapping import FieldMap
-from entity_env.adapters.port import View, metrics_of
-from entity_env.adapters.sides import (
+from entity_env.adapters.side_translators import (
     AgentName,
-    OneAgent,
-    Side,
-    groups_of,
-    refuse_other_agents,
+    SideTranslator,
+    SoloSide,
+    TeamSide,
+    check_teams,
+    translators_of,
 )
-from entity_env.adapters.teams import Team
+from entity_env.adapters.tuple_to_parallel import TupleToParallel
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
-Teams = Mapping[str, Sequence[AgentName]]
-
-_LEAVES_SOMETHING = {"knights_archers_zombies_v11", "ForagingEnv"}
-"""Worlds whose reset leaves something of the episode before.
-
-Here the clock of the zombies, and where the players stood, on which no other one begins.
-"""
+Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 
 
 class FromPettingZoo(Match):
-    """A parallel world of PettingZoo.
+    """A parallel PettingZoo environment.
 
     Without teams every possible agent is a side, and the policy plays all of them. An agent that
     died sees nothing and can do nothing until the match ends, which is for all sides together: to
     be dead is a state like any other, of no future reward, and its value says so. At the end each
     side is terminated or truncated as its own agent was.
 
-    A team is a side that sees one entity of the type "agent" for each member that is alive, with
-    the numbers that belong to no entity of its own, and everything that any of them sees. Columns
-    "member.0" and so on say which member an entity is or was seen by. The reward of a team is that
-    of all members. A team is truncated if one of its members was.
+    A team is a side that sees one entity of the type "agent" for each living member, with the
+    global features of that member, and everything that any of them sees. Columns "member.0" and so
+    on say which member an entity is or was seen by. The reward of a team is the sum of those of its
+    members. A team is truncated if one of its members was.
 
-    Agents with equal spaces are alike. If there are others, the names of types, global features
-    and actions begin with the agents' name without the number at its end.
+    Agents with equal spaces form a group. If there are several groups, the names of types, global
+    features and actions begin with the name of the agents without the number at its end.
 
     Args:
-        make_env: makes the world.
-        mapping: what the fields of observations and actions mean, for all agents or by the name of
-            those that are alike; what it does not name is inferred.
+        make_env: function that makes the environment.
+        mapping: the meaning of the fields of observations and actions, for all agents or by the
+            name of their group; what it does not name is inferred.
         teams: the agents of each team; every agent is in one.
-        remake: make the world anew for every episode with a seed, as its reset leaves something of
-            the episode before. None for worlds that are known for it.
+        remake: make the environment anew for every episode with a seed, as its reset keeps state of
+            the episode before. None: for environments that are known for it.
         kwargs: for `make_env`.
 
     Raises:
         EntityEnvError: `make_env` makes something else.
-        InvalidSpace: mapping or teams do not fit the world, or something cannot be inferred.
+        InvalidSpace: mapping or teams do not fit the environment, or something cannot be inferred.
     """
 
     def __init__(
@@ -83,27 +78,33 @@ class FromPettingZoo(Match):
         self._make = functools.partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
-            self._groups = groups_of(self.env, mapping)
-            self._sides = self._make_sides(teams)
-            self._refuse_other_number()
+            self._translators = translators_of(self.env, mapping)
+            agents = list(self.env.possible_agents)
+            self._sides: list[SideTranslator] = []
+            if teams is None:
+                self._sides += [SoloSide(agent, self._translators) for agent in agents]
+            else:
+                check_teams(teams, agents)
+                size = max(map(len, teams.values()))
+                self._sides += [TeamSide(team, self._translators, size) for team in teams.values()]
+            expected = vars(type(self)).get("num_sides", len(self._sides))
+            if expected != len(self._sides):
+                raise EntityEnvError(
+                    f"num_sides: expected {expected} sides, as the class was made for, got a world "
+                    f"with {len(self._sides)}; give the arguments that say how many agents there "
+                    "are to of"
+                )
         except BaseException:
             self.env.close()
             raise
         self.num_sides = len(self._sides)
-        self._obs_space, self._action_space = self._sides[0].spaces()
-        self._port = {a: group.port for group in self._groups for a in group.agents}
-        self._has_metrics = any(group.port.mapping.metrics for group in self._groups)
-        if remake is None:
-            metadata = getattr(self.env, "metadata", None) or {}
-            bare = getattr(self.env, "unwrapped", self.env)
-            names = {metadata.get("name"), type(bare).__name__}
-            remake = not names.isdisjoint(_LEAVES_SOMETHING)
-        self._remake = remake
-        self._begun = self._is_over = False
+        self._has_metrics = any(one.mapping.metrics for one in self._translators.values())
+        self._remake = keeps_state(self.env) if remake is None else remake
         self._seed: int | None = None
-        self._views: dict[AgentName, View] = {}
-        self._left: dict[AgentName, bool] = {}
-        self._last: dict[AgentName, View] = {}
+        self._was_reset = self._is_running = False
+        self._views: dict[AgentName, View] = {}  # of living agents
+        self._truncated: dict[AgentName, bool] = {}  # dead agents, True for those cut off
+        self._last_views: dict[AgentName, View] = {}  # of dead agents
 
     @classmethod
     def of(
@@ -114,64 +115,47 @@ class FromPettingZoo(Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> type[Self]:
-        """The class of this world, as `train` takes it; arguments as for the class itself.
+        """Return the class of this world, as `train` takes it; arguments as for the class.
 
-        Without teams one world is made to count the sides.
+        Without teams one environment is made to count the sides.
         """
-        num_sides = len(teams) if teams is not None else cls._count(make_env, **kwargs)
-        return bind(cls, {"num_sides": num_sides}, make_env, mapping, teams, remake, **kwargs)
-
-    @classmethod
-    def _count(cls, make_env: Any, **kwargs: Any) -> int:
-        env = cls.make_world(make_env, **kwargs)
-        env.close()
-        return len(env.possible_agents)
+        if teams is not None:
+            num_sides = len(teams)
+        else:
+            env = cls.make_world(make_env, **kwargs)
+            env.close()
+            num_sides = len(env.possible_agents)
+        attributes = {"num_sides": num_sides}
+        return partial_class(cls, attributes, make_env, mapping, teams, remake, **kwargs)
 
     @staticmethod
     def make_world(make_env: Any, **kwargs: Any) -> Any:
-        """Make the world.
+        """Make the environment.
 
         Raises:
             EntityEnvError: it is of another kind.
         """
         if not callable(make_env):
             raise EntityEnvError(
-                f"make_env: expected a function that makes the world, got {make_env!r}"
+                f"make_env: expected a function that makes the environment, got {make_env!r}"
             )
         env = make_env(**kwargs)
         if hasattr(env, "agent_iter") or not getattr(env, "possible_agents", None):
             raise EntityEnvError(
-                f"make_env: expected a parallel world with possible_agents, got "
-                f"{type(env).__name__}; a world in which agents take turns becomes one by "
-                "pettingzoo.utils.conversions.aec_to_parallel, if it allows it, and a world of "
+                f"make_env: expected a parallel environment with possible_agents, got "
+                f"{type(env).__name__}; one in which agents take turns is converted by "
+                "pettingzoo.utils.conversions.aec_to_parallel, if it allows that, and one of "
                 "Gymnasium with several agents is for FromGymnasiumAgents"
             )
         return env
 
-    def _make_sides(self, teams: Teams | None) -> list[Side]:
-        agents = list(self.env.possible_agents)
-        if teams is None:
-            return [OneAgent(agent, self._groups) for agent in agents]
-        refuse_other_agents(teams, agents)
-        size = max(len(members) for members in teams.values())
-        return [Team(members, self._groups, size) for members in teams.values()]
-
-    def _refuse_other_number(self) -> None:
-        """Raise if the class says another number of sides than there are."""
-        said = vars(type(self)).get("num_sides", len(self._sides))
-        if said != len(self._sides):
-            raise EntityEnvError(
-                f"num_sides: expected {said} sides, as the class was made for, got a world with "
-                f"{len(self._sides)}; give the arguments that say how many agents there are to of"
-            )
-
     def obs_space(self) -> ObsSpace:
-        """What each side can observe."""
-        return self._obs_space
+        """Return the entity types and global features of each side."""
+        return self._sides[0].obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What each side can do."""
-        return self._action_space
+        """Return the actions of each side."""
+        return self._sides[0].action_space
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -180,112 +164,118 @@ class FromPettingZoo(Match):
     def reset(self) -> list[Observation]:
         """Begin a match."""
         seed, self._seed = self._seed, None
-        if self._remake and self._begun and seed is not None:
+        if self._remake and self._was_reset and seed is not None:
             used, self.env = self.env, self._make()
             used.close()
-        values, infos = answered("reset", self.env.reset(seed=world_seed(seed)))
-        self._begun, self._is_over = True, False
-        self._left, self._last = {}, {}
-        self._views = self._see(values, infos, self.env.agents)
-        return [self._observe(side, self._views, {}, infos) for side in self._sides]
+        values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
+        self._was_reset = self._is_running = True
+        self._truncated, self._last_views = {}, {}
+        self._views = self._translate(values, infos, self.env.agents)
+        return [self._observation(side, self._views, {}, infos) for side in self._sides]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
-        """Take a step: everybody at once."""
-        if not self._begun or self._is_over:
+        """Take a step: all sides at once."""
+        if not self._is_running:
             raise EntityEnvError("act: call reset first")
         chosen: dict[AgentName, Any] = {}
         for side, own in zip(self._sides, actions, strict=True):
-            chosen |= side.act(own, self._views)
-        values, rewards, terminated, truncated, infos = answered("step", self.env.step(chosen))
-        ended = [a for a in self._port if terminated.get(a) or truncated.get(a)]
+            chosen |= side.translate_actions(own, self._views)
+        result = check_result("step", self.env.step(chosen))
+        values, rewards, terminated, truncated, infos = result
+
+        # Agents that died in this step.
+        ended = [a for a in self._translators if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
-        now = {}
-        if ended or self._left:
-            now = self._see(values, infos, [a for a in ended if a in values], over=True)
-            cut_off = {a: bool(truncated.get(a) and not terminated.get(a)) for a in ended}
-            self._left = {a: cut for a, cut in (self._left | cut_off).items() if a not in alive}
-            self._last |= now
+        final = self._translate(values, infos, [a for a in ended if a in values], is_over=True)
+        self._last_views |= final
+        for agent in ended:
+            self._truncated[agent] = bool(truncated.get(agent) and not terminated.get(agent))
+        for agent in alive:
+            self._truncated.pop(agent, None)
+
         if alive:
-            self._views = self._see(values, infos, alive)
-            return [self._observe(side, self._views, rewards, infos) for side in self._sides]
-        self._views, self._is_over = {}, True
-        return [self._end(side, now, rewards, infos) for side in self._sides]
+            self._views = self._translate(values, infos, alive)
+            return [self._observation(side, self._views, rewards, infos) for side in self._sides]
+        self._views, self._is_running = {}, False
+        return [self._final_observation(side, final, rewards, infos) for side in self._sides]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """The world's picture, of the `render_mode` that it was made with."""
-        return picture(self.env, kwargs.get("mode"))
+        """Return the picture or text of the `render_mode` that the environment was made with."""
+        return render(self.env, kwargs.get("mode"))
 
     def close(self) -> None:
-        """Close the world."""
+        """Close the environment."""
         self.env.close()
 
-    def _see(
+    def _translate(
         self,
         values: Mapping[AgentName, Any],
         infos: Mapping[AgentName, Any],
         agents: Sequence[AgentName],
-        over: bool = False,
+        is_over: bool = False,
     ) -> dict[AgentName, View]:
-        if unknown := [agent for agent in agents if agent not in self._port]:
+        if unknown := [agent for agent in agents if agent not in self._translators]:
+            known = list(self._translators)
             raise InvalidObservation(
-                f"agents: expected some of possible_agents {list(self._port)}, got {unknown}"
+                f"agents: expected some of possible_agents {known}, got {unknown}"
             )
         if missing := [agent for agent in agents if agent not in values]:
             raise InvalidObservation(f"observations: expected one of each agent, got no {missing}")
         return {
-            agent: self._port[agent].see(values[agent], infos.get(agent) or {}, over)
+            agent: self._translators[agent].translate_observation(
+                values[agent], infos.get(agent) or {}, is_over
+            )
             for agent in agents
         }
 
-    def _observe(
+    def _observation(
         self,
-        side: Side,
+        side: SideTranslator,
         views: Mapping[AgentName, View],
         rewards: Mapping[AgentName, Any],
         infos: Mapping[AgentName, Any],
     ) -> Observation:
-        obs = side.observe(views)
+        """Return what a side sees, with the sum of rewards and the means of metrics."""
+        obs = side.observation(views)
         obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
-        if not self._has_metrics:
-            return obs
-        each = [
-            metrics_of(infos[a], self._port[a].mapping.metrics) for a in side.members if a in infos
-        ]
-        for name in dict.fromkeys(name for metrics in each for name in metrics):
-            values = [metrics[name] for metrics in each if name in metrics]
-            obs.metrics[name] = sum(values) / len(values)
+        if self._has_metrics:
+            values: dict[str, list[float]] = {}
+            for agent in side.members:
+                paths = self._translators[agent].mapping.metrics
+                for name, value in metrics_of(infos.get(agent, {}), paths).items():
+                    values.setdefault(name, []).append(value)
+            obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
         return obs
 
-    def _end(
+    def _final_observation(
         self,
-        side: Side,
-        now: Mapping[AgentName, View],
+        side: SideTranslator,
+        final: Mapping[AgentName, View],
         rewards: Mapping[AgentName, Any],
         infos: Mapping[AgentName, Any],
     ) -> Observation:
-        """The last observation: of who was cut off, as then seen; else of who ended just now."""
-        cut_off = [a for a in side.members if self._left.get(a) and a in self._last]
-        views = {a: self._last[a] for a in cut_off} if cut_off else now
-        obs = self._observe(side, views, rewards, infos)
+        """Return the last observation: the last views of members who were cut off, if any were.
+
+        Their future has a value, which is estimated from these.
+        """
+        cut_off = [a for a in side.members if self._truncated.get(a) and a in self._last_views]
+        views = {a: self._last_views[a] for a in cut_off} if cut_off else final
+        obs = self._observation(side, views, rewards, infos)
         obs.truncated = bool(cut_off)
         obs.terminated = not cut_off
         return obs
 
 
 class FromGymnasiumAgents(FromPettingZoo):
-    """A world of Gymnasium with several agents, whose spaces are a `Tuple` with a part for each.
+    """A Gymnasium environment with several agents, whose spaces are a `Tuple` with a part for each.
 
     The agents are called "0", "1", and so on. For everything else see `FromPettingZoo`.
 
     Args:
-        make_env: the world's id, or what makes it.
-        mapping: as for `FromPettingZoo`.
-        teams: as for `FromPettingZoo`.
-        remake: as for `FromPettingZoo`.
-        kwargs: for `make_env`.
+        make_env: the id of the environment, or a function that makes it.
     """
 
     @staticmethod
-    def make_world(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumAgents:
-        """Make the world."""
-        return GymnasiumAgents(make_gymnasium(make_env, **kwargs))
+    def make_world(make_env: MakeGymnasiumEnv, **kwargs: Any) -> TupleToParallel:
+        """Make the environment."""
+        return TupleToParallel(make_gymnasium(make_env, **kwargs))

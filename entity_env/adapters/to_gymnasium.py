@@ -1,4 +1,4 @@
-"""Entity environments for libraries that know arrays of one size: `ToGymnasium`."""
+"""Entity environments as Gymnasium environments, with arrays of one size."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from entity_env.adapters.padded import PaddedLayout
 from entity_env.batch import batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionName, EntityName
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.unbatch import unbatch_actions
-from entity_env.vec_env import VecActionMask, VecObs, VecSelectEntityActionMask
+from entity_env.vec_env import VecActionMask, VecObs
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -24,18 +23,99 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
 
 
-class _Turn(NamedTuple):
-    """Who takes one action in the current frame.
+class Head(NamedTuple):
+    """The action and the actor of one element of the padded action."""
+
+    action: ActionName
+    entity: EntityName | None  # the type of the actor; None for a global action
+    row: int  # of the actor among those of its type
+
+
+class PaddedLayout:
+    """Slots for entities, and elements of the action for their choices.
+
+    Args:
+        obs_space: the types.
+        action_space: the actions.
+        max_entities: the number of slots of each type, or of every type.
+        actors: per action the types that take it; all of them for actions that are left out.
 
     Attributes:
-        heads: (actors,) the elements of the action that are theirs.
-        legal: (actors, choices) bool.
-        as_taken: (choices,) each choice as `VecEnv.act` takes it.
+        max_entities: the number of slots of each type, in the order of the types.
+        slots: type and row of each slot, in this order; the last one, of no type, is the slot of
+            global features and actions.
+        num_choices: per action, the number of labels, or of slots that may be selected.
+        heads: the actor of each element of the padded action.
+        head_of: per action (slots,) int64, the element for the choice of a slot; -1 for none.
+        mask_starts: (heads + 1,) int64, the first choice of each element in the concatenation of
+            the choices of all elements.
+
+    Raises:
+        ValueError: an argument does not fit the spaces, or there is nothing to choose.
     """
 
-    heads: Indices
-    legal: npt.NDArray[np.bool_]
-    as_taken: Indices
+    def __init__(
+        self,
+        obs_space: ObsSpace,
+        action_space: Mapping[ActionName, ActionSpace],
+        max_entities: Mapping[EntityName, int] | int,
+        actors: Mapping[ActionName, Sequence[EntityName]],
+    ) -> None:
+        # Types, and the actions that entities of these types take.
+        types = list(obs_space.entities)
+        local = [name for name, space in action_space.items() if not space.is_global]
+        for name, given in actors.items():
+            if name not in local or isinstance(given, str) or not set(given) <= set(types):
+                raise ValueError(
+                    f"actors: expected lists of types among {types} for actions among {local}, "
+                    f"got {name!r}: {given!r}"
+                )
+
+        # A slot for each entity, and one for the frame as a whole.
+        sizes = max_entities
+        if not isinstance(sizes, Mapping):
+            sizes = dict.fromkeys(types, sizes)
+        if sizes.keys() != set(types) or not all(
+            isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
+            for size in sizes.values()
+        ):
+            raise ValueError(
+                f"max_entities: expected a positive number for each of {types}, got "
+                f"{max_entities!r}"
+            )
+        self.max_entities = {name: int(sizes[name]) for name in types}
+        self.slots: list[tuple[EntityName | None, int]] = [
+            *((name, row) for name, size in self.max_entities.items() for row in range(size)),
+            (None, 0),
+        ]
+
+        # An element of the padded action for each slot that may act.
+        self.num_choices: dict[ActionName, int] = {}
+        self.heads: list[Head] = []
+        self.head_of: dict[ActionName, Indices] = {}
+        for name, space in action_space.items():
+            self.num_choices[name], *_ = *space.mask_columns, len(self.slots) - 1
+            who = [None] if space.is_global else actors.get(name, types)
+            self.head_of[name] = np.full(len(self.slots), -1)
+            for slot, (entity, row) in enumerate(self.slots):
+                if entity in who:
+                    self.head_of[name][slot] = len(self.heads)
+                    self.heads.append(Head(name, entity, row))
+        if not self.heads:
+            raise ValueError("env: expected something that can be chosen, got no action or actor")
+        counts = [self.num_choices[head.action] for head in self.heads]
+        if 0 in counts:
+            name = self.heads[counts.index(0)].action
+            raise ValueError(f"env: expected at least one choice for {name!r}, got none")
+        self.mask_starts = np.cumsum([0, *counts])
+
+
+class _Actors(NamedTuple):
+    """The actors of one action in the current frame."""
+
+    heads: Indices  # (actors,), their elements of the padded action
+    legal: npt.NDArray[np.bool_]  # (actors, choices)
+    choices: Indices  # (choices,), each choice as `VecEnv.act` takes it
 
 
 class ToGymnasium(gymnasium.Env[Arrays, Indices]):
@@ -44,7 +124,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
     Row i of a type has a slot of its own, the i-th of `max_entities` of that type; slots are
     numbered type after type in the order of the `ObsSpace`. An observation is a flat dictionary:
 
-        "entities/<type>"  float32 (slots of the type, features); zeros where nobody is. Left out
+        "entities/<type>"  float32 (slots of the type, features); zeros where no entity is. Left out
                            for a type without features
         "present/<type>"   int8 (slots of the type,), 1 where an entity is. What is invisible is
                            not present
@@ -55,24 +135,24 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
 
     An action is one `MultiDiscrete`: for every action of the environment, in its order, one element
     for every slot that may act (one in all for a global action), as `heads` lists them. It chooses
-    a label, or for select-entity actions a slot. Where no choice is asked for, what is given is
+    a label, or for select-entity actions a slot. Where no choice is asked for, the element is
     ignored and the mask allows choice 0 alone: for a policy with this mask such an element has
-    probability 1, entropy 0 and no gradient. `action_masks()` is what MaskablePPO asks for.
+    probability 1, entropy 0 and no gradient. MaskablePPO calls `action_masks()`.
 
-    `info["metrics"]` holds the metrics of the step, `info["illegal_actions"]` how many choices were
-    not allowed.
+    `info["metrics"]` holds the metrics of the step, `info["illegal_actions"]` the number of choices
+    that were not allowed.
 
     Args:
         env: the environment.
-        max_entities: how many entities a frame has at most, per type or of each type.
-        actors: per action the types that take it, where not all do: less to choose. Actions that
-            are left out may be taken by every type.
-        on_illegal: what becomes of a choice that is not allowed: the "first" allowed one is taken
-            instead, or it is an "error".
+        max_entities: the largest number of entities in a frame, per type or of each type.
+        actors: per action the types that take it, which makes the action shorter. By default all
+            types may take it.
+        on_illegal: a choice that is not allowed is replaced by the "first" allowed one, or is an
+            "error".
         render_mode: "rgb_array", "ansi" for text, or None.
 
     Attributes:
-        heads: whose choice each element of an action is.
+        heads: the actor of each element of an action.
 
     Raises:
         ValueError: an argument does not fit the environment.
@@ -93,8 +173,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
     ) -> None:
         if not isinstance(env, Environment):
             raise ValueError(
-                f"env: expected an Environment, got {env!r}; a class is made first, and one side "
-                "of a Match is no environment"
+                f"env: expected an Environment, got {env!r}; give an object, not its class; a "
+                "Match cannot be given"
             )
         if on_illegal not in ("first", "error"):
             raise ValueError(f"on_illegal: expected 'first' or 'error', got {on_illegal!r}")
@@ -103,6 +183,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             modes = [*self.metadata["render_modes"], None]
             raise ValueError(f"render_mode: expected one of {modes}, got {render_mode!r}")
+
+        # The layout, and the spaces that follow from it.
         self.world = env
         self.render_mode = render_mode
         self._on_illegal = on_illegal
@@ -116,7 +198,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         self.observation_space = self._padded_space()
         self._obs: Observation | None = None
         self._batch: VecObs
-        self._turns: dict[ActionName, _Turn] = {}
+        self._actors: dict[ActionName, _Actors] = {}
         self._mask = np.zeros(0, dtype=np.int8)
 
     def reset(
@@ -130,33 +212,40 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         return self._show(obs), {"metrics": dict(obs.metrics), "illegal_actions": 0}
 
     def step(self, action: Indices) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        """Take a step with the choices of those who act."""
+        """Take a step."""
         if self._obs is None:
             raise gymnasium.error.ResetNeeded("step: no episode is running, call reset first")
         if not self.action_space.contains(action):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        choices, illegal = {}, 0
-        for name, turn in self._turns.items():
-            chosen = np.asarray(action, dtype=np.int64)[turn.heads]
-            wrong = ~turn.legal[np.arange(len(chosen)), chosen]
-            if wrong.any():
+        chosen = np.asarray(action, dtype=np.int64)
+        taken, num_illegal = {}, 0
+        for name, actors in self._actors.items():
+            own = chosen[actors.heads]
+            illegal = ~actors.legal[np.arange(len(own)), own]
+            if illegal.any():
                 if self._on_illegal == "error":
-                    raise self._refusal(turn.heads[wrong][0], chosen[wrong][0])
-                illegal += int(wrong.sum())
-                chosen = np.where(wrong, turn.legal.argmax(axis=1), chosen)
-            choices[name] = Ragged(turn.as_taken[chosen], np.array([len(chosen)]))
+                    element, choice = actors.heads[illegal][0], own[illegal][0]
+                    _, entity, row = self.heads[element]
+                    actor = "" if entity is None else f" by row {row} of {entity!r}"
+                    raise InvalidAction(
+                        f"action[{element}]: choice {choice} of {name!r}{actor} is not allowed "
+                        "now; see the observation's action_mask, or give on_illegal='first'"
+                    )
+                num_illegal += int(illegal.sum())
+                own = np.where(illegal, actors.legal.argmax(axis=1), own)
+            taken[name] = Ragged(actors.choices[own], np.array([len(own)]))
         spaces_of = self._obs_space, self._action_space
-        obs = self.world.act(unbatch_actions(choices, self._batch, [self._obs], *spaces_of)[0])
-        info = {"metrics": dict(obs.metrics), "illegal_actions": illegal}
+        obs = self.world.act(unbatch_actions(taken, self._batch, [self._obs], *spaces_of)[0])
+        info = {"metrics": dict(obs.metrics), "illegal_actions": num_illegal}
         shown = self._show(obs)
         return shown, float(obs.reward), bool(obs.terminated), bool(obs.truncated), info
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """(sum of all numbers of choices,) bool: the mask of the last observation."""
+        """Return (sum of all numbers of choices,) bool: the mask of the last observation."""
         return self._mask.astype(np.bool_)
 
     def render(self) -> Any:
-        """A picture or a text, as `render_mode` says; None without it."""
+        """Return a picture or a text, depending on `render_mode`; None without it."""
         if self.render_mode is None:
             return None
         return self.world.render(mode=_MODES[self.render_mode])
@@ -178,36 +267,42 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         return spaces.Dict(fields)
 
     def _show(self, obs: Observation) -> Arrays:
-        """Pad a frame, and remember it with who can do what in it, unless it is the last one."""
+        """Return the padded frame, and keep it for the next step unless it is the last one."""
+        layout = self._layout
         frame = copy.copy(obs)
         if obs.done:
-            frame.actions = {}  # nothing follows from what a last frame offers
+            frame.actions = {}  # no step follows
         self._batch = batch_obs([frame], self._obs_space, self._action_space)
         self._obs = None if obs.done else frame
+
+        # Entities and global features.
         shown: Arrays = {}
-        for name, size in self._layout.max_entities.items():
+        for name, size in layout.max_entities.items():
             self._pad(name, size, shown)
         if self._obs_space.global_features:
             shown["globals"] = self._batch.features[GLOBAL].values[0].copy()
-        shown["acts"] = np.zeros(len(self.heads), dtype=np.int8)
-        self._mask = np.zeros(self._layout.mask_starts[-1], dtype=np.int8)
-        slots = np.array(  # of every position in the frame, then of what belongs to no entity
+
+        # Actors and masks. The slots of all entities in the frame, then that of the frame itself:
+        slots = np.array(
             [
                 slot
-                for slot, (name, row) in enumerate(self._layout.slots)
+                for slot, (name, row) in enumerate(layout.slots)
                 if name is None or row < self._batch.features[name].items()
             ]
         )
+        shown["acts"] = np.zeros(len(self.heads), dtype=np.int8)
+        self._mask = np.zeros(layout.mask_starts[-1], dtype=np.int8)
         for name, mask in self._batch.action_masks.items():
-            turn = self._turns[name] = self._turn(name, mask, slots)
-            shown["acts"][turn.heads] = 1
-            columns = np.arange(self._layout.num_choices[name])
-            self._mask[self._layout.mask_starts[turn.heads][:, None] + columns] = turn.legal
-        self._mask[self._layout.mask_starts[:-1][shown["acts"] == 0]] = 1
+            actors = self._actors[name] = self._actors_of(name, mask, slots)
+            shown["acts"][actors.heads] = 1
+            columns = np.arange(layout.num_choices[name])
+            self._mask[layout.mask_starts[actors.heads][:, None] + columns] = actors.legal
+        self._mask[layout.mask_starts[:-1][shown["acts"] == 0]] = 1
         shown["action_mask"] = self._mask.copy()
         return shown
 
     def _pad(self, name: EntityName, size: int, shown: Arrays) -> None:
+        """Add the entities of a type to an observation."""
         rows = self._batch.features[name].values
         if len(rows) > size:
             raise InvalidObservation(
@@ -222,30 +317,28 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         shown[f"present/{name}"] = np.zeros(size, dtype=np.int8)
         shown[f"present/{name}"][seen] = 1
 
-    def _turn(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Turn:
-        heads = self._layout.head_of[name][slots[mask.actors.values]]
+    def _actors_of(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Actors:
+        """Return the actors of an action.
+
+        Args:
+            name: of the action.
+            mask: of the action, in the batch.
+            slots: of each position in the frame.
+        """
+        layout = self._layout
+        heads = layout.head_of[name][slots[mask.actors.values]]
         if (heads < 0).any():
-            entity, _ = self._layout.slots[slots[mask.actors.values[heads < 0][0]]]
+            entity, _ = layout.slots[slots[mask.actors.values[heads < 0][0]]]
             raise InvalidObservation(
                 f"actions[{name!r}]: expected no actors but those in the argument actors, "
                 f"got one of type {entity!r}; add it to actors[{name!r}]"
             )
-        num_choices = self._layout.num_choices[name]
-        options = np.arange(num_choices)
-        if isinstance(mask, VecSelectEntityActionMask):
-            options = slots[mask.actees.values]
+        num_choices = layout.num_choices[name]
+        options = np.arange(num_choices) if mask.actees is None else slots[mask.actees.values]
         legal = np.zeros((len(heads), num_choices), dtype=np.bool_)
         legal[:, options] = True
         if mask.mask is not None:
             legal[:, options] = mask.mask.values.reshape(len(heads), len(options))
-        as_taken = np.zeros(num_choices, dtype=np.int64)
-        as_taken[options] = np.arange(len(options))
-        return _Turn(heads, legal, as_taken)
-
-    def _refusal(self, head: int, choice: int) -> InvalidAction:
-        whose = self.heads[head]
-        actor = "" if whose.entity is None else f" by row {whose.row} of {whose.entity!r}"
-        return InvalidAction(
-            f"action[{head}]: choice {choice} of {whose.action!r}{actor} is not allowed now; see "
-            f"the observation's action_mask, or give on_illegal='first'"
-        )
+        choices = np.zeros(num_choices, dtype=np.int64)
+        choices[options] = np.arange(len(options))
+        return _Actors(heads, legal, choices)

@@ -1,4 +1,4 @@
-"""What worlds whose environments all step in array operations have in common."""
+"""Base class for environments that step many worlds in array operations."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ class ArrayEnvs(VecEnv):
     depends neither on the other environments nor on what was drawn before.
 
     Args:
-        plain: one such world, with its arguments; it has the rules that hold here, too.
+        plain: one such environment, with its arguments and the same rules.
         actor_type: the type of the actors.
-        actors_per_env: how many there are.
+        actors_per_env: the number of actors in each frame.
         num_envs: B.
         first_env_index: the index of the first among all environments of the run.
 
@@ -41,7 +41,7 @@ class ArrayEnvs(VecEnv):
     """
 
     state_arrays: ClassVar[tuple[str, ...]]
-    """The attributes on which everything that follows depends, besides steps and episodes."""
+    """The attributes on which the next steps depend, besides `steps` and the episodes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ArrayEnvs(VecEnv):
 
     @abstractmethod
     def begin(self, envs: Ints) -> None:
-        """Put some environments into the state in which their next episode begins."""
+        """Begin the next episode of some environments."""
 
     @abstractmethod
     def move(self, choices: Ints) -> tuple[Floats, Bools]:
@@ -78,23 +78,24 @@ class ArrayEnvs(VecEnv):
             choices: (B, actors) int64.
 
         Returns:
-            The rewards (B,), and whether the episodes are over (B,).
+            reward: (B,).
+            done: (B,), True for episodes that are over.
         """
 
     @abstractmethod
     def features(self) -> dict[EntityName, Ragged]:
-        """What all environments show now, float32, in arrays of its own."""
+        """Return the features of all environments, float32, in new arrays."""
 
     @abstractmethod
     def world(self, i: int) -> Environment:
-        """Environment i as a world of its own, in the same state."""
+        """Return environment i as a single environment in the same state."""
 
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the observation space."""
         return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the action spaces."""
         return self._action_space
 
     def __len__(self) -> int:
@@ -118,7 +119,7 @@ class ArrayEnvs(VecEnv):
 
         Raises:
             EntityEnvError: there was no reset.
-            InvalidAction: the choices do not fit the actors, or are none.
+            InvalidAction: the choices do not fit the actors or the labels.
         """
         if not self._has_begun:
             raise EntityEnvError("act: call reset first")
@@ -130,19 +131,20 @@ class ArrayEnvs(VecEnv):
         return self._show(obs_filter, reward.astype(np.float32), done)
 
     def draw(self, envs: Ints, number: int | Ints) -> Floats:
-        """Numbers in [0, 1) of some environments' running steps.
+        """Return random numbers in [0, 1) for the current step of some environments.
 
         Args:
-            envs: int64, which environments.
-            number: which of a step's numbers, one for all or as `envs` are; equal ones are equal.
+            envs: int64, the environments.
+            number: the position in the sequence of a step, for all of `envs` or for each; the same
+                position always has the same number.
 
         Returns:
-            float64, as `envs` and `number` are together.
+            float64, of the shape to which `envs` and `number` broadcast.
         """
         return uniforms_f64(mix(self._keys[envs], self.steps[envs], number))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything on which the next steps depend.
+        """Return everything on which the next steps depend.
 
         Raises:
             EntityEnvError: there was no reset.
@@ -158,10 +160,10 @@ class ArrayEnvs(VecEnv):
         }
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs:
-        """Go on from a state.
+        """Restore a state.
 
         Raises:
-            InvalidObservation: it is the state of more or fewer environments, or of others.
+            InvalidObservation: it is the state of another number or kind of environments.
         """
         self.refuse_begun_step("set_state")
         if type(state["seed"]) is not int:
@@ -182,11 +184,11 @@ class ArrayEnvs(VecEnv):
         return self._without_outcome(obs_config)
 
     def world_code(self) -> dict[str, str]:
-        """Digests of the source of these environments and of the plain world."""
+        """Return digests of the source of these environments and of the plain one."""
         return code_of(type(self), type(self._plain))
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of all environments, (B, height, width, 3) uint8."""
+        """Return pictures of all environments, (B, height, width, 3) uint8."""
         return np.stack([np.asarray(self.world(i).render(**kwargs)) for i in range(len(self))])
 
     def _begin_episodes(self, envs: Ints) -> None:
@@ -196,7 +198,7 @@ class ArrayEnvs(VecEnv):
         self.begin(envs)
 
     def _keys_of(self, envs: Ints) -> npt.NDArray[np.uint64]:
-        """What the draws of the running episodes have in common."""
+        """Return the keys of the random numbers of the current episodes."""
         return mix(self._seed, key_of("episode"), self._env_indices[envs], self._episodes[envs])
 
     def _choices(self, actions: Mapping[ActionName, Ragged]) -> Ints:
@@ -233,7 +235,7 @@ class ArrayEnvs(VecEnv):
         )
 
     def _mask(self, features: Mapping[EntityName, Ragged], shown: ObsSpace) -> VecActionMask:
-        """Every actor may do everything."""
+        """Return a mask that allows everything to every actor."""
         starts = np.zeros(len(self), dtype=np.int64)
         for name in shown.entities:
             if name == self._actor_type:
@@ -251,7 +253,7 @@ class ArrayEnvs(VecEnv):
 def _only(
     features: Mapping[EntityName, Ragged], known: ObsSpace, shown: ObsSpace
 ) -> dict[EntityName, Ragged]:
-    """The types and features to show, in their order."""
+    """Return the types and features to show, in their order."""
     wanted = [(name, entity.features) for name, entity in shown.entities.items()]
     if shown.global_features:
         wanted.append((GLOBAL, shown.global_features))

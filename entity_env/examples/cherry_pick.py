@@ -1,4 +1,4 @@
-"""Pick the best half of what there is."""
+"""Selection of the best half of all entities."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -18,13 +18,13 @@ _PLAYER = np.zeros((1, 0), dtype=np.float32)
 
 
 class CherryPick(PlainState, Drawn, Environment):
-    """The player picks cherries one by one, and is rewarded with the quality of each.
+    """Cherries that the player picks one by one, with the quality of each as reward.
 
     Qualities are drawn from a normal distribution and shifted so that the better half of them adds
-    up to 1. An episode ends when half of the cherries are picked, so the most there is to get is 1.
+    up to 1. An episode ends when half of the cherries are picked, so the maximum return is 1.
 
     Args:
-        num_cherries: how many cherries there are; at least 2.
+        num_cherries: the number of cherries; at least 2.
 
     Raises:
         ValueError: `num_cherries` is below 2.
@@ -36,11 +36,11 @@ class CherryPick(PlainState, Drawn, Environment):
         self.num_cherries = num_cherries
 
     def obs_space(self) -> ObsSpace:
-        """The cherries that are left, and the player."""
+        """Return the space of the cherries that are left, and the player."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The player selects a cherry."""
+        """Return the action: the player selects a cherry."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -58,7 +58,7 @@ class CherryPick(PlainState, Drawn, Environment):
         return self._observe(self.cherries.pop(cast(int, pick.actees[0])))
 
     def scene(self) -> Scene:
-        """The cherries that are left, large and green if they are good."""
+        """Return the cherries that are left, large and green if they are good."""
         least, most = min(self.cherries), max(self.cherries)
         marks = []
         for i, cherry in enumerate(self.cherries):

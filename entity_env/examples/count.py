@@ -1,4 +1,4 @@
-"""How many entities are there? Nothing but their number can tell."""
+"""Counting of entities without features."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ _BEAN_IDS = [f"Bean{i}" for i in range(1, 10)]
 
 
 class Count(PlainState, Drawn, Environment):
-    """The player is rewarded with 1 for saying how many beans there are, else with 0.
+    """Beans without features; the reward is 1 for choosing their number, else 0.
 
     Some of the wrong answers are ruled out by the mask. An episode is one answer.
 
@@ -34,11 +34,11 @@ class Count(PlainState, Drawn, Environment):
         self.masked_choices = masked_choices
 
     def obs_space(self) -> ObsSpace:
-        """The player and the beans, all without features."""
+        """Return the space of the player and the beans, all without features."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The answer."""
+        """Return the action: the player answers with a number."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -57,7 +57,7 @@ class Count(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=float(answer.indices[0] == self.count))
 
     def scene(self) -> Scene:
-        """The player, and the beans in a row."""
+        """Return the player, and the beans in a row."""
         beans = [Mark(i, 0, "o", BROWN) for i in range(1, self.count + 1)]
         return Scene((-0.5, -0.5), (9.5, 0.5), [Mark(0, 0, "P", BLUE), *beans])
 

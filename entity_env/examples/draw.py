@@ -1,4 +1,4 @@
-"""Pictures of worlds: marks on a plane, as pixels or as characters."""
+"""Pictures of environments: marks on a plane, as pixels or as characters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ _SIDE = 320  # pixels of the longer side
 
 
 class Mark(NamedTuple):
-    """Something at a place: a disc, a square, or a line with round ends.
+    """A mark on the plane: a disc, a square, or a line with round ends.
 
     Attributes:
-        x: where it is, to the right.
-        y: where it is, upwards.
-        char: what stands for it in text, if anything.
-        colour: its colour.
-        size: half its width.
-        to: where the line ends that begins here.
+        x: the position, to the right.
+        y: the position, upwards.
+        char: the character for it in text, "" for none.
+        colour: the colour.
+        size: half the width.
+        to: the end of a line that begins at the position.
         square: it is a square.
     """
 
@@ -52,15 +52,15 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is to see in a world; of marks at one place the last is on top.
+    """A picture of an environment as marks; of marks at one place the last is on top.
 
     Attributes:
         low: the lower left corner.
         high: the upper right corner.
-        marks: what there is.
-        floor: what stands in text where there is nothing.
-        cell: width and height of what one character of text shows.
-        caption: a line that is shown with the text.
+        marks: the marks.
+        floor: the character for an empty cell.
+        cell: width and height of the part that one character shows.
+        caption: a line above the text.
     """
 
     low: Point
@@ -72,14 +72,14 @@ class Scene:
 
 
 class Drawn(ABC):
-    """Pictures of a world that tells what there is to see."""
+    """Base class of environments that render a scene."""
 
     @abstractmethod
     def scene(self) -> Scene:
-        """What there is to see now, always between the same corners."""
+        """Return the current scene, always between the same corners."""
 
     def render(self, **kwargs: Any) -> Picture | str:
-        """A picture: (height, width, 3) uint8 for `mode="rgb_array"`, or a str for `mode="text"`.
+        """Return (height, width, 3) uint8 for `mode="rgb_array"`, or a str for `mode="text"`.
 
         Raises:
             ValueError: another mode.
@@ -88,7 +88,7 @@ class Drawn(ABC):
 
 
 def board(width: int, height: int, marks: Sequence[Mark], caption: str = "") -> Scene:
-    """A scene of cells whose centres are the integers from 0, with lines between them."""
+    """Return a scene of cells whose centres are the integers from 0, with lines between them."""
     right, top = width - 0.5, height - 0.5
     lines = [
         *(Mark(x - 0.5, -0.5, "", PALE, 0.02, to=(x - 0.5, top)) for x in range(width + 1)),
@@ -98,7 +98,7 @@ def board(width: int, height: int, marks: Sequence[Mark], caption: str = "") -> 
 
 
 def draw(scene: Scene, mode: str = "rgb_array") -> Picture | str:
-    """A scene as (height, width, 3) uint8 for "rgb_array", or as a str for "text".
+    """Return a scene as (height, width, 3) uint8 for "rgb_array", or as a str for "text".
 
     Raises:
         ValueError: another mode.
@@ -111,7 +111,7 @@ def draw(scene: Scene, mode: str = "rgb_array") -> Picture | str:
 
 
 def canvas(width: int, height: int) -> Picture:
-    """An empty picture."""
+    """Return an empty picture."""
     return np.full((height, width, 3), PAPER, dtype=np.uint8)
 
 
@@ -121,7 +121,7 @@ def circle(picture: Picture, centre: Point, radius: float, colour: Colour) -> No
 
 
 def line(picture: Picture, start: Point, end: Point, radius: float, colour: Colour) -> None:
-    """Paint what is within `radius` of a line, in pixels from the upper left corner."""
+    """Paint all pixels within `radius` of a line, in pixels from the upper left corner."""
     rows, columns = _window(picture, start, end, radius)
     x, y = columns[None, :] + 0.5 - start[0], rows[:, None] + 0.5 - start[1]
     along_x, along_y = end[0] - start[0], end[1] - start[1]
@@ -132,7 +132,7 @@ def line(picture: Picture, start: Point, end: Point, radius: float, colour: Colo
 
 
 def rectangle(picture: Picture, start: Point, end: Point, colour: Colour) -> None:
-    """Paint what is between two corners, the upper left one first, in pixels."""
+    """Paint a rectangle between two corners, the upper left one first, in pixels."""
     rows, columns = _window(picture, start, end, 0)
     x = np.minimum(columns + 0.5 - start[0], end[0] - columns - 0.5)
     y = np.minimum(rows + 0.5 - start[1], end[1] - rows - 0.5)
@@ -142,7 +142,7 @@ def rectangle(picture: Picture, start: Point, end: Point, colour: Colour) -> Non
 def _window(
     picture: Picture, start: Point, end: Point, margin: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows and columns of the picture that something between two points can touch."""
+    """Return the rows and columns of the picture within `margin` of a line."""
     rows, columns = (
         np.arange(
             max(int(min(start[i], end[i]) - margin - 1), 0),

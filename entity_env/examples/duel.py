@@ -1,4 +1,4 @@
-"""Two equal squads shoot at each other: a game that is won by choosing targets well."""
+"""A game between two squads that is won by the choice of targets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,25 +21,25 @@ _ATTACK = {"attack": SelectEntityActionMask(actor_types=["Ally"], actee_types=["
 
 
 class Duel(PlainState, Drawn, Match):
-    """Each side commands four units with random hit points and damage, the same for both.
+    """A fight between two equal squads of four units with random hit points and damage.
 
     In a turn every living unit picks a living enemy, all shots land together, and units without
     hit points left are gone. The side that loses all its units first gets -1 and the other one 1;
     if both lose their last ones in the same turn it is a draw, 0 for each. The metrics `win` and
     `draw` of the last observation are 1 or 0.
 
-    A wounded unit shoots as well as a new one, so it pays to concentrate fire, first on those who
-    deal much and bear little. What is shot at a unit beyond its hit points is wasted.
+    A wounded unit shoots as well as a new one, so it pays to concentrate fire, first on units with
+    high damage and few hit points. Damage beyond the hit points of a unit is wasted.
     """
 
     num_sides = 2
 
     def obs_space(self) -> ObsSpace:
-        """The living units, each side's own as allies; ids are 0 to 3 and 4 to 7."""
+        """Return the space of living units, a side's own as allies; ids are 0 to 3 and 4 to 7."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Every ally selects an enemy."""
+        """Return the action: every ally selects an enemy."""
         return _ACTION_SPACE
 
     def reset(self) -> list[Observation]:
@@ -49,7 +49,7 @@ class Duel(PlainState, Drawn, Match):
         return self._observe()
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """All shots land together."""
+        """Fire all shots, which land together."""
         for side in actions:
             attack = side["attack"]
             assert isinstance(attack, SelectEntityAction)
@@ -58,7 +58,7 @@ class Duel(PlainState, Drawn, Match):
         return self._observe()
 
     def scene(self) -> Scene:
-        """The first side above the second; size shows damage, the bar hit points."""
+        """Return the first side above the second; size shows damage, the bar hit points."""
         marks = []
         for i, (hp, damage) in enumerate(zip(self.hp, self.damage, strict=True)):
             x, y = i % _SQUAD, -1.2 * (i // _SQUAD)
@@ -80,7 +80,7 @@ class Duel(PlainState, Drawn, Match):
 
 
 def _view(units: list[tuple[int, int]], own: list[int], others: list[int]) -> Observation:
-    """What the side sees whose living units are `own`."""
+    """Return the observation of the side whose living units are `own`."""
     over = not own or not others
     reward = float(bool(own) - bool(others)) if over else 0.0
     return Observation(

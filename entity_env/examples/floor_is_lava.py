@@ -1,4 +1,4 @@
-"""One step to the safe tile: only where things are relative to the player counts."""
+"""A step to the safe tile, for which only positions relative to the player matter."""
 
 from collections.abc import Mapping
 
@@ -30,18 +30,18 @@ _MOVE = {"move": CategoricalActionMask(actor_types=["Player"])}
 
 
 class FloorIsLava(PlainState, Drawn, Environment):
-    """Of the eight tiles around the player one is high ground, and none to seven are lava.
+    """Eight tiles around the player, of which one is high ground and up to seven are lava.
 
     The player moves to one of the eight; the reward is 1 if that is the high ground, else 0. An
     episode is one move. The player starts anywhere within 1,000 of the origin, along both axes.
     """
 
     def obs_space(self) -> ObsSpace:
-        """Positions of lava, high ground and player."""
+        """Return the space of positions of lava, high ground and player."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The player moves in one of eight directions."""
+        """Return the action: the player moves in one of eight directions."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -62,7 +62,7 @@ class FloorIsLava(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=float(self.player == self.high_ground))
 
     def scene(self) -> Scene:
-        """The tiles around the place where the player started."""
+        """Return the tiles around the place where the player started."""
         x, y = self.start
         return Scene(
             (x - 1.6, y - 1.6),

@@ -1,4 +1,4 @@
-"""A vehicle steers to a target, around mines."""
+"""Steering of a vehicle to a target, around mines."""
 
 import math
 from collections.abc import Mapping
@@ -31,17 +31,17 @@ _MOVE = {"move": CategoricalActionMask(actor_types=["Vehicle"])}
 
 
 class Minefield(PlainState, Drawn, Environment):
-    """The reward is 1 for coming closer than 5 to the target, which ends the episode, as mines do.
+    """A vehicle that gets a reward of 1 at the target; target and mines end the episode.
 
     Vehicle, target and mines are somewhere in a square. The vehicle has a direction; in a step it
-    turns by an eighth of pi, to the left or to the right, or goes forward by 3. It is blown up by a
-    mine that is closer than 5. After `max_steps` the episode is over as well. A mine that would be
-    closer than 15 to anything else is left out.
+    turns by an eighth of pi, to the left or to the right, or goes forward by 3. It reaches the
+    target, or is blown up by a mine, at a distance below 5. After `max_steps` the episode is over
+    as well. A mine that would be closer than 15 to anything else is left out.
 
     Args:
-        max_mines: how many mines there are at most.
-        max_steps: how long an episode is at most.
-        translate: show mines and target relative to the vehicle, but for its direction.
+        max_mines: the largest number of mines.
+        max_steps: the largest number of steps of an episode.
+        translate: show mines and target relative to the position of the vehicle.
         width: width of the square, whose centre is the origin; at least 10.
 
     Raises:
@@ -63,15 +63,15 @@ class Minefield(PlainState, Drawn, Environment):
         self.width = width
 
     def obs_space(self) -> ObsSpace:
-        """The vehicle, the mines and the target."""
+        """Return the space of the vehicle, the mines and the target."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The vehicle turns or goes forward."""
+        """Return the action: the vehicle turns or goes forward."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Put everything somewhere."""
+        """Draw the places of the vehicle, the target and the mines."""
         self.x_pos, self.y_pos = self._random_place()
         target = self._random_place()
         while _any_within(REACH, self.x_pos, self.y_pos, [target]):  # there would be nothing to do
@@ -101,13 +101,13 @@ class Minefield(PlainState, Drawn, Environment):
         return self._observe()
 
     def put(self, target: tuple[float, float], mines: list[tuple[float, float]]) -> None:
-        """Say where the target and the mines are."""
+        """Set the places of the target and the mines."""
         self.target, self.mines = target, mines
         self.target_features = np.array([target], dtype=np.float32)
         self.mine_features = np.array(mines, dtype=np.float32).reshape(-1, 2)
 
     def scene(self) -> Scene:
-        """The field, with a margin for vehicles that leave it."""
+        """Return the field, with a margin for vehicles that leave it."""
         half, edge = self.width / 2, self.width * 0.55
         nose = (
             self.x_pos + 2 * REACH * math.cos(self.direction),

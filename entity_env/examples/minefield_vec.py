@@ -1,4 +1,4 @@
-"""`Minefield`, many of them in array operations."""
+"""Many `Minefield` environments in array operations."""
 
 import math
 
@@ -13,18 +13,18 @@ _FORWARD, _RIGHT = 1, 2
 
 
 class VecMinefield(ArrayEnvs):
-    """B worlds with the rules of `Minefield`; the episodes of a seed are others.
+    """B environments with the rules of `Minefield`, and other episodes for a seed.
 
     Args:
         num_envs: B.
         first_env_index: the index of the first among all environments of the run.
         max_mines: as in `Minefield`, like the others.
-        max_steps: how long an episode is at most.
+        max_steps: the largest number of steps of an episode.
         translate: show mines and target relative to the vehicle.
         width: width of the square.
 
     Attributes:
-        places: (B, 2) float64, where the vehicles are.
+        places: (B, 2) float64, of the vehicles.
         directions: (B,) float64, in radians.
         targets: (B, 2) float64.
         mines: (B, max_mines, 2) float64, infinitely far away where there is none.
@@ -53,7 +53,7 @@ class VecMinefield(ArrayEnvs):
         self.mines = np.full((num_envs, max_mines, 2), np.inf)
 
     def begin(self, envs: Ints) -> None:
-        """Put everything somewhere."""
+        """Draw the places of the vehicle, the target and the mines."""
         num_mines = self.plain.max_mines
         drawn = self.draw(envs[:, None], np.arange(5 + 2 * num_mines))
         places = self._place(drawn[:, :2])
@@ -86,7 +86,7 @@ class VecMinefield(ArrayEnvs):
         return arrived.astype(np.float64), arrived | blown_up | (self.steps >= self.plain.max_steps)
 
     def features(self) -> dict[EntityName, Ragged]:
-        """The vehicles, the mines and the targets."""
+        """Return the features of the vehicles, the mines and the targets."""
         there = np.isfinite(self.mines[:, :, 0])
         one = np.ones(len(self), dtype=np.int64)
         mines, targets = self.mines[there], self.targets
@@ -102,7 +102,7 @@ class VecMinefield(ArrayEnvs):
         }
 
     def world(self, i: int) -> Minefield:
-        """Environment i as a world of its own, in the same state."""
+        """Return environment i as a single environment in the same state."""
         args = self.plain
         world = Minefield(args.max_mines, args.max_steps, args.translate, args.width)
         mines = self.mines[i][np.isfinite(self.mines[i, :, 0])]
@@ -112,12 +112,12 @@ class VecMinefield(ArrayEnvs):
         return world
 
     def _place(self, drawn: Floats) -> Floats:
-        """Somewhere in the square, by numbers in [0, 1)."""
+        """Return places in the square for numbers in [0, 1)."""
         return -self.plain.width / 2 + self.plain.width * drawn
 
 
 def _within(distance: float, places: Floats, others: Floats) -> Bools:
-    """Whether places (..., 2) are closer than that to others (..., 2); infinity is far away."""
+    """Return whether places (..., 2) are closer than `distance` to others; infinity is not."""
     apart = places - others
     near: Bools = apart[..., 0] ** 2 + apart[..., 1] ** 2 < distance**2
     return near

@@ -1,4 +1,4 @@
-"""Robots clear mines together, with the help of a cannon that some of them may not survive."""
+"""Clearing of mines by several robots and a cannon."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -41,7 +41,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {
 
 
 class MineSweeper(PlainState, Drawn, Environment):
-    """Each robot moves by a cell, or stays and defuses the mines on its own and adjacent cells.
+    """Robots that move by a cell, or defuse the mines on their own and adjacent cells.
 
     Diagonal cells are not adjacent. Robots move one after the other; then those who stand on a mine
     that is still there are gone. The game ends when there is no mine left, with a reward of 1, or
@@ -53,8 +53,8 @@ class MineSweeper(PlainState, Drawn, Environment):
     Args:
         width: width of the board.
         height: height of the board.
-        nmines: how many mines there are.
-        nrobots: how many robots there are.
+        nmines: the number of mines.
+        nrobots: the number of robots.
         orbital_cannon: there is a cannon.
         cooldown_period: the cooldown at the start and after a shot.
 
@@ -84,11 +84,11 @@ class MineSweeper(PlainState, Drawn, Environment):
         self.cooldown_period = cooldown_period
 
     def obs_space(self) -> ObsSpace:
-        """The mines, the robots and the cannon."""
+        """Return the space of the mines, the robots and the cannon."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Robots move or defuse, the cannon selects a mine or a robot."""
+        """Return the actions: robots move or defuse, the cannon selects a mine or a robot."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -122,7 +122,7 @@ class MineSweeper(PlainState, Drawn, Environment):
         return self._observe()
 
     def scene(self) -> Scene:
-        """The board."""
+        """Return the board."""
         marks = [
             *(Mark(x, y, "*", RED, 0.25) for x, y in self.mines),
             *(Mark(x, y, "R", BLUE, 0.3, square=True) for x, y in self.robots),

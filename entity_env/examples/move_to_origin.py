@@ -1,4 +1,4 @@
-"""A spaceship brakes and steers towards a point."""
+"""Steering of a spaceship to a point."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _EVERYONE_ACTS = {name: CategoricalActionMask() for name in _ACTION_SPACE}
 
 
 class MoveToOrigin(PlainState, Drawn, Environment):
-    """One spaceship starts at rest at distance 1 from the origin, in a random direction.
+    """A spaceship that starts at rest at distance 1 from the origin, in a random direction.
 
     Two thrusters change its velocity along x and y; then it moves by its velocity. The reward of
     a step is how much closer to the origin it came, so the return of an episode of 32 steps is 1
@@ -38,11 +38,11 @@ class MoveToOrigin(PlainState, Drawn, Environment):
     """
 
     def obs_space(self) -> ObsSpace:
-        """One spaceship: position, velocity and the number of steps taken."""
+        """Return the space of one spaceship: position, velocity and the number of steps taken."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Full, gentle or no thrust, along either axis."""
+        """Return the actions: full, gentle or no thrust, along either axis."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -68,7 +68,7 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         return self._observe(before - self.distance)
 
     def scene(self) -> Scene:
-        """The origin, and the spaceship with a line to where it will be in five steps."""
+        """Return the origin, and the spaceship with a line to its place in five steps."""
         x, y = self.x_pos, self.y_pos
         ahead = (x + 5 * self.x_velocity, y + 5 * self.y_velocity)
         return Scene(

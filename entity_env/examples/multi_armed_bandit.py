@@ -1,4 +1,4 @@
-"""The smallest world: nothing to see, one arm that pays."""
+"""A bandit with one arm that pays: the smallest environment."""
 
 from collections.abc import Mapping
 
@@ -18,14 +18,14 @@ _PULL = {"pull": GlobalCategoricalActionMask()}
 
 
 class MultiArmedBandit(PlainState, Drawn, Environment):
-    """Arm A pays 1/32, the other four pay nothing; an episode is 32 pulls."""
+    """A bandit with five arms, of which A pays 1/32; an episode is 32 pulls."""
 
     def obs_space(self) -> ObsSpace:
-        """The number of pulls so far."""
+        """Return the space of the number of pulls so far."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Which arm to pull."""
+        """Return the action: an arm to pull."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -41,7 +41,7 @@ class MultiArmedBandit(PlainState, Drawn, Environment):
         return self._observe(1 / _EPISODE_STEPS if pull.label == "A" else 0.0)
 
     def scene(self) -> Scene:
-        """The pulls so far, one disc each."""
+        """Return the pulls so far, one disc each."""
         marks = [
             Mark(i % 8, -(i // 8), ".o"[i < self.step], GOLD if i < self.step else PALE)
             for i in range(_EPISODE_STEPS)

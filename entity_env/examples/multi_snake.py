@@ -1,4 +1,4 @@
-"""Snakes of different colours eat food of their own colour, and nothing else."""
+"""Snakes of different colours, which eat food of their own colour only."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -25,7 +25,7 @@ _Cell: TypeAlias = tuple[int, int, int]  # x, y and the colour of what is there
 
 
 class MultiSnake(PlainState, Drawn, Environment):
-    """Every snake has a colour, there is one piece of food of each colour, all on a square board.
+    """Snakes on a square board, and one piece of food for each, of its colour.
 
     Snakes move one after the other. One that eats grows by a segment, unless it has
     `max_snake_length` of them, and new food of its colour appears on a free cell after all have
@@ -38,12 +38,12 @@ class MultiSnake(PlainState, Drawn, Environment):
 
     Args:
         board_size: width and height of the board.
-        num_snakes: how many snakes there are; at most 9.
-        num_players: among how many players the snakes are divided, the first ones belonging to the
-            first player and so on. The rewards are those of the first player, and the game is
-            over when all snakes of any player have `max_snake_length`.
-        max_snake_length: how long snakes grow.
-        max_steps: how long an episode is at most.
+        num_snakes: the number of snakes; at most 9.
+        num_players: the number of players among whom the snakes are divided, the first ones
+            belonging to the first player and so on. The rewards are those of the first player, and
+            the game is over when all snakes of any player have `max_snake_length`.
+        max_snake_length: the largest length of a snake.
+        max_steps: the largest number of steps of an episode.
 
     Raises:
         ValueError: there are too many snakes, or they cannot be divided evenly.
@@ -74,11 +74,11 @@ class MultiSnake(PlainState, Drawn, Environment):
         self.ids = list(range(num_snakes))
 
     def obs_space(self) -> ObsSpace:
-        """The segments of all snakes, and the food."""
+        """Return the space of the segments of all snakes, and the food."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Every snake moves in one of four directions."""
+        """Return the action: every snake moves in one of four directions."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -99,6 +99,7 @@ class MultiSnake(PlainState, Drawn, Environment):
         over, num_grown, eaters = self.step >= self.max_steps, 0, []
         for color, direction in zip(move.actors, move.indices.tolist(), strict=True):
             assert isinstance(color, int)
+            # The head moves; walls and segments end the game.
             snake = self.snakes[color]
             x, y, _ = snake[-1]
             dx, dy = STEPS[direction]
@@ -107,6 +108,8 @@ class MultiSnake(PlainState, Drawn, Environment):
             if not inside or any((x, y, i) in cells for i, cells in enumerate(self.snakes)):
                 over = True
             snake.append((x, y, color))
+
+            # Food of its own colour lets it grow, any other ends the game.
             grows = False
             for food in self.food:
                 if food[:2] == (x, y):
@@ -128,7 +131,7 @@ class MultiSnake(PlainState, Drawn, Environment):
         )
 
     def scene(self) -> Scene:
-        """The board; a head has an eye."""
+        """Return the board; a head has an eye."""
         marks = [Mark(x, y, "*", COLOURS[color], 0.22) for x, y, color in self.food]
         for color, snake in enumerate(self.snakes):
             for (x, y, _), (to_x, to_y, _) in pairwise(snake):

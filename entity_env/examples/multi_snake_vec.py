@@ -1,4 +1,4 @@
-"""`MultiSnake`, many of them in array operations."""
+"""Many `MultiSnake` environments in array operations."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,18 @@ _NONE = 0
 
 
 class VecMultiSnake(ArrayEnvs):
-    """B worlds with the rules of `MultiSnake`; the episodes of a seed are others.
+    """B environments with the rules of `MultiSnake`, and other episodes for a seed.
 
-    A cell is one number, that of a board with a rim around it, where a snake is as it leaves.
+    A cell is one number, on a board with a rim around it, on which a snake is as it leaves.
 
     Args:
         num_envs: B.
         first_env_index: the index of the first among all environments of the run.
         board_size: as in `MultiSnake`, like the others.
-        num_snakes: how many snakes there are.
-        num_players: among how many players the snakes are divided.
-        max_snake_length: how long snakes grow.
-        max_steps: how long an episode is at most.
+        num_snakes: the number of snakes.
+        num_players: the number of players among whom the snakes are divided.
+        max_snake_length: the largest length of a snake.
+        max_steps: the largest number of steps of an episode.
 
     Attributes:
         cells: (B, snakes, max_snake_length) int64, the segments of each snake, its head last;
@@ -80,9 +80,12 @@ class VecMultiSnake(ArrayEnvs):
         eats = np.zeros(self.food.shape, dtype=np.bool_)
         num_grown = np.zeros(len(self), dtype=np.int64)
         for color in self._colors:
+            # The head moves; walls and segments end the game.
             head = self.cells[:, color, -1] + self._moves[choices[:, color]]
             over |= ~self._is_inside[head]
             over |= (self.cells == head[:, None, None]).any(axis=(1, 2))
+
+            # Food of its own colour lets it grow, any other ends the game.
             found = self.food == head[:, None]
             over |= (found & (self.food_colors != color)).any(axis=1)
             grows = (found & (self.food_colors == color)).any(axis=1) & (
@@ -103,7 +106,7 @@ class VecMultiSnake(ArrayEnvs):
         return num_grown / (longest - 1) / self.plain.num_snakes, over
 
     def features(self) -> dict[EntityName, Ragged]:
-        """The segments of all snakes, the food, and the step."""
+        """Return the features of the segments of all snakes, the food, and the step."""
         heads, bodies = self.cells[:, :, -1:], self.cells[:, :, :-1]
         num_snakes = np.full(len(self), len(self._colors))
         return {
@@ -114,7 +117,7 @@ class VecMultiSnake(ArrayEnvs):
         }
 
     def world(self, i: int) -> MultiSnake:
-        """Environment i as a world of its own, in the same state."""
+        """Return environment i as a single environment in the same state."""
         args = self.plain
         num_players = args.num_snakes // args.snakes_per_player
         world = MultiSnake(
@@ -133,7 +136,7 @@ class VecMultiSnake(ArrayEnvs):
         return world
 
     def _replace_food(self, eats: Bools) -> None:
-        """Put food of the colours of those who ate, (B, snakes), behind what is left."""
+        """Add food for the snakes that ate, (B, snakes), after the food that is left."""
         eaters = np.flatnonzero(eats.any(axis=1))
         order = np.argsort(self.food[eaters] == _NONE, axis=1, kind="stable")
         self.food[eaters] = np.take_along_axis(self.food[eaters], order, axis=1)
@@ -148,7 +151,7 @@ class VecMultiSnake(ArrayEnvs):
             self.food_colors[envs, behind] = color
 
     def _free_cells(self, envs: Ints, drawn: Floats) -> Ints:
-        """A cell of each environment on which nothing is, by numbers in [0, 1); or none."""
+        """Return an empty cell of each environment for numbers in [0, 1), 0 if there is none."""
         free = np.repeat(self._is_inside[None], len(envs), axis=0)
         rows = np.arange(len(envs))[:, None]
         free[rows[:, :, None], self.cells[envs]] = False
@@ -158,7 +161,7 @@ class VecMultiSnake(ArrayEnvs):
         return cells
 
     def _shown(self, cells: Ints, colors: Ints) -> Ragged:
-        """The cells, (B, ...), that are some, in their order."""
+        """Return the cells (B, ...) that are not 0, in their order."""
         there = cells != _NONE
         lengths = there.reshape(len(self), -1).sum(axis=1)
         return Ragged(
@@ -166,7 +169,7 @@ class VecMultiSnake(ArrayEnvs):
         )
 
     def _rows(self, cells: Ints, colors: Ints) -> npt.NDArray[np.float32]:
-        """Column and row of cells (...), with colours that fit them: (all of them, 3)."""
+        """Return column, row and colour of each cell, (cells, 3), for colours of the same shape."""
         rows = np.empty((*cells.shape, 3), dtype=np.float32)
         rows[..., :2] = self._places[cells]
         rows[..., 2] = colors

@@ -1,4 +1,4 @@
-"""Tell things apart by a feature, or only by the type they have."""
+"""Classification of an entity by a feature, or by its type alone."""
 
 from collections.abc import Mapping
 
@@ -30,24 +30,25 @@ _ONE_HOTDOG = np.zeros((1, 0), dtype=np.float32)
 
 
 class NotHotdog(PlainState, Drawn, Environment):
-    """Beside the player there is one thing, a hotdog or not, with equal chances.
+    """A thing that is a hotdog or not, with equal probability, for the player to classify.
 
     In half of the episodes a hotdog is of the type Hotdog, which has no features; otherwise
-    everything is of the type Object, whose feature tells. The reward is 1 if the index of the
-    player's choice equals `is_hotdog`, else 0. (This is entity-gym's rule, in which the labels of
-    the choices read the wrong way round.) An episode is one choice. `unused_action` has no actors.
+    everything is of the type Object, which has the feature `is_hotdog`. The reward is 1 if the
+    index of the player's choice equals `is_hotdog`, else 0. (In entity-gym's rule, which this is,
+    the labels of the choices read the wrong way round.) An episode is one choice. `unused_action`
+    has no actors.
     """
 
     def obs_space(self) -> ObsSpace:
-        """The player and the thing."""
+        """Return the space of the player and the thing."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The player's classification, and an action that nobody takes."""
+        """Return the actions: the player's classification, and one without actors."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Draw the thing and how it is shown."""
+        """Draw the thing and its type."""
         self.step = 0
         self.is_hotdog = self.rng.getrandbits(1)
         self.has_own_type = self.is_hotdog == 1 and self.rng.random() < 0.5
@@ -61,7 +62,7 @@ class NotHotdog(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=float(choice.indices[0] == self.is_hotdog))
 
     def scene(self) -> Scene:
-        """The player, and the thing: round if it is a hotdog, red if that is its type."""
+        """Return the player, and the thing: round if it is a hotdog, red if that is its type."""
         colour = RED if self.has_own_type else BROWN
         end = (2.4, 0.0) if self.is_hotdog else None
         thing = Mark(1.6, 0, "#H"[self.is_hotdog], colour, 0.3, end, square=not self.is_hotdog)

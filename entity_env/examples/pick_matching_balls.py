@@ -1,4 +1,4 @@
-"""Collect things that are alike, as many as there are."""
+"""Collection of balls of one colour."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -25,14 +25,14 @@ _PLAYER = np.zeros((1, 0), dtype=np.float32)
 
 
 class PickMatchingBalls(PlainState, Drawn, Environment):
-    """The player picks balls of six colours, each at most once, and should keep to one colour.
+    """Balls of six colours, of which the player should pick all of one colour, one by one.
 
     The episode ends with the first ball of another colour, which does not count, or when no ball
     is left. The reward comes then: the number of balls that count, divided by the number of balls
     of the most frequent colour.
 
     Args:
-        max_balls: how many balls there are.
+        max_balls: the number of balls.
         one_hot: show the colour as a one among zeros; otherwise all six features are its number.
         randomize: draw the number of balls from 3 to `max_balls` in each episode.
 
@@ -49,11 +49,11 @@ class PickMatchingBalls(PlainState, Drawn, Environment):
         self.randomize = randomize
 
     def obs_space(self) -> ObsSpace:
-        """All balls, also those that are picked, and the player."""
+        """Return the space of all balls, also those that are picked, and the player."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The player selects a ball."""
+        """Return the action: the player selects a ball."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -87,7 +87,7 @@ class PickMatchingBalls(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=count / most)
 
     def scene(self) -> Scene:
-        """The balls; those that are picked have a ring."""
+        """Return the balls; those that are picked have a ring."""
         left = set(self.left)
         marks = []
         for i, colour in enumerate(self.colours):

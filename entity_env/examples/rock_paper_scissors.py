@@ -1,4 +1,4 @@
-"""What the value function may see and the policy may not."""
+"""Features that the value function sees and the policy does not."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ _OPPONENTS = np.eye(3, dtype=np.float32)[:, None]  # (throw, 1, 3)
 
 
 class RockPaperScissors(PlainState, Drawn, Environment):
-    """The opponent throws rock, paper or scissors, with probabilities of 0.5, 0.3 and 0.2.
+    """An opponent that throws rock, paper or scissors with probabilities 0.5, 0.3 and 0.2.
 
     The reward is 2 for beating it, else 0; an episode is one throw. The opponent's throw is visible
     to the value function only, so the best policy always throws paper, for 1 on average, while the
@@ -34,11 +34,11 @@ class RockPaperScissors(PlainState, Drawn, Environment):
         self.cheat = cheat
 
     def obs_space(self) -> ObsSpace:
-        """The player, and the opponent's throw."""
+        """Return the space of the player, and the opponent's throw."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The player's throw."""
+        """Return the action: the player's throw."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -57,7 +57,7 @@ class RockPaperScissors(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=2.0 * wins)
 
     def scene(self) -> Scene:
-        """The player's throw on the left, the opponent's on the right, in three rows."""
+        """Return the player's throw on the left, the opponent's on the right, in three rows."""
         marks = [Mark(1, -self.opponent, _THROWS[self.opponent][0], RED)]
         if self.player is not None:
             marks.append(Mark(0, -self.player, _THROWS[self.player][0], BLUE))

@@ -1,4 +1,4 @@
-"""Collect the treasures, avoid the traps."""
+"""Collection of treasures on a grid with traps."""
 
 from collections.abc import Mapping
 
@@ -21,18 +21,18 @@ _MOVE = {"move": GlobalCategoricalActionMask()}
 
 
 class TreasureHunt(PlainState, Drawn, Environment):
-    """The player walks on a grid, from the centre, with five traps and five treasures around it.
+    """A grid with five traps and five treasures, on which the player walks from the centre.
 
-    Each treasure is worth 1 to whoever steps on it, and is then gone. The episode ends on a trap,
+    A step on a treasure has a reward of 1 and removes it. The episode ends on a trap,
     or when no treasure is left.
     """
 
     def obs_space(self) -> ObsSpace:
-        """Where the player is, and where traps and treasures are."""
+        """Return the space of positions of the player, the traps and the treasures."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """One cell in one of four directions."""
+        """Return the action: a step in one of four directions."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -43,7 +43,7 @@ class TreasureHunt(PlainState, Drawn, Environment):
         return self._observe()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Walk, and take what lies there."""
+        """Move the player, and take a treasure or end on a trap."""
         move = actions["move"]
         assert isinstance(move, GlobalCategoricalAction)
         dx, dy = _MOVES[move.label]
@@ -56,7 +56,7 @@ class TreasureHunt(PlainState, Drawn, Environment):
         return self._observe(done=here in self.traps or not self.treasures, reward=float(found))
 
     def scene(self) -> Scene:
-        """All cells that the player can reach."""
+        """Return all cells that the player can reach."""
         things = [
             *((place, "x", RED) for place in self.traps),
             *((place, "$", GOLD) for place in self.treasures),

@@ -1,4 +1,4 @@
-"""Two bits and whether to negate: a function that no linear policy can represent."""
+"""Exclusive or of two entities, which no linear policy can represent."""
 
 from collections.abc import Mapping
 
@@ -14,18 +14,18 @@ _OUTPUT = {"output": GlobalCategoricalActionMask()}
 
 
 class Xor(PlainState, Drawn, Environment):
-    """There are two inputs and a global feature, each randomly 0 or 1.
+    """Two inputs and a global feature, each randomly 0 or 1.
 
     The reward is 1 for answering with the exclusive or of the two inputs, negated if the global
     feature `negate` is 1; otherwise it is 0. An episode is one answer.
     """
 
     def obs_space(self) -> ObsSpace:
-        """Two inputs, and whether to negate."""
+        """Return the space of two inputs and the global feature `negate`."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """The answer."""
+        """Return the action: the player answers with 0 or 1."""
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
@@ -41,7 +41,7 @@ class Xor(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=float(right))
 
     def scene(self) -> Scene:
-        """The two inputs, and `negate` below; what is 1 is not pale."""
+        """Return the two inputs, and `negate` below; a 0 is pale."""
         marks = [
             Mark(x, y, str(bit), colour if bit else PALE)
             for x, y, bit, colour in (

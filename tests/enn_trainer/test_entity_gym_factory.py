@@ -24,7 +24,7 @@ from entity_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.examples import Xor
 from tests.enn_trainer.builders import run_small, weights
 

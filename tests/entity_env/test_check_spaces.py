@@ -16,7 +16,7 @@ from entity_env import (
     ParallelEnvList,
     check_env,
 )
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.spaces import GLOBAL
 from rogue_net import RogueNet, RogueNetConfig
 from tests.entity_env.invalid_worlds import (

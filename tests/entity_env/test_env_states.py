@@ -21,7 +21,7 @@ from entity_env import (
     VecObs,
     WorkerError,
 )
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.env_states import cat_states, split_state
 from entity_env.examples import ENV_REGISTRY, Minefield
 from entity_env.messages import pack, unpack

@@ -611,7 +611,7 @@ def test_cut_or_damaged_samples_are_read_up_to_the_cut_or_refused(tmp_path: Path
     header_end = 16 + struct.unpack("<Q", data[8:16])[0]
     for length in [0, 7, 15, header_end - 1]:
         path.write_bytes(data[:length])
-        with pytest.raises(RecordingError, match=r"is no sample file|ends before its header"):
+        with pytest.raises(RecordingError, match=r"is not a sample file|ends before its header"):
             open_entity_gym_samples(path)
     for length in [*range(header_end + 1, len(data), 2999), len(data) - 1]:
         path.write_bytes(data[:length])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from entity_env import Action, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.errors import WorkerError
 from entity_env.random_play import random_choices
 from entity_env.worker_process import WorkerLostError

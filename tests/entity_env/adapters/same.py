@@ -1,4 +1,4 @@
-"""The same frames in this process and in workers."""
+"""Comparison of frames in this process and in workers."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from entity_env.random_play import fields_of, random_choices
 
 
 def assert_workers_show_the_same(apart: ParallelEnvList, here: EnvList, steps: int) -> None:
-    """Workers show what one process shows, in a seeded run with random choices; closes both."""
+    """Assert that workers show the same as one process in a seeded run; close both."""
     try:
         space, rng = here.obs_space(), np.random.default_rng(0)
         apart.seed(1)

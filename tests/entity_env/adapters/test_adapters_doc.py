@@ -1,4 +1,4 @@
-"""What docs/adapters.md says works."""
+"""The code of docs/adapters.md."""
 
 import re
 import subprocess

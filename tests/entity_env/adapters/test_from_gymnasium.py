@@ -17,10 +17,11 @@ from entity_env import (
     ParallelEnvList,
     check_env,
 )
-from entity_env.adapters.from_gymnasium import FromGymnasium, as_reward
+from entity_env.adapters.agent_translator import metrics_of
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.gymnasium_api import as_reward
+from entity_env.adapters.gymnasium_spaces import as_array
 from entity_env.adapters.mapping import FieldMap
-from entity_env.adapters.port import metrics_of
-from entity_env.adapters.space_numbers import as_array
 from entity_env.testing import conformance
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Show, Turns, choose, maker
@@ -108,7 +109,7 @@ def test_world_of_several_agents_is_named_as_such() -> None:
 def test_other_things_than_worlds_are_refused() -> None:
     with pytest.raises(EntityEnvError, match=r"expected a gymnasium.Env, got dict"):
         FromGymnasium(dict)
-    with pytest.raises(EntityEnvError, match=r"or what makes one, got <.*Countdown"):
+    with pytest.raises(EntityEnvError, match=r"or a function that makes one, got <.*Countdown"):
         FromGymnasium(Countdown())  # type: ignore[arg-type]
     with pytest.raises(EntityEnvError, match=r"make_env: .*Did you mean: `CartPole`"):
         FromGymnasium("CartPol-v1")
@@ -173,7 +174,7 @@ def test_names_that_worlds_ship_are_used() -> None:
 
 
 def test_class_of_a_world_takes_more_arguments_by_name() -> None:
-    """As `train` hands them over from the configuration."""
+    """`train` passes those of the configuration."""
     cls = FromGymnasium.of(Countdown, longest=2)
     assert issubclass(cls, FromGymnasium)
     assert cls(longest=7).env.longest == 7  # type: ignore[call-arg, attr-defined]

@@ -1,4 +1,4 @@
-"""Vectorised environments of Gymnasium against single ones, in all their ways to begin anew."""
+"""Vectorised environments of Gymnasium against single ones, in every autoreset mode."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ TEAMS = {"wolves": ["wolf_0", "wolf_1"], "deer": ["deer_0", "deer_1"]}
 
 
 def play(match: FromPettingZoo, seed: int) -> list[list[Observation]]:
-    """The observations of one match with random legal actions."""
+    """Return the observations of one match with random legal actions."""
     rng = np.random.default_rng(seed)
     match.seed(seed)
     shown = [match.reset()]
@@ -209,13 +209,19 @@ def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
         FromPettingZoo(make, PICK, TEAMS | {"more": ["wolf_0"]})
     with pytest.raises(InvalidSpace, match="'agent' is taken by the members of teams"):
         FromPettingZoo(make, FieldMap({"agent": Rows("seen")}), TEAMS)
-    with pytest.raises(EntityEnvError, match="expected a parallel world with possible_agents"):
+    with pytest.raises(
+        EntityEnvError, match="expected a parallel environment with possible_agents"
+    ):
         FromPettingZoo(Countdown)
-    with pytest.raises(EntityEnvError, match="expected a parallel world with possible_agents"):
+    with pytest.raises(
+        EntityEnvError, match="expected a parallel environment with possible_agents"
+    ):
         FromPettingZoo(maker(Hunt, {}))
     with pytest.raises(InvalidSpace, match="teams: expected lists of agents by the name of a team"):
         FromPettingZoo(make, PICK, [["wolf_0", "wolf_1"]])  # type: ignore[arg-type]
-    with pytest.raises(EntityEnvError, match="expected a function that makes the world, got 'id'"):
+    with pytest.raises(
+        EntityEnvError, match="expected a function that makes the environment, got 'id'"
+    ):
         FromPettingZoo("id")  # type: ignore[arg-type]
 
     class Silent(Hunt):

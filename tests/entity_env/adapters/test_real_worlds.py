@@ -1,4 +1,4 @@
-"""Worlds as their authors publish them, against what they show by themselves."""
+"""Published environments through the adapters against the environments themselves."""
 
 import functools
 from typing import Any
@@ -128,7 +128,7 @@ def test_foragers_begin_where_their_seed_says_whatever_was_before() -> None:
 
 
 def expect_kaz(features: Any, table: Any, member: list[float]) -> None:
-    """The rows of one agent, by the type that its columns say."""
+    """Assert that the features are the rows of one agent, by the type in its columns."""
     for i, kind in enumerate(KINDS):
         rows = table[table[:, i] == 1][:, 6:].astype(np.float32)
         if member:
@@ -194,7 +194,7 @@ def test_teams_of_knights_and_archers_see_what_their_members_see() -> None:
 
 
 def split(obs: Observation, member: int) -> dict[str, Any]:
-    """What one member of a team saw."""
+    """Return the entities that one member of a team saw."""
     return {
         kind: np.array([row for row in obs.features[kind] if row[-2 + member] == 1]).reshape(-1, 7)
         for kind in KINDS

@@ -1,4 +1,4 @@
-"""Padded environments: what is shown, what is allowed, and who is reached by a choice."""
+"""Padded environments: observations, masks, and the actors of choices."""
 
 import warnings
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ SOLO = [name for name, cls in ENV_REGISTRY.items() if not issubclass(cls, Match)
 
 
 class Replay(Environment):
-    """Shows the frames of a random world and keeps what it is told to do."""
+    """An environment that shows the frames of a random world and keeps the actions."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -61,7 +61,7 @@ class Replay(Environment):
 
 @pytest.mark.parametrize("name", SOLO)
 def test_checker_of_gymnasium_finds_nothing_wrong(name: str) -> None:
-    """Made through `gymnasium.make`, so that it checks rendering in every mode as well."""
+    """`gymnasium.make` lets it check rendering in every mode as well."""
 
     def make(**kwargs: Any) -> ToGymnasium:
         return ToGymnasium(ENV_REGISTRY[name](), 40, **kwargs)  # type: ignore[arg-type]
@@ -78,13 +78,13 @@ def test_checker_of_gymnasium_finds_nothing_wrong(name: str) -> None:
 
 
 def pieces(env: ToGymnasium, mask: Any) -> list[Any]:
-    """The mask of each element of the action."""
+    """Return the mask of each element of the action."""
     assert isinstance(env.action_space, gymnasium.spaces.MultiDiscrete)
     return np.split(np.asarray(mask), np.cumsum(env.action_space.nvec)[:-1])
 
 
 def legal_of(obs: Observation, world: World, name: str) -> dict[Any, list[Any]]:
-    """For each actor that can do something, what it may choose, one entity at a time."""
+    """Return the legal choices of each actor that has any, one entity at a time."""
     offered, space = obs.actions.get(name), world.action_space[name]
     if offered is None:
         return {}
@@ -106,8 +106,8 @@ def legal_of(obs: Observation, world: World, name: str) -> dict[Any, list[Any]]:
     return {actor: choices for actor, choices in legal.items() if choices}
 
 
-def told_of(action: Action | None) -> dict[Any, Any]:
-    """Actor -> choice."""
+def choices_of(action: Action | None) -> dict[Any, Any]:
+    """Return the choice of each actor."""
     if action is None:
         return {}
     if isinstance(action, GlobalCategoricalAction):
@@ -158,7 +158,7 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
                 chosen = allowed.index(True)
             expected[head.action][actor] = meaning[chosen]
         shown, reward, _, _, info = env.step(action)
-        assert {n: told_of(replay.told[step].get(n)) for n in world.action_space} == expected
+        assert {n: choices_of(replay.told[step].get(n)) for n in world.action_space} == expected
         assert info["illegal_actions"] == illegal
         assert info["metrics"] == world.frames[step + 1].metrics
         assert reward == world.frames[step + 1].reward

@@ -38,14 +38,14 @@ KAZ_TEAMS = {"archers": ["archer_0", "archer_1"], "knights": ["knight_0", "knigh
 
 
 def make_kaz(**kwargs: Any) -> Any:
-    """Without the warning that its module is an old way to make it."""
+    """Make the environment without the warning that its module is deprecated."""
     from pettingzoo.butterfly.knights_archers_zombies import knights_archers_zombies
 
     return knights_archers_zombies.parallel_env(obs_method="vector-sequence", **kwargs)
 
 
 class Show(gymnasium.Env[Any, Any]):
-    """Shows samples of its observation space; `info` is what comes with each."""
+    """An environment that shows samples of its observation space, with `info`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Show(gymnasium.Env[Any, Any]):
 
 
 class Countdown(gymnasium.Env[Any, Any]):
-    """Counts steps; ends by itself or is cut off after a number of steps drawn at the start.
+    """A counter of steps that terminates or is truncated after a random number of steps.
 
     Two of its three moves are forbidden in turn; a forbidden one raises. Rewards are drawn anew.
     """
@@ -237,12 +237,12 @@ def choose(
     action_space: dict[str, ActionSpace],
     rng: np.random.Generator,
 ) -> dict[str, Action]:
-    """Random legal actions for one observation."""
+    """Return random legal actions for one observation."""
     batch = batch_obs([obs], obs_space, action_space)
     choices = random_choices(batch, action_space, rng)
     return unbatch_actions(choices, batch, [obs], obs_space, action_space)[0]
 
 
 def maker(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
-    """Makes a world."""
+    """Return a function that makes an environment."""
     return functools.partial(cls, *args, **kwargs)

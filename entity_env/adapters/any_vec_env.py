@@ -1,8 +1,8 @@
-"""Vectorised environments written for entity-gym: ragged buffers at the border, `Ragged` inside."""
+"""Wrapper for vectorised environments written by others, such as those for entity-gym."""
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,17 @@ from entity_env.world_errors import exits_as_errors
 
 
 class AnyVecEnv(VecEnv):
-    """Any vectorised environment; one that answers in ragged buffers is spoken to in them.
+    """A vectorised environment that may use ragged buffers and the spaces of entity-gym.
+
+    Batches are checked and converted to the dtypes of `VecObs`. An environment that returns ragged
+    buffers is also given them.
 
     Args:
-        env: with the methods of `VecEnv`; those that have defaults may be missing. Its spaces may
-            be those of entity-gym.
-        validate: refuse numbers that are not finite, with the environment and field.
+        env: with the methods of `VecEnv`; those that have defaults may be missing.
+        validate: raise for numbers that are not finite, with the environment and field.
 
     Raises:
-        InvalidSpace: a space is one that `check_env` refuses.
+        InvalidSpace: a space does not pass the checks of `check_env`.
     """
 
     @exits_as_errors()
@@ -55,11 +57,11 @@ class AnyVecEnv(VecEnv):
         self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(spaces[1])
 
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the observation space."""
         return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the action spaces."""
         return self._action_space
 
     def __len__(self) -> int:
@@ -67,7 +69,7 @@ class AnyVecEnv(VecEnv):
 
     @exits_as_errors()
     def seed(self, seed: int) -> None:
-        """Seed the environments, if they can be."""
+        """Seed the environments, if they have a `seed` method."""
         if hasattr(self.env, "seed"):
             self.env.seed(seed)
 
@@ -88,12 +90,12 @@ class AnyVecEnv(VecEnv):
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments say, if they can."""
+        """Return the state of the environments, None if they have no `get_state`."""
         return self.env.get_state() if hasattr(self.env, "get_state") else None
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on from a state, if they can."""
+        """Restore a state; return None if the environments have no `set_state`."""
         if not hasattr(self.env, "set_state"):
             return None
         obs = self.env.set_state(state, obs_config)
@@ -101,13 +103,13 @@ class AnyVecEnv(VecEnv):
         return None if obs is None else self._accept(obs)
 
     def world_code(self) -> dict[str, str]:
-        """That of the environments, if they know it."""
+        """Return the digests of the environments, none if they have no `world_code`."""
         code: dict[str, str] = self.env.world_code() if hasattr(self.env, "world_code") else {}
         return code
 
     @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of the environments."""
+        """Return pictures of the environments."""
         pictures: npt.NDArray[np.uint8] = self.env.render(**kwargs)
         return pictures
 
@@ -118,7 +120,7 @@ class AnyVecEnv(VecEnv):
             self.env.close()
 
     def _accept(self, obs: Any, is_reset: bool = False) -> VecObs:
-        """Return what the environments show with the dtypes that the trainer needs, checked."""
+        """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
         if is_reset:
             self._steps = np.zeros(len(self), dtype=np.int64)
         elif self._steps is not None:
@@ -159,15 +161,19 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
     """Return a batch with the dtypes that `VecObs` documents: float32 numbers and bool flags.
 
     Raises:
-        InvalidObservation: an array holds something else than real numbers, or a mask something
-            else than booleans, zeros and ones; or it is a masked array.
+        InvalidObservation: an array has other values than real numbers, a mask has others than
+            booleans, zeros and ones, or one of them is a masked array.
     """
     return dataclasses.replace(
         obs,
         features={
-            name: _floats(rows, f"features of {name!r}") for name, rows in obs.features.items()
+            name: _converted(rows, _float32, f"features of {name!r}")
+            for name, rows in obs.features.items()
         },
-        visible={name: _flags(rows, f"visible[{name!r}]") for name, rows in obs.visible.items()},
+        visible={
+            name: _converted(rows, _bools, f"visible[{name!r}]")
+            for name, rows in obs.visible.items()
+        },
         action_masks={name: _with_flags(mask, name) for name, mask in obs.action_masks.items()},
         reward=_float32(obs.reward, "reward"),
         done=_bools(obs.done, "done"),
@@ -176,35 +182,30 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
     )
 
 
-def _floats(rows: Ragged, what: str) -> Ragged:
-    values = _float32(rows.values, what)
+def _converted(rows: Ragged, convert: Callable[[Any, str], Any], field: str) -> Ragged:
+    values = convert(rows.values, field)
     return rows if values is rows.values else Ragged(values, rows.lengths)
 
 
-def _float32(values: Any, what: str) -> npt.NDArray[np.float32]:
+def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
     if type(values) is np.ndarray and values.dtype == np.float32:
         return values
     try:
         return np.asarray(real_array(values), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidObservation(f"{what}: expected numbers, got {error}") from None
+        raise InvalidObservation(f"{field}: expected numbers, got {error}") from None
 
 
-def _flags(rows: Ragged, what: str) -> Ragged:
-    values = _bools(rows.values, what)
-    return rows if values is rows.values else Ragged(values, rows.lengths)
-
-
-def _bools(values: Any, what: str) -> npt.NDArray[np.bool_]:
+def _bools(values: Any, field: str) -> npt.NDArray[np.bool_]:
     if type(values) is np.ndarray and values.dtype == np.bool_:
         return values
-    return as_flags(values, what)
+    return as_flags(values, field)
 
 
 def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
     if mask.mask is None:
         return mask
-    flags = _flags(mask.mask, f"actions[{name!r}].mask")
+    flags = _converted(mask.mask, _bools, f"actions[{name!r}].mask")
     return dataclasses.replace(mask, mask=flags)  # type: ignore[type-var]
 
 
@@ -232,7 +233,7 @@ def _own_action_space(space: Any) -> Any:
 
 def _accept_mask(mask: Any, frames: int) -> VecActionMask:
     actors = _or_empty(_flat(from_ragged_buffer(mask.actors)), frames)
-    if hasattr(mask, "actees"):
+    if getattr(mask, "actees", None) is not None:  # entity-gym's other masks have no such attribute
         actees = _or_empty(_flat(from_ragged_buffer(mask.actees)), frames)
         return VecSelectEntityActionMask(actors, actees)
     # entity-gym leaves a mask without rows where no environment gave one
@@ -245,5 +246,5 @@ def _flat(rows: Ragged) -> Ragged:
 
 
 def _or_empty(rows: Ragged, frames: int) -> Ragged:
-    """A buffer that was never filled has no frames: as many without rows."""
+    """Return the rows; a buffer that was never filled has no frames, and gets empty ones."""
     return rows if len(rows) == frames else Ragged.empty(rows.values, frames)

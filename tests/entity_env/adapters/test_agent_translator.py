@@ -13,14 +13,13 @@ from entity_env import (
     GlobalCategoricalActionSpace,
     InvalidObservation,
     InvalidSpace,
-    Observation,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_env.adapters.action_parts import cut_mask
-from entity_env.adapters.declared import Declared
+from entity_env.adapters.action_components import cut_mask
+from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.known_envs import EnvNames
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
-from entity_env.adapters.port import Port, View
 from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.worlds import choose
 
@@ -48,26 +47,26 @@ def action_spaces() -> st.SearchStrategy[Space]:
     )
 
 
-def play(port: Port, view: View, rng: np.random.Generator) -> Any:
-    obs = Observation(
-        features=view.frame.features,
-        global_features=view.frame.global_features,
-        actions=view.actions,
+def play(translator: AgentTranslator, view: View, rng: np.random.Generator) -> Any:
+    obs = view.to_observation()
+    return translator.translate_actions(
+        view, choose(obs, translator.obs_space, translator.action_space, rng)
     )
-    return port.act(view, choose(obs, port.obs_space, port.action_space, rng))
 
 
 @given(action_spaces(), st.integers(0, 2**31 - 1))
 def test_inferred_actions_are_actions_of_the_world_and_reach_all_of_them(
     space: Space, seed: int
 ) -> None:
-    port = Port(FLAT, space)
-    assert all(isinstance(s, GlobalCategoricalActionSpace) for s in port.action_space.values())
+    translator = AgentTranslator(FLAT, space)
+    assert all(
+        isinstance(s, GlobalCategoricalActionSpace) for s in translator.action_space.values()
+    )
     rng = np.random.default_rng(seed)
     for _ in range(5):
-        action = play(port, port.see(np.zeros(2), {}), rng)
+        action = play(translator, translator.translate_observation(np.zeros(2), {}), rng)
         assert space.contains(action), action
-    assert np.prod([len(s) for s in port.action_space.values()]) == number_of_actions(space)  # type: ignore[arg-type]
+    assert np.prod([len(s) for s in translator.action_space.values()]) == number_of_actions(space)  # type: ignore[arg-type]
 
 
 def number_of_actions(space: Space) -> int:
@@ -82,11 +81,14 @@ def number_of_actions(space: Space) -> int:
 
 def test_names_of_inferred_actions() -> None:
     nested = spaces.Dict({"go": spaces.Discrete(2), "arm": spaces.MultiDiscrete([2, 2])})
-    assert set(Port(FLAT, nested).action_space) == {"go", "arm.0", "arm.1"}
-    assert set(Port(FLAT, spaces.MultiDiscrete([2, 3])).action_space) == {"action.0", "action.1"}
-    started = Port(FLAT, spaces.Discrete(2, start=3)).action_space
+    assert set(AgentTranslator(FLAT, nested).action_space) == {"go", "arm.0", "arm.1"}
+    assert set(AgentTranslator(FLAT, spaces.MultiDiscrete([2, 3])).action_space) == {
+        "action.0",
+        "action.1",
+    }
+    started = AgentTranslator(FLAT, spaces.Discrete(2, start=3)).action_space
     assert started == {"action": GlobalCategoricalActionSpace(["3", "4"])}
-    shipped = Port(FLAT, spaces.Discrete(2), declared=Declared(labels=["up", "down"]))
+    shipped = AgentTranslator(FLAT, spaces.Discrete(2), names=EnvNames(labels=["up", "down"]))
     assert shipped.action_space == {"action": GlobalCategoricalActionSpace(["up", "down"])}
 
 
@@ -122,11 +124,13 @@ def test_names_of_inferred_actions() -> None:
 def test_masks_of_every_shape_are_found_in_info_and_in_observations(
     space: Space, mask: Any, allowed: list[Any]
 ) -> None:
-    view = Port(FLAT, space).see(np.zeros(2), {"action_mask": mask})
+    view = AgentTranslator(FLAT, space).translate_observation(np.zeros(2), {"action_mask": mask})
     given = [None if m.mask is None else list(m.mask) for m in view.actions.values()]  # type: ignore[arg-type]
     assert given == allowed
     beside = spaces.Dict({"observation": FLAT, "action_mask": spaces.Discrete(2)})
-    view = Port(beside, space).see({"observation": np.zeros(2), "action_mask": mask}, {})
+    view = AgentTranslator(beside, space).translate_observation(
+        {"observation": np.zeros(2), "action_mask": mask}, {}
+    )
     assert [None if m.mask is None else list(m.mask) for m in view.actions.values()] == allowed  # type: ignore[arg-type]
 
 
@@ -145,9 +149,12 @@ def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
     mask = np.array([True, True, False])
     units = FieldMap(UNITS, actions={"do": Choice(actors="unit")})
     one_row = spaces.Box(-9, 9, (1, 2), np.float32)
-    for port in (Port(FLAT, spaces.Discrete(3)), Port(one_row, spaces.Discrete(3), units)):
-        value = np.ones(2) if port.mapping is not units else np.ones((1, 2))
-        view = port.see(value, {"action_mask": mask})
+    for translator in (
+        AgentTranslator(FLAT, spaces.Discrete(3)),
+        AgentTranslator(one_row, spaces.Discrete(3), units),
+    ):
+        value = np.ones(2) if translator.mapping is not units else np.ones((1, 2))
+        view = translator.translate_observation(value, {"action_mask": mask})
         mask[:] = [False, False, True]
         (offered,) = view.actions.values()
         assert offered.mask is not None
@@ -156,15 +163,15 @@ def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
 
 
 def test_action_of_which_nothing_is_allowed_is_left_out() -> None:
-    port = Port(FLAT, spaces.MultiDiscrete([2, 2]))
-    view = port.see(np.zeros(2), {"action_mask": np.array([0, 0, 0, 1])})
+    translator = AgentTranslator(FLAT, spaces.MultiDiscrete([2, 2]))
+    view = translator.translate_observation(np.zeros(2), {"action_mask": np.array([0, 0, 0, 1])})
     assert list(view.actions) == ["action.1"]
-    assert play(port, view, np.random.default_rng(0)).tolist() == [0, 1]
+    assert play(translator, view, np.random.default_rng(0)).tolist() == [0, 1]
 
 
 def test_missing_mask_allows_everything_on_that_step() -> None:
-    port = Port(FLAT, spaces.Discrete(2))
-    assert port.see(np.zeros(2), {}).actions["action"].mask is None
+    translator = AgentTranslator(FLAT, spaces.Discrete(2))
+    assert translator.translate_observation(np.zeros(2), {}).actions["action"].mask is None
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 5), st.booleans())
@@ -175,9 +182,11 @@ def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int, fix
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
     mask = rng.integers(0, 2, (parts, 3))
     choice = Choice(actors="unit", labels=["a", "b", "c"], default=1)
-    port = Port(rows, spaces.MultiDiscrete([3] * parts), FieldMap(UNITS, actions={"do": choice}))
-    assert port.action_space == {"do": CategoricalActionSpace(["a", "b", "c"])}
-    action = play(port, port.see(value, {"action_mask": mask}), rng)
+    translator = AgentTranslator(
+        rows, spaces.MultiDiscrete([3] * parts), FieldMap(UNITS, actions={"do": choice})
+    )
+    assert translator.action_space == {"do": CategoricalActionSpace(["a", "b", "c"])}
+    action = play(translator, translator.translate_observation(value, {"action_mask": mask}), rng)
     for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
         if legal.any():
             here = row < 4 and value[row, 0] != 0
@@ -205,25 +214,31 @@ def test_rows_and_components_of_different_number_are_refused(
     )
     fields = FieldMap({"unit": rows}, actions={"go": action})
     with pytest.raises(InvalidSpace, match=message):
-        Port(space, spaces.MultiDiscrete([4] * components), fields)
-    Port(space, spaces.MultiDiscrete([4] * 4), fields)
+        AgentTranslator(space, spaces.MultiDiscrete([4] * components), fields)
+    AgentTranslator(space, spaces.MultiDiscrete([4] * 4), fields)
 
 
 def test_rows_of_several_fields_have_a_component_each() -> None:
     space = spaces.Dict({"a": ROWS, "b": ROWS})
     fields = FieldMap({"unit": [Rows("a"), Rows("b")]}, actions={"go": Choice(actors="unit")})
-    Port(space, spaces.MultiDiscrete([2] * 8), fields)
+    AgentTranslator(space, spaces.MultiDiscrete([2] * 8), fields)
     with pytest.raises(InvalidSpace, match="each of the 8 rows of 'unit', got 4"):
-        Port(space, spaces.MultiDiscrete([2] * 4), fields)
+        AgentTranslator(space, spaces.MultiDiscrete([2] * 4), fields)
 
 
 def test_each_of_several_parts_of_a_row_is_an_action() -> None:
     actions = {n: Choice(actors="unit", column=i, of=2) for i, n in enumerate(["go", "aim"])}
-    port = Port(ROWS, spaces.MultiDiscrete([[2, 3]] * 4), FieldMap(UNITS, actions=actions))
-    assert {name: len(s) for name, s in port.action_space.items()} == {"go": 2, "aim": 3}  # type: ignore[arg-type]
+    translator = AgentTranslator(
+        ROWS, spaces.MultiDiscrete([[2, 3]] * 4), FieldMap(UNITS, actions=actions)
+    )
+    assert {name: len(s) for name, s in translator.action_space.items()} == {"go": 2, "aim": 3}  # type: ignore[arg-type]
     value = np.ones((4, 2))
     mask = np.tile([0, 1, 0, 0, 1], 4)
-    action = play(port, port.see(value, {"action_mask": mask}), np.random.default_rng(0))
+    action = play(
+        translator,
+        translator.translate_observation(value, {"action_mask": mask}),
+        np.random.default_rng(0),
+    )
     assert action.tolist() == [[1, 2]] * 4
 
 
@@ -236,10 +251,10 @@ def test_selected_rows_are_numbers_of_the_worlds_rows(
     space = spaces.MultiDiscrete([5] * 4) if by_units else spaces.Discrete(5)
     mask = rng.integers(0, 2, (4 if by_units else 1, 5))
     select = Select("", "unit", actors="unit" if by_units else None, first=1)
-    port = Port(ROWS, space, FieldMap(UNITS, actions={"pick": select}))
-    assert port.action_space == {"pick": SelectEntityActionSpace()}
-    view = port.see(value, {"action_mask": mask} if masked else {})
-    action = np.atleast_1d(play(port, view, rng))
+    translator = AgentTranslator(ROWS, space, FieldMap(UNITS, actions={"pick": select}))
+    assert translator.action_space == {"pick": SelectEntityActionSpace()}
+    view = translator.translate_observation(value, {"action_mask": mask} if masked else {})
+    action = np.atleast_1d(play(translator, view, rng))
     here = value[:, 0] != 0
     for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
         allowed = np.concatenate([[False], here & (legal[1:] == 1 if masked else True)])
@@ -251,18 +266,25 @@ def test_selected_rows_are_numbers_of_the_worlds_rows(
 
 
 def test_choices_without_a_row_cannot_be_selected_beyond_the_actions_end() -> None:
-    port = Port(ROWS, spaces.Discrete(2), FieldMap(UNITS, actions={"pick": Select("", "unit")}))
-    mask = port.see(np.ones((4, 2)), {}).actions["pick"]
+    translator = AgentTranslator(
+        ROWS, spaces.Discrete(2), FieldMap(UNITS, actions={"pick": Select("", "unit")})
+    )
+    mask = translator.translate_observation(np.ones((4, 2)), {}).actions["pick"]
     assert isinstance(mask, SelectEntityActionMask)
     assert np.asarray(mask.mask).tolist() == [[True, True, False, False]]
-    assert port.obs_space.entities["agent"].features == []
+    assert translator.obs_space.entities["agent"].features == []
 
 
 def test_box_is_chosen_among_given_values() -> None:
     space = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2)})
     choice = Choice("push", labels=["left", "right"], values=[[-1, 0], [1, 0]])
-    port = Port(FLAT, space, FieldMap(actions={"push": choice}))
-    seen = [play(port, port.see(np.zeros(2), {}), np.random.default_rng(i)) for i in range(9)]
+    translator = AgentTranslator(FLAT, space, FieldMap(actions={"push": choice}))
+    seen = [
+        play(
+            translator, translator.translate_observation(np.zeros(2), {}), np.random.default_rng(i)
+        )
+        for i in range(9)
+    ]
     assert {tuple(action["push"].tolist()) for action in seen} == {(-1, 0), (1, 0)}
     assert all(space.contains(action) for action in seen)
 
@@ -270,22 +292,27 @@ def test_box_is_chosen_among_given_values() -> None:
 def test_mask_of_one_action_is_found_by_its_path() -> None:
     space = spaces.Dict({"x": FLAT, "legal": spaces.MultiBinary(2)})
     mapping = FieldMap(actions={"go": Choice(mask="legal")})
-    port = Port(space, spaces.Discrete(2), mapping)
-    assert port.obs_space.global_features == ["x.0", "x.1"]
-    view = port.see({"x": [0, 0], "legal": [0, 1]}, {})
+    translator = AgentTranslator(space, spaces.Discrete(2), mapping)
+    assert translator.obs_space.global_features == ["x.0", "x.1"]
+    view = translator.translate_observation({"x": [0, 0], "legal": [0, 1]}, {})
     assert list(view.actions["go"].mask) == [False, True]  # type: ignore[arg-type]
-    in_info = Port(FLAT, spaces.Discrete(2), FieldMap(actions={"go": Choice(mask="my.legal")}))
-    view = in_info.see([0, 0], {"my": {"legal": [1, 0]}})
+    in_info = AgentTranslator(
+        FLAT, spaces.Discrete(2), FieldMap(actions={"go": Choice(mask="my.legal")})
+    )
+    view = in_info.translate_observation([0, 0], {"my": {"legal": [1, 0]}})
     assert list(view.actions["go"].mask) == [True, False]  # type: ignore[arg-type]
     with pytest.raises(
         InvalidObservation, match=r"expected 'my.legal' in the info, got \['your'\]"
     ):
-        in_info.see([0, 0], {"your": 1})
-    of_all = Port(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
+        in_info.translate_observation([0, 0], {"your": 1})
+    of_all = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
     with pytest.raises(InvalidObservation, match=r"action_mask: expected 'legal' in the info"):
-        of_all.see([0, 0], {})
-    nowhere = Port(FLAT, spaces.Discrete(2), FieldMap(action_mask=None))
-    assert nowhere.see([0, 0], {"action_mask": "unused"}).actions["action"].mask is None
+        of_all.translate_observation([0, 0], {})
+    nowhere = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask=None))
+    assert (
+        nowhere.translate_observation([0, 0], {"action_mask": "unused"}).actions["action"].mask
+        is None
+    )
 
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -311,7 +338,11 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (spaces.Discrete(2), {"go": Choice(default=2)}, "default: expected 0 to 1, got 2"),
         (spaces.MultiDiscrete([2, 2]), {"go": Choice()}, "expected one choice, got 2"),
         (spaces.MultiDiscrete([2, 3]), {"go": Choice(actors="unit")}, "same number of choices"),
-        (spaces.MultiDiscrete([2, 2]), {"go": Choice(actors="unit", of=3)}, "of to divide 2 parts"),
+        (
+            spaces.MultiDiscrete([2, 2]),
+            {"go": Choice(actors="unit", of=3)},
+            "of to divide 2 components",
+        ),
         (spaces.Discrete(2), {"go": Choice(actors="tree")}, "actors: expected a type among"),
         (spaces.Discrete(2), {"go": Select("", "tree")}, "actees: expected a type among"),
         (spaces.Discrete(2), {"go": Select("", "unit", first=2)}, "first: expected 0 to 1"),
@@ -327,7 +358,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 )
 def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
-        Port(ROWS, space, FieldMap(UNITS, actions=actions))
+        AgentTranslator(ROWS, space, FieldMap(UNITS, actions=actions))
 
 
 @pytest.mark.parametrize(
@@ -344,13 +375,13 @@ def test_mapping_of_other_things_is_refused(fields: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         FieldMap(**fields)
     with pytest.raises(InvalidSpace, match="mapping: expected a FieldMap, got "):
-        Port(ROWS, spaces.Discrete(4), fields)
+        AgentTranslator(ROWS, spaces.Discrete(4), fields)
 
 
 def test_type_of_the_one_who_selects_is_not_taken() -> None:
     mapping = FieldMap({"agent": Rows()}, actions={"pick": Select("", "agent")})
     with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
-        Port(ROWS, spaces.Discrete(4), mapping)
+        AgentTranslator(ROWS, spaces.Discrete(4), mapping)
 
 
 @pytest.mark.parametrize(
@@ -366,4 +397,4 @@ def test_type_of_the_one_who_selects_is_not_taken() -> None:
 )
 def test_masks_that_do_not_fit_are_refused(space: Space, mask: Any, message: str) -> None:
     with pytest.raises(InvalidObservation, match=f"action_mask.*: {message}"):
-        Port(FLAT, space).see(np.zeros(2), {"action_mask": mask})
+        AgentTranslator(FLAT, space).translate_observation(np.zeros(2), {"action_mask": mask})

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import InvalidObservation, InvalidSpace
-from entity_env.adapters import observe
+from entity_env.adapters import observation_fields, observation_reader
 from entity_env.adapters.mapping import FieldMap, Globals, Rows
-from entity_env.adapters.observe import Frame, Reader
+from entity_env.adapters.observation_reader import Frame, ObservationReader
 from tests import strategies  # noqa: F401 (loads the profile)
 
 Space = spaces.Space[Any]
@@ -57,7 +57,7 @@ def any_space() -> st.SearchStrategy[Space]:
 
 
 def read(space: Space, value: Any, mapping: FieldMap | None = None) -> Frame:
-    return Reader(space, mapping or FieldMap()).read(value)
+    return ObservationReader(space, mapping or FieldMap()).read(value)
 
 
 @given(any_space(), st.integers(0, 2**31 - 1))
@@ -66,7 +66,7 @@ def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
 ) -> None:
     """Every number of a value is shown once: one-hot columns add up to 1 a choice."""
     space.seed(seed)
-    reader = Reader(space, FieldMap())
+    reader = ObservationReader(space, FieldMap())
     for _ in range(3):
         value = space.sample()
         frame = reader.read(value)
@@ -81,7 +81,7 @@ def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
 
 
 def total(space: Space, value: Any) -> float:
-    """What all numbers that should be shown add up to, by another way than the reader's."""
+    """Return the sum of all numbers that should be shown, without the reader."""
     if isinstance(space, spaces.Dict):
         return sum(total(part, value[key]) for key, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -125,7 +125,7 @@ def test_rows_with_presence_filler_and_several_fields_come_where_they_should(see
         },
         global_features=[Globals("f", columns=["a", "b"], span=(0, 2))],
     )
-    reader = Reader(space, mapping)
+    reader = ObservationReader(space, mapping)
     frame = reader.read({"t": table, "f": flat})
     expected = [(i, row[0], row[2]) for i, row in enumerate(table) if row[1] != 0]
     pairs = [(5 + i, flat[3 + 2 * i], flat[2 + 2 * i]) for i in range(3)]
@@ -147,27 +147,27 @@ def test_names_of_inferred_features_and_types() -> None:
             "deep": spaces.Dict({"cards": spaces.Sequence(spaces.Dict({"v": spaces.Discrete(2)}))}),
         }
     )
-    obs_space = Reader(space, FieldMap()).obs_space
+    obs_space = ObservationReader(space, FieldMap()).obs_space
     assert obs_space.global_features == ["hp", "mode=3", "mode=4", "pos.0", "pos.1"]
     types = {name: entity.features for name, entity in obs_space.entities.items()}
     assert types["units"] == ["feature.0", "feature.1"]
     assert types["deep.cards"] == ["feature.v=0", "feature.v=1"]
-    assert Reader(box(2), FieldMap()).obs_space.global_features == [
+    assert ObservationReader(box(2), FieldMap()).obs_space.global_features == [
         "observation.0",
         "observation.1",
     ]
-    assert list(Reader(box(2, 2), FieldMap()).obs_space.entities) == ["entity"]
+    assert list(ObservationReader(box(2, 2), FieldMap()).obs_space.entities) == ["entity"]
 
 
 def test_key_beside_a_mask_is_no_name_and_the_mask_is_no_feature() -> None:
     space = spaces.Dict({"observation": box(3, 2), "action_mask": spaces.MultiBinary(2)})
-    obs_space = Reader(space, FieldMap()).obs_space
+    obs_space = ObservationReader(space, FieldMap()).obs_space
     assert list(obs_space.entities) == ["entity"]
     assert obs_space.global_features == []
 
 
 def test_large_numbers_of_choices_are_told_apart() -> None:
-    """As float32 they would all be the same."""
+    """In float32 they would all be equal."""
     space = spaces.Dict({"a": spaces.Discrete(3, start=2**30), "b": spaces.MultiDiscrete([2, 2])})
     frame = read(space, {"a": 2**30 + 1, "b": [0, 1]})
     assert frame.global_features.tolist() == [0, 1, 0, 1, 0, 0, 1]
@@ -184,7 +184,7 @@ def test_edges_carry_the_features_of_the_nodes_they_connect() -> None:
     frame = read(space, GraphInstance(nodes, np.array([1]), np.array([[0, 2]])))
     assert frame.features["nodes"].tolist() == [[1], [2], [3]]
     assert frame.features["edges"].tolist() == [[0, 1, 1, 3]]
-    names = Reader(space, FieldMap()).obs_space.entities["edges"].features
+    names = ObservationReader(space, FieldMap()).obs_space.entities["edges"].features
     assert names == ["feature=0", "feature=1", "from.feature", "to.feature"]
 
 
@@ -196,13 +196,13 @@ def test_cells_of_a_grid_become_entities_when_asked_for() -> None:
 
 def test_column_called_presence_leaves_rows_out() -> None:
     columns = ["presence", "x"]
-    frame = Reader(box(2, 2), FieldMap(), columns).read([[0, 5], [1, 3]])
+    frame = ObservationReader(box(2, 2), FieldMap(), columns).read([[0, 5], [1, 3]])
     assert frame.features["entity"].tolist() == [[3]]
     assert frame.rows["entity"].tolist() == [1]
 
 
 def test_flattened_table_of_named_columns_is_rows() -> None:
-    frame = Reader(box(6), FieldMap(), ["presence", "x"]).read([1, 5, 0, 0, 1, 7])
+    frame = ObservationReader(box(6), FieldMap(), ["presence", "x"]).read([1, 5, 0, 0, 1, 7])
     assert frame.features["entity"].tolist() == [[5], [7]]
 
 
@@ -234,11 +234,11 @@ def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> N
     for absent in [None, (0, -1, 0), (0, np.nan, 0)]:
         for presence in [None, "b"]:
             rows = Rows(columns=["a", "b", "c"], presence=presence, absent=absent)
-            reader = Reader(box(*shape), FieldMap({"unit": rows}))
+            reader = ObservationReader(box(*shape), FieldMap({"unit": rows}))
             frames = []
             for few in (0, 10**9):
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(observe, "_FEW", few)
+                    patch.setattr(observation_reader, "_FEW", few)
                     frames.append(reader.read(value))
             for name in ("features", "rows"):
                 many, few_rows = (getattr(frame, name)["unit"] for frame in frames)
@@ -256,7 +256,7 @@ def test_arrays_of_the_spaces_shape_are_read_like_nested_lists(seed: int, dtype:
         for name, part in space.spaces.items()
         if part.shape is not None
     }
-    reader = Reader(space, FieldMap())
+    reader = ObservationReader(space, FieldMap())
     fast, plain = reader.read(value), reader.read({k: v.tolist() for k, v in value.items()})
     np.testing.assert_array_equal(fast.global_features, plain.global_features)
     assert fast.global_features.dtype == plain.global_features.dtype
@@ -287,16 +287,13 @@ def test_features_can_be_joined_without_copying_each() -> None:
 
 def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = [0]
-    table = observe.Table
+    to_numbers = observation_fields.to_numbers
 
-    def counting(columns: list[str], read: Any, **kwargs: Any) -> Any:
-        def once_more(value: Any) -> Any:
-            count[0] += 1
-            return read(value)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        return to_numbers(*args, **kwargs)
 
-        return table(columns, once_more, **kwargs)
-
-    monkeypatch.setattr("entity_env.adapters.tables.Table", counting)
+    monkeypatch.setattr(observation_fields, "to_numbers", counting)
     kinds = {name: Rows(columns=["a", "b"], presence=name) for name in ("a", "b")}
     frame = read(box(2, 2), [[1, 0], [1, 1]], FieldMap(kinds))
     assert [len(frame.rows[name]) for name in ("a", "b")] == [2, 1]
@@ -354,13 +351,14 @@ IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 )
 def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
-        Reader(space, FieldMap(**mapping))
+        ObservationReader(space, FieldMap(**mapping))
 
 
 @pytest.mark.parametrize(
     ("space", "value", "message"),
     [
         (box(2, 2), np.zeros((3, 2)), r"observation: expected shape \(2, 2\), got \(3, 2\)"),
+        (box(2, 3), np.zeros(3), r"observation: expected shape \(2, 3\), got \(3,\)"),
         (box(2), "no", "observation: expected numbers, got 'no'"),
         (spaces.Dict({"a": box(2)}), {}, "a: expected a value at a"),
         (spaces.Discrete(3), 3, "among .3. choices"),

@@ -15,7 +15,7 @@ from entity_env import (
     VecEnv,
     VecObs,
 )
-from entity_env.any_vec_env import AnyVecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.ragged import Ragged
 
 ONE_EACH = np.ones(2, dtype=np.int64)

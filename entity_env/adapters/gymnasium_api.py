@@ -1,0 +1,127 @@
+"""Calls of environments with the Gymnasium API, with checks of the results."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.real_numbers import real_array, shown
+
+T = TypeVar("T")
+GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
+MakeGymnasiumEnv: TypeAlias = str | Callable[..., GymnasiumEnv]
+"""The id of a registered environment, as "id" or "module:id", or a function that makes one."""
+
+_RESULTS = {
+    "reset": ("observation", "info"),
+    "step": ("observation", "reward", "terminated", "truncated", "info"),
+}
+
+
+def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
+    """Make an environment.
+
+    Gymnasium's own checks of every step are off, unless `disable_env_checker=False` is given, as
+    the results of each step are checked here.
+
+    Raises:
+        EntityEnvError: `make_env` makes something else.
+    """
+    if isinstance(make_env, str):
+        make_env = functools.partial(gymnasium.make, make_env)
+        kwargs = {"disable_env_checker": True} | kwargs
+    if not callable(make_env):
+        raise EntityEnvError(
+            f"make_env: expected the id of an environment or a function that makes one, got "
+            f"{make_env!r}; several are made"
+        )
+    try:
+        env = make_env(**kwargs)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise EntityEnvError(f"make_env: {error}") from error
+    if not isinstance(env, gymnasium.Env):
+        raise EntityEnvError(
+            f"make_env: expected a gymnasium.Env, got {type(env).__name__}; vectorised "
+            "environments are for FromGymnasiumVector, those of PettingZoo for FromPettingZoo"
+        )
+    return env
+
+
+def partial_class(cls: type[T], attributes: dict[str, Any], *args: Any, **kwargs: Any) -> type[T]:
+    """Return a subclass with arguments of the constructor given; it takes more by name.
+
+    Args:
+        cls: the class.
+        attributes: class attributes of the subclass.
+        args: of the constructor.
+        kwargs: of the constructor.
+    """
+
+    def init(self: Any, **more: Any) -> None:
+        cast(Any, cls).__init__(self, *args, **{**kwargs, **more})
+
+    members = {"__init__": init, "__doc__": cls.__doc__, "__module__": cls.__module__}
+    return cast(type[T], type(cls.__name__, (cls,), members | attributes))
+
+
+def world_seed(seed: int | None) -> int | None:
+    """Return the last 31 bits of a seed: some environments refuse more than 32 bits."""
+    return None if seed is None else seed % 2**31
+
+
+def check_result(method: str, result: Any) -> tuple[Any, ...]:
+    """Return the result of a method of an environment.
+
+    Raises:
+        InvalidObservation: it has other parts than Gymnasium and PettingZoo ask for.
+    """
+    expected = _RESULTS[method]
+    is_sequence = isinstance(result, tuple | list)
+    if not is_sequence or len(result) != len(expected):
+        got = f"{len(result)} parts" if is_sequence else type(result).__name__
+        raise InvalidObservation(f"{method}: expected a tuple ({', '.join(expected)}), got {got}")
+    return tuple(result)
+
+
+def as_reward(reward: Any) -> float:
+    """Return a reward as a float.
+
+    Raises:
+        InvalidObservation: it is not one number.
+    """
+    if type(reward) is float:
+        return reward
+    try:
+        return float(real_array(reward).reshape(()))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidObservation(
+            f"reward: expected a number, got {shown(reward)}; an environment with several agents "
+            "is for FromGymnasiumAgents"
+        ) from None
+
+
+def render(env: Any, mode: str | None) -> npt.NDArray[np.uint8] | str:
+    """Render an environment.
+
+    Args:
+        env: the environment.
+        mode: "rgb_array" or "text"; None for the mode that the environment was made with.
+
+    Raises:
+        EntityEnvError: the environment was made with another mode.
+    """
+    wanted = "ansi" if mode == "text" else mode
+    render_mode = getattr(env, "render_mode", None)
+    if render_mode not in ("rgb_array", "ansi") or wanted not in (None, render_mode):
+        raise EntityEnvError(
+            f"render: expected an environment made with render_mode={wanted or 'rgb_array'!r}, got "
+            f"{render_mode!r}; give render_mode where the environment is made"
+        )
+    picture = env.render()
+    if render_mode == "ansi":
+        return str(picture.getvalue() if hasattr(picture, "getvalue") else picture)
+    return np.asarray(picture, dtype=np.uint8)

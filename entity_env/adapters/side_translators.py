@@ -1,0 +1,231 @@
+"""Translators of the sides of a match: one agent each, or teams whose members are entities."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from entity_env.actions import Action, ActionMask
+from entity_env.adapters.action_translators import JoinedFrames
+from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.gymnasium_spaces import Numbers, join_path
+from entity_env.adapters.known_envs import names_of
+from entity_env.adapters.mapping import AGENT, FieldMap
+from entity_env.environment import Observation
+from entity_env.errors import InvalidSpace
+from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
+
+AgentName: TypeAlias = Hashable
+
+
+class SideTranslator(ABC):
+    """Translate the observations and actions of the agents on one side of a match.
+
+    Args:
+        members: the agents of the side.
+        translators: of all agents of the environment; agents with equal spaces share one.
+
+    Attributes:
+        obs_space: of all groups of agents together, which all sides share.
+        action_space: of all groups of agents together.
+    """
+
+    def __init__(
+        self, members: Sequence[AgentName], translators: Mapping[AgentName, AgentTranslator]
+    ) -> None:
+        self.members = list(members)
+        self._translators = translators
+        self._groups = list(dict.fromkeys(translators.values()))
+        self.obs_space = ObsSpace()
+        self.action_space: dict[ActionName, ActionSpace] = {}
+
+    @abstractmethod
+    def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return the observation of the side for the views of the agents that are alive."""
+
+    @abstractmethod
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the actions of the members that are alive, for the environment."""
+
+
+class SoloSide(SideTranslator):
+    """Translate the observations and actions of a side of one agent."""
+
+    def __init__(self, agent: AgentName, translators: Mapping[AgentName, AgentTranslator]) -> None:
+        super().__init__([agent], translators)
+        self._agent, self._translator = agent, translators[agent]
+        sizes = [len(group.obs_space.global_features) for group in self._groups]
+        own = self._groups.index(self._translator)
+        self._own_globals = slice(sum(sizes[:own]), sum(sizes[: own + 1]))
+        self._no_globals: Numbers = np.zeros(sum(sizes), dtype=np.float32)
+        for group in self._groups:
+            self.obs_space.global_features += [
+                join_path(group.prefix, name) for name in group.obs_space.global_features
+            ]
+            self.obs_space.entities |= group.obs_space.entities
+            self.action_space |= group.action_space
+
+    def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return the observation of the agent, with nothing in it if the agent is dead."""
+        view = views.get(self._agent)
+        if view is None:
+            return Observation(global_features=self._no_globals.copy())
+        obs = view.to_observation()
+        if len(self._groups) > 1:
+            global_features = self._no_globals.copy()
+            global_features[self._own_globals] = view.frame.global_features
+            obs.global_features = global_features
+        return obs
+
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the action of the agent, if it is alive."""
+        view = views.get(self._agent)
+        if view is None:
+            return {}
+        return {self._agent: self._translator.translate_actions(view, actions)}
+
+
+class TeamSide(SideTranslator):
+    """Translate the observations and actions of a team, whose members are entities.
+
+    Args:
+        members: the agents of the team.
+        translators: of all agents of the environment.
+        size: the number of members of the largest team.
+
+    Raises:
+        InvalidSpace: a type has the name of that of the members.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[AgentName],
+        translators: Mapping[AgentName, AgentTranslator],
+        size: int,
+    ) -> None:
+        super().__init__(members, translators)
+        self._member_columns = np.eye(size, dtype=np.float32)
+        columns = [f"member.{i}" for i in range(size)]
+        for group in self._groups:
+            own, agent_type = group.obs_space, group.agent_type
+            if agent_type in own.entities and not group.adds_agent:
+                raise InvalidSpace(
+                    f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
+                    "choose another"
+                )
+            self.obs_space.entities[agent_type] = Entity([*own.global_features, *columns])
+            for name, entity in own.entities.items():
+                if name != agent_type:
+                    self.obs_space.entities[name] = Entity([*entity.features, *columns])
+            self.action_space |= {name: one.team.space for name, one in group.actions.items()}
+
+    def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return an observation of the living members and everything that each of them sees."""
+        features: dict[EntityName, Numbers] = {}
+        ids: dict[EntityName, list[AgentName]] = {}
+        actions: dict[ActionName, ActionMask] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            if not agents:
+                continue
+            # An entity for each member, with its global features; and the entities that it sees.
+            columns = self._member_columns[[self.members.index(agent) for agent in agents]]
+            own = np.stack([frame.global_features for frame in joined.frames])
+            features[group.agent_type] = np.hstack([own, columns])
+            ids[group.agent_type] = agents
+            for name in group.obs_space.entities:
+                if name != group.agent_type:
+                    rows = np.concatenate([frame.features[name] for frame in joined.frames])
+                    seen_by = np.repeat(columns, joined.num_rows(name), axis=0)
+                    features[name] = np.hstack([rows, seen_by])
+            for name, translator in group.actions.items():
+                masks = [views[agent].actions.get(name) for agent in agents]
+                if any(mask is not None for mask in masks):
+                    actions[name] = translator.team.join_masks(masks, joined)
+        return Observation(features=features, ids=ids, actions=actions)
+
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the actions of the living members."""
+        result: dict[AgentName, Any] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            decoded = {
+                name: translator.team.decode(actions[name], joined)
+                for name, translator in group.actions.items()
+                if name in actions
+            }
+            for i, agent in enumerate(agents):
+                choices = {name: each[i] for name, each in decoded.items()}
+                result[agent] = group.build_action(choices, views[agent].masks)
+        return result
+
+    def _join(
+        self, group: AgentTranslator, views: Mapping[AgentName, View]
+    ) -> tuple[list[AgentName], JoinedFrames]:
+        """Return the living members of a group, and what they see."""
+        agents = [a for a in self.members if a in views and self._translators[a] is group]
+        frames = [views[agent].frame for agent in agents]
+        return agents, JoinedFrames(frames, agents, group.agent_type)
+
+
+def translators_of(
+    env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None
+) -> dict[AgentName, AgentTranslator]:
+    """Return the translator of each agent; agents with equal spaces share one.
+
+    Args:
+        env: with the methods of a parallel environment of PettingZoo.
+        mapping: of all agents, or by the name of their group: that of its agents without the
+            number at the end.
+
+    Raises:
+        InvalidSpace: a mapping does not fit, or is for no group.
+    """
+    # Spaces cannot be hashed, and there are few.
+    groups: list[tuple[tuple[Any, Any], list[AgentName]]] = []
+    for agent in env.possible_agents:
+        spaces = env.observation_space(agent), env.action_space(agent)
+        for known, agents in groups:
+            if known == spaces:
+                agents.append(agent)
+                break
+        else:
+            groups.append((spaces, [agent]))
+    firsts = [str(agents[0]) for _, agents in groups]
+    names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
+    if len(set(names)) < len(names):
+        names = firsts
+    by_group = mapping if isinstance(mapping, Mapping) else dict.fromkeys(names, mapping)
+    if unknown := [name for name in by_group if name not in names]:
+        raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
+    env_names = names_of(env)
+    translators: dict[AgentName, AgentTranslator] = {}
+    for name, (spaces, agents) in zip(names, groups, strict=True):
+        prefix = name if len(groups) > 1 else ""
+        translator = AgentTranslator(*spaces, by_group.get(name), env_names, prefix)
+        translators |= dict.fromkeys(agents, translator)
+    return translators
+
+
+def check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]) -> None:
+    """Raise unless each agent is in exactly one team.
+
+    Raises:
+        InvalidSpace: an agent is in no team or in several, or a team names others.
+    """
+    if not isinstance(teams, Mapping):
+        raise InvalidSpace(f"teams: expected lists of agents by the name of a team, got {teams!r}")
+    named = [agent for members in teams.values() for agent in members]
+    if len(set(named)) < len(named) or set(named) != set(agents) or not all(teams.values()):
+        raise InvalidSpace(
+            f"teams: expected every agent of {list(agents)} in one team, got "
+            f"{ {name: list(members) for name, members in teams.items()} }"
+        )
