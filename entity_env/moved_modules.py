@@ -11,7 +11,11 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "enn_trainer.cuda_settings": "enn_trainer.runtime.process",
+    "enn_trainer.garbage": "enn_trainer.runtime.process",
+    "enn_trainer.malloc": "enn_trainer.runtime.process",
+}
 """The path of each moved module, by the path that it had."""
 
 
