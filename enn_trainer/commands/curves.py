@@ -10,15 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.student_t import t_quantile_975
 from entity_env.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]
-
-# The two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom, and beyond.
-T_95: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-T_95 += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
-T_95 += (2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-T_95_BEYOND = 1.96
 
 SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
 GRID = 1000
@@ -118,10 +113,10 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
 
 
 def confidence(values: Floats) -> Floats:
-    """(runs, n) -> (n,), half the width of the 95% interval of the mean, by Student's t."""
-    n = len(values)
-    t = T_95[n - 2] if n - 2 < len(T_95) else T_95_BEYOND
-    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(n))
+    """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
+    k = len(values)
+    # t_(k-1) * s / sqrt(k)
+    return np.asarray(t_quantile_975(k - 1) * values.std(axis=0, ddof=1) / math.sqrt(k))
 
 
 def smoothed(values: Floats, n: int) -> Floats:

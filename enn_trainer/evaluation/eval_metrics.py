@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.evaluation.student_t import t_quantile_975
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
@@ -199,42 +200,6 @@ def mean_over_episodes(sums: Floats, counts: Floats) -> tuple[float, float | Non
         return float(mean), None
     variance = k / (k - 1) * np.square(sums - mean * counts).sum() / total**2
     return float(mean), float(t_quantile_975(k - 1) * math.sqrt(variance))
-
-
-def t_quantile_975(df: int) -> float:
-    """The 97.5% quantile of Student's t distribution.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 26.7.5 from 30 degrees
-    of freedom on, where it is right to six digits; below, the root of 26.7.3 and 26.7.4.
-    """
-    if df >= 30:
-        x = 1.959963984540054
-        terms = (
-            (x**3 + x) / 4,
-            (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-            (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-            (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-        )
-        return float(x + sum(term / df ** (i + 1) for i, term in enumerate(terms)))
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, df) < 0.95 else (low, middle)
-    return low
-
-
-def _within(t: float, df: int) -> float:
-    """The probability that a t-distributed number is between -t and t."""
-    angle = math.atan(t / math.sqrt(df))
-    odd, cosine = df % 2, math.cos(angle)
-    term = cosine if odd else 1.0
-    total = term if df > 1 else 0.0
-    for i in range(2 + odd, df - 1, 2):
-        term *= cosine**2 * (i - 1) / i
-        total += term
-    if odd:
-        return float(2 / math.pi * (angle + math.sin(angle) * total))
-    return float(math.sin(angle) * total)
 
 
 def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, float]:

@@ -52,8 +52,8 @@ def test_runs_that_differ_only_in_the_seed_are_a_mean_with_a_band(tmp_path: Path
     curve = curve_of(both, group, "x")
     assert curve.values.tolist() == [2.0, 2.0]
     assert curve.spread is not None
-    # Deviation sqrt(2), divided by sqrt(2) runs, times 12.706 for one degree of freedom.
-    assert curve.spread.tolist() == pytest.approx([12.706, 0.0])
+    # Deviation sqrt(2), divided by sqrt(2) runs, times 12.70620 for one degree of freedom.
+    assert curve.spread.tolist() == pytest.approx([12.70620, 0.0])
     assert curve_of(alone, other, "x").spread is None
 
 
