@@ -1,6 +1,7 @@
 """Environments that step one after the other in this process."""
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -89,6 +90,7 @@ class EnvList(VecEnv):
         self._frames: list[Observation] = []
         self._batch: VecObs | None = None
         self._shown = self._obs_space
+        self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
         """What can be observed."""
@@ -218,8 +220,8 @@ class EnvList(VecEnv):
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """What this process has used so far."""
-        return [times_of_this_process(map(world_of, self.matches))]
+        """Return what this process has used so far."""
+        return [times_of_this_process(self._world_ns / 1e9)]
 
     @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
@@ -268,6 +270,7 @@ class EnvList(VecEnv):
             worlds = self.matches
             acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
         answers: list[Any] = []
+        start_ns = time.perf_counter_ns()
         try:
             if filtering:
                 for world, actions in zip(worlds, acting, strict=True):
@@ -277,6 +280,7 @@ class EnvList(VecEnv):
                     answers.append(world.act(actions))
         except BaseException as error:
             raise self._located(error, len(answers) * sides)  # noqa: B904 (has its cause)
+        self._world_ns += time.perf_counter_ns() - start_ns
         return self._all_sides([[o] for o in answers] if alone else answers)
 
     def _reset_matches(
@@ -304,7 +308,9 @@ class EnvList(VecEnv):
             if seed is not None:
                 match.seed(seed)
             try:
+                start_ns = time.perf_counter_ns()
                 frames = match.reset_filter(obs_filter)
+                self._world_ns += time.perf_counter_ns() - start_ns
                 for o in frames:
                     if not isinstance(o, Observation):
                         raise InvalidObservation(f"reset: expected an Observation, got {o!r}")

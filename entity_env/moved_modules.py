@@ -15,6 +15,7 @@ MOVED: dict[str, str] = {
     "enn_trainer.cuda_settings": "enn_trainer.runtime.process",
     "enn_trainer.garbage": "enn_trainer.runtime.process",
     "enn_trainer.malloc": "enn_trainer.runtime.process",
+    "enn_trainer.tracking.span_times": "enn_trainer.tracking.spans",
 }
 """The path of each moved module, by the path that it had."""
 

@@ -17,7 +17,6 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.vec_env import VecEnv
-from entity_env.world_times import TimedWorld
 
 
 def load_world(
@@ -96,7 +95,7 @@ def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index
     return factory_of(config, "env")(config, num_envs, processes, first_env_index)
 
 
-def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFactory:
+def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     """How to make the environments that the `id` of a configuration names.
 
     What is not in the registry is imported, here and in workers.
@@ -104,13 +103,12 @@ def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFact
     Args:
         config: of the environments.
         field: the path of their section, for messages.
-        is_timed: whether the time in their own code is measured.
 
     Raises:
         ConfigError: there is no such world; names the field.
     """
     env = _find(config.id, f"{field}.id")
-    if config.id in ENV_REGISTRY and not is_timed:
+    if config.id in ENV_REGISTRY:
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
     if _is_vectorised(env):
@@ -122,9 +120,6 @@ def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFact
         )
     sides = kind.num_sides if issubclass(kind, Match) else 1
     sent = NamedWorld(config.id, str(start_folder()), sides)
-    if is_timed:
-        timed: Any = TimedWorld(env, sides)
-        return env_factory(timed, kind, TimedWorld(sent, sides))
     return env_factory(env, kind, sent)
 
 
