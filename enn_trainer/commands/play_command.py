@@ -1,17 +1,13 @@
 """The command `enn play`."""
 
 import argparse
-import ast
-import contextlib
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
-from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.load_world import make_world, parse_kwargs
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.start_folder import located, paths_from
@@ -65,31 +61,6 @@ def play_command(arguments: Sequence[str]) -> int:
         return failed(error)
     print(_summary(played, options.record, seed))
     return 0
-
-
-def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
-    """Arguments of an environment, from what a command line calls `field`.
-
-    Raises:
-        ConfigError: one is not of the form `size=3`, or is there twice.
-    """
-    kwargs: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
-        if name in kwargs:
-            raise ConfigError(f"{field}: expected every argument once, got {name} twice")
-        kwargs[name] = _value(value)
-    return kwargs
-
-
-def _value(text: str) -> Any:
-    """As JSON or Python would read it, else the text itself."""
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError):
-            return read(text)
-    return text
 
 
 def _agent(path: str, world: Environment | Match, seed: int) -> Agent:
