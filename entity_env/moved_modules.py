@@ -12,6 +12,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {
+    "entity_env.frame_in_words": "entity_env.play.menu",
+    "entity_env.play_by_hand": "entity_env.play.game",
+    "entity_env.typed_choices": "entity_env.play.menu",
     "enn_trainer.cuda_settings": "enn_trainer.runtime.process",
     "enn_trainer.garbage": "enn_trainer.runtime.process",
     "enn_trainer.malloc": "enn_trainer.runtime.process",

@@ -56,7 +56,7 @@ def play(monkeypatch: pytest.MonkeyPatch, arguments: list[str], *lines: str) -> 
 def test_world_of_a_file_is_played(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "1", "", "0", "q") == 0
+    assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "2", "", "1", "q") == 0
     out = capsys.readouterr().out
     assert "episode 2 is over: 1 steps" in out
     assert re.search(r"episodes: 2, mean return: (0|0\.5|1)\n--seed 4 shows the same", out)
