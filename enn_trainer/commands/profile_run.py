@@ -46,58 +46,33 @@ _PARTS: dict[str, tuple[str, Kind]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an update.
-
-    Attributes:
-        name: for people.
-        kind: of work.
-        wall_ms: milliseconds of an update that the run spends in it; 0 for work of other processes.
-        core_ms: the same, summed over threads, or over other processes.
-    """
+    """A part of an update."""
 
     name: str
     kind: Kind
-    wall_ms: float
-    core_ms: float
+    wall_ms: float  # of an update that the run spends in it; 0 for work of other processes
+    core_ms: float  # the same, summed over threads, or over other processes
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Time and memory of a run.
+    """Time and memory of a run."""
 
-    Attributes:
-        updates: number of updates that were measured.
-        frames: of an update.
-        update_ms: milliseconds of an update.
-        parts: of an update; their wall times add up to that of an update.
-        in_workers: the work of all workers in an update.
-        frames_of_step: frames of a step of the environments.
-        frames_of_minibatch: frames that the network learns from at a time.
-        processes: number of processes that step the environments; 1 is the run's own.
-        cores: number of cores that the run may use.
-        cores_used: mean number of busy ones.
-        peak_mb: memory of the run, 2**20 bytes.
-        workers_peak_mb: memory of all workers.
-        gpu_peak_mb: memory of tensors on a GPU, None without one.
-        save_ms: duration of a save of the run.
-        saved_every_s: seconds between saves; None if they do not depend on the time.
-    """
-
-    updates: int
-    frames: int
-    update_ms: float
-    parts: list[Part]
-    in_workers: list[Part]
-    frames_of_step: int
-    frames_of_minibatch: int
-    processes: int
-    cores: int
-    cores_used: float
-    peak_mb: float
-    workers_peak_mb: float
-    gpu_peak_mb: float | None
-    save_ms: float
-    saved_every_s: float | None
+    updates: int  # that were measured
+    frames: int  # of an update
+    update_ms: float  # of an update
+    parts: list[Part]  # of an update; their wall times add up to `update_ms`
+    in_workers: list[Part]  # the work of all workers in an update
+    frames_of_step: int  # of all environments
+    frames_of_minibatch: int  # that the network learns from at a time
+    processes: int  # that step the environments; 1 is the run's own
+    cores: int  # that the run may use
+    cores_used: float  # the mean number of busy ones
+    peak_mb: float  # memory of the run, 2**20 bytes
+    workers_peak_mb: float  # memory of all workers
+    gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
+    save_ms: float  # the duration of a save
+    saved_every_s: float | None  # None if saves do not depend on the time
 
     @property
     def frames_per_s(self) -> float:
@@ -160,9 +135,18 @@ def profile(
             trainer.save()
             save_ms = 1e3 * (time.perf_counter() - after.wall_s)
 
+    # Times that were used in between.
     wall_s, every_s = after.wall_s - before.wall_s, config.checkpoint.every_seconds
     used = _used_between(before.processes, after.processes)
     workers = [times for times in used if times.pid != os.getpid()]
+    in_workers, worked_s = [], sum(times.cpu_s for times in workers)
+    if worked_s:
+        world_ms = 1e3 / done * sum(times.world_s for times in workers)
+        others_ms = max(0.0, 1e3 / done * worked_s - world_ms)
+        in_workers = [
+            Part("environment code", "environment", 0.0, world_ms),
+            Part("frames, actions and messages", "frames", 0.0, others_ms),
+        ]
     spans = times_between(before.spans, after.spans)
     is_on_gpu = config.cuda and torch.cuda.is_available()
     return Profile(
@@ -170,12 +154,12 @@ def profile(
         frames=config.rollout.num_envs * config.rollout.steps,
         update_ms=1e3 / done * wall_s,
         parts=list(_parts(spans, used, wall_s, 1e3 / done)),
-        in_workers=list(_parts_in_workers(workers, 1e3 / done)),
+        in_workers=in_workers,
         frames_of_step=config.rollout.num_envs,
         frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
         processes=max(1, len(workers)),
         cores=num_cores(),
-        cores_used=(after.cpu_s - before.cpu_s + sum(times.cpu_s for times in workers)) / wall_s,
+        cores_used=(after.cpu_s - before.cpu_s + worked_s) / wall_s,
         peak_mb=peak_bytes() / MB,
         workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
         gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
@@ -219,7 +203,18 @@ def _parts(
     """
     for path, span in spans.items():
         if path == "rollout/env":
-            yield from _parts_of_step(span.wall_s, used, ms)
+            # The step of the environments: their own code, or the wait for workers.
+            world_s = sum(times.world_s for times in used if times.pid == os.getpid())
+            waited_s = min(span.wall_s, sum(times.waited_s for times in used))
+            parts: list[tuple[str, Kind, float]]
+            parts = [("environments", "environment", span.wall_s)]  # that report no times
+            if any(times.pid != os.getpid() for times in used):
+                parts = [("waiting for workers", "waiting", waited_s)]
+                parts.append(("messages to and from workers", "frames", span.wall_s - waited_s))
+            elif world_s:
+                parts = [("environment code", "environment", world_s)]
+                parts.append(("frames and actions of it", "frames", span.wall_s - world_s))
+            yield from (Part(name, kind, ms * s, ms * s) for name, kind, s in parts)
             continue
         known = path
         while known and known not in _PARTS:
@@ -228,30 +223,3 @@ def _parts(
         yield Part(name if known == path else path, kind, ms * span.wall_s, ms * span.core_s)
     rest_ms = ms * (wall_s - sum(span.wall_s for span in spans.values()))
     yield Part("between these", "rest", rest_ms, rest_ms)
-
-
-def _parts_of_step(step_s: float, used: Sequence[ProcessTimes], ms: float) -> Iterator[Part]:
-    """Yield the parts of a step of the environments, which took `step_s` seconds."""
-
-    def part(name: str, kind: Kind, seconds: float) -> Part:
-        return Part(name, kind, ms * seconds, ms * seconds)
-
-    world_s = sum(times.world_s for times in used if times.pid == os.getpid())
-    waited_s = min(step_s, sum(times.waited_s for times in used))
-    if any(times.pid != os.getpid() for times in used):
-        yield part("waiting for workers", "waiting", waited_s)
-        yield part("messages to and from workers", "frames", step_s - waited_s)
-    elif world_s:
-        yield part("environment code", "environment", world_s)
-        yield part("frames and actions of it", "frames", step_s - world_s)
-    else:  # the environments do not report times of their own
-        yield part("environments", "environment", step_s)
-
-
-def _parts_in_workers(workers: Sequence[ProcessTimes], ms: float) -> Iterator[Part]:
-    """Yield the work of all worker processes in an update."""
-    world_ms = ms * sum(times.world_s for times in workers)
-    cpu_ms = ms * sum(times.cpu_s for times in workers)
-    if cpu_ms:
-        yield Part("environment code", "environment", 0.0, world_ms)
-        yield Part("frames, actions and messages", "frames", 0.0, max(0.0, cpu_ms - world_ms))

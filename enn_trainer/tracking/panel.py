@@ -21,39 +21,22 @@ PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", 
 
 
 class ProgressLine(NamedTuple):
-    """The numbers of one update.
+    """The numbers of one update."""
 
-    Attributes:
-        step: frames over all environments and restarts.
-        mean_return: of the episodes that ended; None when none did.
-        episode_length: mean frames of the episodes that ended; None when none did.
-        episodes: number of episodes that ended in this update.
-        entropy: of the policy, in nats.
-        approx_kl: from the policy before the update.
-        explained_variance: of the returns, by the value function.
-        learning_rate: of this update.
-        frames_per_s: speed.
-        entities_per_s: speed.
-        entities_per_frame: mean.
-        normalised_entropies: of each action, from 0 to 1: entropy divided by its maximum.
-        phases_ms: duration of each phase.
-        memory_mb: of this process.
-    """
-
-    step: int
-    mean_return: float | None
-    episode_length: float | None
-    episodes: int
-    entropy: float
-    approx_kl: float
-    explained_variance: float
+    step: int  # frames over all environments and restarts
+    mean_return: float | None  # of the episodes that ended; None when none did
+    episode_length: float | None  # mean frames of these
+    episodes: int  # number of these
+    entropy: float  # of the policy, in nats
+    approx_kl: float  # from the policy before the update
+    explained_variance: float  # of the returns, by the value function
     learning_rate: float
     frames_per_s: float
     entities_per_s: float
-    entities_per_frame: float
-    normalised_entropies: Mapping[str, float] = MappingProxyType({})
-    phases_ms: Mapping[str, float] = MappingProxyType({})
-    memory_mb: float | None = None
+    entities_per_frame: float  # mean
+    normalised_entropies: Mapping[str, float] = MappingProxyType({})  # of actions, of 1 at most
+    phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
+    memory_mb: float | None = None  # of this process
 
 
 def format_duration(seconds: float) -> str:
@@ -70,29 +53,17 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """The latest update, and what a display shows beside it.
+    """The latest update, and what a display shows beside it."""
 
-    Attributes:
-        line: the latest update.
-        total_steps: the step at which the run is complete.
-        elapsed_s: seconds in this process.
-        left_s: seconds to the end; None while unknown.
-        returns: mean returns of the latest updates in which episodes ended.
-        best: the highest mean return of all updates.
-        episodes: number of episodes that ended.
-        last_eval: step and result of the last evaluation.
-        evaluating: finished share of the running evaluation, from 0 to 1.
-    """
-
-    line: ProgressLine
-    total_steps: int
-    elapsed_s: float
-    left_s: float | None
-    returns: Sequence[float]
-    best: float | None
-    episodes: int
-    last_eval: str | None = None
-    evaluating: float | None = None
+    line: ProgressLine  # of the latest update
+    total_steps: int  # at which the run is complete
+    elapsed_s: float  # in this process
+    left_s: float | None  # to the end; None while unknown
+    returns: Sequence[float]  # mean returns of the latest updates in which episodes ended
+    best: float | None  # the highest mean return of all updates
+    episodes: int  # that ended
+    last_eval: str | None = None  # step and result
+    evaluating: float | None = None  # finished share of the running evaluation, from 0 to 1
 
     @property
     def fraction(self) -> float:

@@ -37,19 +37,12 @@ class _Sums:
 
 
 class _Span:
-    """A part of the run, entered again and again.
-
-    Attributes:
-        name: of this part.
-        path: the names from the outermost span to this one, joined by "/".
-        main: its times in the main thread.
-        threads: its times in all other threads.
-        parts: the spans within it, by name.
-    """
+    """A part of the run, entered again and again."""
 
     def __init__(self, name: str, path: str) -> None:
-        self.name, self.path = name, path
-        self.main, self.threads = _Sums(), _Sums()
+        self.name = name
+        self.path = path  # the names from the outermost span to this one, joined by "/"
+        self.main, self.threads = _Sums(), _Sums()  # in the main thread, and in all others
         self.parts: dict[str, _Span] = {}
 
     def part(self, name: str) -> "_Span":
@@ -197,16 +190,10 @@ OFF = Spans(enabled=False)
 
 
 class SpanTimes(NamedTuple):
-    """Time that was added to a span, without its parts.
+    """Time that was added to a span, without its parts."""
 
-    Attributes:
-        wall_s: seconds of the run.
-        core_s: seconds of all threads.
-        calls: number of entries.
-    """
-
-    wall_s: float
-    core_s: float
+    wall_s: float  # of the run
+    core_s: float  # of all threads
     calls: int
 
 
