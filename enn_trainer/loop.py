@@ -12,17 +12,14 @@ from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.cloning.bc_term import bc_of_update, open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.cuda_settings import choose_device, cudnn_deterministic
 from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluate import scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
-from enn_trainer.garbage import garbage_sought_rarely
 from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
-from enn_trainer.malloc import keep_freed_memory
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.annealing import Rates
@@ -34,6 +31,12 @@ from enn_trainer.ppo.sums import Sums
 from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
+from enn_trainer.runtime.process import (
+    choose_device,
+    cudnn_deterministic,
+    infrequent_garbage_collection,
+    keep_freed_memory,
+)
 from enn_trainer.schedules import follow_schedules
 from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
@@ -522,6 +525,6 @@ def _settings(config: TrainConfig, lanes: Lanes, folder: Path) -> Iterator[None]
         lanes.at_work(),
         cudnn_deterministic(config.torch_deterministic),
         global_randomness_kept(),
-        garbage_sought_rarely(),
+        infrequent_garbage_collection(),
     ):
         yield

@@ -8,9 +8,9 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.evolve import with_action_space
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
-from enn_trainer.cuda_settings import cache_emptied_after_steps
 from enn_trainer.envs import EnvFactory, in_section
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.metrics import AddMetricsWrapper
@@ -85,5 +85,5 @@ def open_state(
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
     state.to(device)
     if manager.config.cuda_empty_cache and device.type == "cuda":
-        stack.enter_context(cache_emptied_after_steps(state.optimizers()[-1]))
+        stack.enter_context(empty_cache_after_steps(state.optimizers()[-1]))
     return state

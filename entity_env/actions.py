@@ -84,7 +84,18 @@ class SelectEntityActionMask(ActionMask):
 
 
 class Action:
-    """Base class of actions: the choices of all actors of an action in a frame."""
+    """Base class of actions: the choices of all actors of an action in a frame.
+
+    Attributes:
+        probs: float32, the probabilities of all choices; None if they are not known.
+    """
+
+    probs: npt.NDArray[np.float32] | None
+
+    @property
+    def chosen(self) -> Sequence[EntityID]:
+        """The label, or the id of the entity, that each actor chose."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -109,6 +120,11 @@ class CategoricalAction(Action):
         """The labels of the choices, one per actor."""
         return list(map(self.index_to_label.__getitem__, np.asarray(self.indices).tolist()))
 
+    @property
+    def chosen(self) -> list[str]:
+        """The labels of the choices."""
+        return self.labels
+
 
 @dataclass
 class SelectEntityAction(Action):
@@ -124,6 +140,11 @@ class SelectEntityAction(Action):
     actees: Sequence[EntityID]
     probs: npt.NDArray[np.float32] | None = None
 
+    @property
+    def chosen(self) -> Sequence[EntityID]:
+        """The ids of the selected entities."""
+        return self.actees
+
 
 @dataclass
 class GlobalCategoricalAction(Action):
@@ -138,3 +159,8 @@ class GlobalCategoricalAction(Action):
     index: int
     label: str
     probs: npt.NDArray[np.float32] | None = None
+
+    @property
+    def chosen(self) -> list[str]:
+        """The label of the choice."""
+        return [self.label]

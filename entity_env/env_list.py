@@ -1,6 +1,7 @@
 """Environments that step one after the other in this process."""
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -38,10 +39,9 @@ from entity_env.world_errors import as_error, exits_as_errors, in_environment
 from entity_env.world_times import ProcessTimes, times_of_this_process
 
 _ATTEMPTS = 100
-"""So often an episode is begun again that is over at once: worlds that put things somewhere at
-random may put them where there is nothing left to do."""
+"""Resets before an error where episodes are over at once, as random ones may be."""
 _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
-"""Fields of the step that ended an episode, in a batch that shows the next one already."""
+"""Fields of the last step of an episode, in a batch that shows the next one already."""
 
 
 class EnvList(VecEnv):
@@ -89,13 +89,14 @@ class EnvList(VecEnv):
         self._frames: list[Observation] = []
         self._batch: VecObs | None = None
         self._shown = self._obs_space
+        self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the space of observations."""
         return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the spaces of actions."""
         return self._action_space
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments are in the middle of, as `env_states.py` says.
+        """Return the state of all environments, as `env_states.py` describes it.
 
         Returns:
             None where one does not offer its state.
@@ -178,7 +179,7 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on from a state, whatever the number of processes it is from.
+        """Continue from a state, whatever the number of processes that it is from.
 
         Args:
             state: what `get_state` returned.
@@ -214,16 +215,16 @@ class EnvList(VecEnv):
         return batch
 
     def world_code(self) -> dict[str, str]:
-        """Digests of the source of the worlds' classes."""
+        """Return digests of the source of the environments' classes."""
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """What this process has used so far."""
-        return [times_of_this_process(map(world_of, self.matches))]
+        """Return what this process has used so far."""
+        return [times_of_this_process(self._world_ns / 1e9)]
 
     @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of all matches, (matches, height, width, 3) uint8."""
+        """Return pictures of all matches, (matches, height, width, 3) uint8."""
         return np.stack([match.render(**kwargs) for match in self.matches])
 
     def close(self) -> None:
@@ -257,10 +258,9 @@ class EnvList(VecEnv):
     def _step_matches(
         self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
-        """What all sides of all matches see after a step."""
+        """Take a step in all matches, and return the observations of all sides."""
         sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
-        # A world with one side is asked itself: the way through lists of one takes half as long as
-        # its step may take.
+        # Environments step without the detour through `Solo`, which may cost half of their step.
         worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
         alone = len(worlds) == len(chosen)
         acting: Sequence[Any] = chosen
@@ -268,6 +268,7 @@ class EnvList(VecEnv):
             worlds = self.matches
             acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
         answers: list[Any] = []
+        start_ns = time.perf_counter_ns()
         try:
             if filtering:
                 for world, actions in zip(worlds, acting, strict=True):
@@ -277,6 +278,7 @@ class EnvList(VecEnv):
                     answers.append(world.act(actions))
         except BaseException as error:
             raise self._located(error, len(answers) * sides)  # noqa: B904 (has its cause)
+        self._world_ns += time.perf_counter_ns() - start_ns
         return self._all_sides([[o] for o in answers] if alone else answers)
 
     def _reset_matches(
@@ -294,7 +296,7 @@ class EnvList(VecEnv):
             yield self._reset_match(i, seed, obs_filter)
 
     def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
-        """Begin an episode; one that is over before anybody could act is passed over."""
+        """Begin an episode; reset again while it is over before anybody can act."""
         match, episode = self.matches[i], self._episodes[i]
         self._episodes[i] += 1
         for attempt in range(_ATTEMPTS):
@@ -304,7 +306,9 @@ class EnvList(VecEnv):
             if seed is not None:
                 match.seed(seed)
             try:
+                start_ns = time.perf_counter_ns()
                 frames = match.reset_filter(obs_filter)
+                self._world_ns += time.perf_counter_ns() - start_ns
                 for o in frames:
                     if not isinstance(o, Observation):
                         raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
@@ -321,7 +325,7 @@ class EnvList(VecEnv):
         raise AssertionError
 
     def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
-        """What all sides of all matches see after a step."""
+        """Return the observations of all sides of all matches, after checking them."""
         outcomes = list(chain.from_iterable(answers))
         kinds = set(map(type, outcomes))
         if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
@@ -335,7 +339,7 @@ class EnvList(VecEnv):
         raise AssertionError
 
     def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
-        """The numbers of the matches that ended in this step."""
+        """Return the indices of the matches that ended in this step."""
         done = [o.terminated or o.truncated for o in outcomes]
         over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
         together = over.all(axis=1) == over.any(axis=1)
@@ -388,7 +392,7 @@ class EnvList(VecEnv):
         return error
 
     def _failed(self, method: str, error: Exception, i: int) -> EntityEnvError:
-        """What to raise as a match cannot say or take its state."""
+        """Return the error for a match that fails in `get_state` or `set_state`."""
         name = type(world_of(self.matches[i])).__name__
         what = str(error).removeprefix(f"{method}: ")
         if not isinstance(error, EntityEnvError):

@@ -52,6 +52,13 @@ MOVED: dict[str, str] = {
     "entity_env.adapters.teams": "entity_env.adapters.side_translators",
     "entity_env.any_vec_env": "entity_env.adapters.any_vec_env",
     "entity_env.masks": "entity_env.spaces",
+    "entity_env.frame_in_words": "entity_env.play.menu",
+    "entity_env.play_by_hand": "entity_env.play.game",
+    "entity_env.typed_choices": "entity_env.play.menu",
+    "enn_trainer.cuda_settings": "enn_trainer.runtime.process",
+    "enn_trainer.garbage": "enn_trainer.runtime.process",
+    "enn_trainer.malloc": "enn_trainer.runtime.process",
+    "enn_trainer.tracking.span_times": "enn_trainer.tracking.spans",
 }
 """The path of each moved module, by the path that it had."""
 

@@ -12,10 +12,10 @@ from entity_env.check_env import check_env
 
 
 def check_command(arguments: Sequence[str]) -> int:
-    """`enn check`: say everything that is wrong with an environment.
+    """Run `enn check`: report all problems of an environment.
 
     Returns:
-        0 if nothing is wrong, 1 if something is, 2 if the arguments name no environment.
+        0 if there are none, 1 if there are some, 2 if the arguments name no environment.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -41,7 +41,7 @@ def _json_kwargs(text: str) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="enn check",
-        description="Play random actions and say everything that is wrong with an environment.",
+        description="Play random actions and report all problems of an environment.",
     )
     parser.add_argument(
         "env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """An argument that is a number above 0."""
+    """Return the value of an argument that has to be a number above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {number}")

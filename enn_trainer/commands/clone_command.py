@@ -32,7 +32,7 @@ examples:
 
 
 def clone_command(arguments: Sequence[str]) -> int:
-    """`enn clone`: train a network to do what was done in recordings.
+    """Run `enn clone`: train a network to imitate recordings.
 
     Returns:
         0 after cloning, also if it was asked to stop; 1 if it fails or a recording is damaged; 2
@@ -63,7 +63,7 @@ def clone_command(arguments: Sequence[str]) -> int:
 
 
 def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
-    """Return what came of it, and what can be typed next."""
+    """Return the result, and the commands to type next."""
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
@@ -80,7 +80,7 @@ def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
 
 
 def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
-    """Whether an example is the world that was recorded; others would have to be imported."""
+    """Return True if the environment is an example with the spaces of the recordings."""
     if env.id not in ENV_REGISTRY:
         return False
     try:
@@ -95,7 +95,7 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="enn clone",
-        description="Train a network to do what was done in recordings.",
+        description="Train a network to imitate recordings.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Curves of runs: which runs belong together, their means, and how they are drawn."""
+"""Learning curves: groups of runs that differ in their seeds, their means and charts."""
 
 import io
 import math
@@ -10,37 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.student_t import t_quantile_975
 from entity_env.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]
 
-# The two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom, and beyond.
-T_95: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-T_95 += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
-T_95 += (2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-T_95_BEYOND = 1.96
-
 SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
 GRID = 1000
-"""Points of a mean curve: as many as can be told apart."""
-# Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
+"""Points of a mean curve: more could not be seen in a chart."""
+# Okabe and Ito 2008, "Color universal design": distinct with every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 NAMES = {
     "episodic_reward.mean": "return",
     "losses/entropy": "entropy (nats)",
-    "losses/approx_kl": "KL from the policy before",
+    "losses/approx_kl": "KL from the previous policy",
     "fps": "frames per second",
 }
 
 
 class Run(NamedTuple):
-    """The numbers of a run.
+    """Metrics of a run.
 
     Attributes:
         name: of its folder.
         config: its settings by full name; empty if they are not known.
-        points: by tag the values by step.
+        points: the values by step, by tag.
     """
 
     name: str
@@ -49,14 +44,14 @@ class Run(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line, perhaps within a band.
+    """A line of a chart, with or without a confidence band.
 
     Attributes:
-        label: what it is of.
+        label: its name in the legend.
         steps: (n,) float, frames.
         values: (n,) float.
         spread: (n,) float, half the width of the band; None if not every run has its own seed.
-        left_out: what of the runs is not in it, in words.
+        left_out: messages about values of the runs that are not in it.
     """
 
     label: str
@@ -67,9 +62,9 @@ class Curve(NamedTuple):
 
 
 def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Put runs that differ in nothing but `SAME_IN_A_GROUP` together, under a label of their own.
+    """Group runs whose settings differ in nothing but `SAME_IN_A_GROUP`, with a label for each.
 
-    A run whose settings are not known stays alone.
+    A run whose settings are not known is a group of its own.
     """
     groups: dict[object, list[Run]] = {}
     for i, run in enumerate(runs):
@@ -85,15 +80,15 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curve:
-    """The curve of runs that belong together: their mean, where all of them have numbers.
+    """Return the mean of a group of runs, over the steps that all of them have.
 
-    Runs of one seed are no independent samples of anything: with them there is no band.
+    There is no band if several runs have one seed, as these are not independent samples.
 
     Args:
-        label: what it is of.
+        label: the name of the group.
         runs: one or several.
-        tag: which numbers.
-        smooth: each point is the mean of as many points, itself the last of them.
+        tag: of the metric.
+        smooth: each point is the mean of this many points, itself the last of them.
     """
     found = [(run, *_line(run.points.get(tag, {}), smooth)) for run in runs]
     left_out = list(_not_finite(found, tag))
@@ -108,7 +103,9 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
         return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
     if (steps[0], steps[-1]) != (first, last):
-        left_out.append(f"{label}: what is not between {first:.0f} and {last:.0f}, as all runs are")
+        left_out.append(
+            f"{label}: steps outside {first:.0f} to {last:.0f}, which not all runs have"
+        )
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
@@ -118,14 +115,14 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
 
 
 def confidence(values: Floats) -> Floats:
-    """(runs, n) -> (n,), half the width of the 95% interval of the mean, by Student's t."""
-    n = len(values)
-    t = T_95[n - 2] if n - 2 < len(T_95) else T_95_BEYOND
-    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(n))
+    """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
+    k = len(values)
+    # t_(k-1) * s / sqrt(k)
+    return np.asarray(t_quantile_975(k - 1) * values.std(axis=0, ddof=1) / math.sqrt(k))
 
 
 def smoothed(values: Floats, n: int) -> Floats:
-    """(m,) -> (m,), the mean of each value and the n - 1 before it, or of as many as there are."""
+    """Return the mean of each value and of up to n - 1 values before it: (m,) -> (m,)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - n, 0)
@@ -135,12 +132,12 @@ def smoothed(values: Floats, n: int) -> Floats:
 def draw(
     curves: Mapping[str, Sequence[Curve]], path: Path, against: str = "frames", log: bool = False
 ) -> None:
-    """Draw a chart for each tag, below and beside each other, into a file.
+    """Draw a chart for each tag into one picture.
 
     Args:
         curves: the lines by tag.
-        path: the file; its name says what kind of picture.
-        against: what the steps of the curves are.
+        path: the file; its suffix is the format.
+        against: the name of the x-axis.
         log: both axes are logarithmic.
 
     Raises:
@@ -149,15 +146,18 @@ def draw(
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
+    # Check that there are points.
     for tag, lines in curves.items():
         if not any(len(line.steps) for line in lines):
             why = "; ".join(text for line in lines for text in line.left_out)
-            raise ConfigError(f"--metric: expected something to draw of {tag}, got nothing ({why})")
+            raise ConfigError(f"--metric: expected finite values of {tag}, got none ({why})")
+    # Lay out the charts.
     columns = 1 if len(curves) == 1 else 2
     rows = math.ceil(len(curves) / columns)
     labels = [line.label for line in next(iter(curves.values()))]
     figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.25 * len(labels)), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    # Draw lines and bands.
     for ax, (tag, lines) in zip(axes, curves.items(), strict=False):
         for i, line in enumerate(lines):
             style = {
@@ -178,11 +178,13 @@ def draw(
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[len(curves) :]:
         ax.set_visible(False)
+    # One legend for all charts.
     handles, texts = axes[0].get_legend_handles_labels()
     banded = any(line.spread is not None for lines in curves.values() for line in lines)
     title = "mean and 95% confidence band of the mean" if banded else None
     where: Literal["outside lower center"] = "outside lower center"
     figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
+    # Save the picture.
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
     try:
@@ -200,27 +202,29 @@ def _label(group: Sequence[Run]) -> str:
 
 
 def _num_seeds(runs: Sequence[Run]) -> int:
-    """How many seeds there are; a run whose seed is not known has one of its own."""
+    """Return the number of seeds; a run whose seed is not known counts as one more."""
     return len({repr(run.config["seed"]) if "seed" in run.config else id(run) for run in runs})
 
 
 def _not_finite(found: Sequence[tuple[Run, Floats, Floats]], tag: str) -> Iterator[str]:
+    """Yield a message for each run with missing, NaN or infinite values."""
     for run, steps, _ in found:
         missing = len(run.points.get(tag, {})) - len(steps)
         if not len(steps):
-            yield f"{run.name}: {'not one finite value' if missing else 'there is none'}"
+            yield f"{run.name}: {'no finite values' if missing else 'no values'}"
         elif missing:
-            yield f"{run.name}: {missing} of its values, which are not finite"
+            yield f"{run.name}: values that are not finite ({missing})"
 
 
 def _line(points: Mapping[int, float], smooth: int) -> tuple[Floats, Floats]:
+    """Return the steps and the smoothed values of all finite points."""
     finite = sorted((step, value) for step, value in points.items() if math.isfinite(value))
     table = np.array(finite, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], smoothed(table[:, 1], smooth)
 
 
 def _differences(configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """What each configuration has otherwise than others."""
+    """Return the settings of each configuration that are not the same in all, as text."""
     names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
-    told = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
-    return [", ".join(f"{n}={config.get(n)}" for n in told) for config in configs]
+    varied = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
+    return [", ".join(f"{n}={config.get(n)}" for n in varied) for config in configs]

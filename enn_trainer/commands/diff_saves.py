@@ -1,4 +1,4 @@
-"""How two saves differ, for people."""
+"""Comparison of two checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,24 +26,24 @@ _OF_THE_SAVE = (
     "time_used",
     "command",
 )
-"""What a manifest says of the save, and not of what made it."""
+"""Fields of a manifest that are about the checkpoint, not about the run that saved it."""
 
 
 def diff_saves(one: Path, other: Path, console: Console) -> bool:
-    """Say how two saves differ: settings, worlds, what made them, the state, the tensors.
+    """Print the differences of two checkpoints: settings, environments, versions, state, tensors.
 
-    When and why they were saved is not compared.
+    Time and reason of the saves are not compared.
 
     Args:
         one: the first, as `lookup.resolve` takes it.
         other: the second.
-        console: where.
+        console: to print to.
 
     Returns:
-        Whether they are the same.
+        True if there are none.
 
     Raises:
-        CheckpointError: one of them is not there, or is damaged.
+        CheckpointError: one of them is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
     is_same = True
@@ -58,17 +58,17 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         if rows:
             if is_same:
                 for name, contents in (("A", a), ("B", b)):
-                    _say(f"{name}: {contents.path}", console)
-            _say(f"\n{title}", console)
+                    _print(f"{name}: {contents.path}", console)
+            _print(f"\n{title}", console)
             show_table(columns, rows, console, num_left=len(columns))
             is_same = False
     count = sum(len(found) for found in a.tensors.values())
     if is_same:
-        _say(f"the same settings, world, state and {count} tensors", console)
+        _print(f"the same settings, world, state and {count} tensors", console)
     return is_same
 
 
-def _say(line: str, console: Console) -> None:
+def _print(line: str, console: Console) -> None:
     for part in line.split("\n"):
         console.out(printable(part, console.encoding), highlight=False)
 
@@ -85,7 +85,7 @@ def _maker(contents: Contents) -> dict[str, Any]:
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return where nested dicts differ, by dotted paths."""
+    """Return the differences of nested dicts, by dotted paths."""
     one, other = dict(leaves(dict(a))), dict(leaves(dict(b)))
     return [
         (".".join(path), _shown(one, path), _shown(other, path))
@@ -119,7 +119,7 @@ def _of_tensors(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
 
 
 def _difference(one: Tensor | None, other: Tensor | None) -> str:
-    """How two tensors differ in words, "" if they do not."""
+    """Return the difference of two tensors as text, "" if they are equal."""
     if one is None or other is None:
         return f"only in {'B' if one is None else 'A'}"
     if one.shape != other.shape or one.dtype != other.dtype:
@@ -136,7 +136,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _of_files(a: Contents, b: Contents) -> Sequence[tuple[str, str]]:
-    """Files that only their bytes are known of."""
+    """Return the differences of files whose format is not known here."""
     one, other = _other_files(a), _other_files(b)
     return [
         (file, "other bytes" if file in one and file in other else _only(file in one))

@@ -21,8 +21,7 @@ from enn_trainer.commands.eval_report import (
     tell,
     writable,
 )
-from enn_trainer.commands.load_world import envs_by_id, make_any_world
-from enn_trainer.commands.play_command import parse_kwargs
+from enn_trainer.commands.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -39,7 +38,7 @@ from entity_env.match import Match
 
 DEFAULT_EPISODES = 256
 MOST_ENVS = 256
-"""More at once hardly make it faster."""
+"""More environments at once are hardly faster."""
 
 _EPILOG = """\
 The agent plays whole episodes in the world that it was trained in, or in --env; it samples its
@@ -54,18 +53,18 @@ examples:
 
 
 def eval_command(arguments: Sequence[str]) -> int:
-    """`enn eval`: measure the agent of a checkpoint.
+    """Run `enn eval`: evaluate the agent of a checkpoint.
 
     Returns:
-        0 if it was measured, 1 if the environment fails, episodes did not end, or something that
-        was asked for could not be written, 2 for a mistake in the arguments.
+        0, 1 if the environment fails, episodes did not end, or a file could not be written, 2 for
+        a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
     options.line = line_with_trust("enn eval", arguments)
     try:
-        # Raised as an exception, so that files that are not complete are removed.
+        # Signals raise, so that incomplete files are removed.
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
-            return _measure(options)
+            return _evaluate(options)
     except (ConfigError, CheckpointError) as error:
         return failed(error, _as_typed(error))
     except EntityEnvError as error:
@@ -75,15 +74,16 @@ def eval_command(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _measure(options: argparse.Namespace) -> int:
-    """Measure, write and show."""
+def _evaluate(options: argparse.Namespace) -> int:
+    """Evaluate, write the report and print it; return the exit status."""
+    # The configuration, and the files to write.
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = _config(saved.config, options)
     assert config.eval is not None
     if not options.trust:
         _check_trusted(saved, config, options)
-    # Not into a save, as where the path is `.`.
+    # Beside the save, also where the path is `.`.
     beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
     path = writable(beside if options.json is None else options.json, "--json")
     if options.json is None:
@@ -94,6 +94,7 @@ def _measure(options: argparse.Namespace) -> int:
         film = writable(options.video, "--video")
         if film.suffix != options.video.suffix:  # a link
             require_writer(film, "--video")
+    # Evaluate.
     _fit_num_envs(config.eval, saved.config, options, _sides(saved, config, options))
     device = torch.device("cpu")
     opponents = create_opponents(config, create_opponent, saved, device)
@@ -113,10 +114,11 @@ def _measure(options: argparse.Namespace) -> int:
             )
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
-    except Exception as error:  # the world's own
+    except Exception as error:  # of the environment
         notes = [type(error).__name__, str(error), *getattr(error, "__notes__", [])]
         print("error:", ": ".join(" ".join(n.split()) for n in notes if n), file=sys.stderr)
         return 1
+    # Report.
     problems = [
         _as_typed(problem)
         for problem in tell(path, report(saved_path, saved.step, config, results), results)
@@ -139,7 +141,7 @@ def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Names
 
 
 def _remedy(kwargs: Mapping[str, Any], options: argparse.Namespace) -> str:
-    """Return what to do where the checkpoint names code, in its environment or these arguments."""
+    """Return advice for a checkpoint that names code, in its environment or these arguments."""
     trust = f"if you trust the save, type: {options.line}"
     if options.env is None:
         return f"{trust}; if it was trained in an environment of yours, name that with --env"
@@ -150,7 +152,7 @@ def _remedy(kwargs: Mapping[str, Any], options: argparse.Namespace) -> str:
 
 
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
-    """The configuration of the run, with an evaluation as the arguments say."""
+    """Return the configuration of the run with the evaluation of the command line."""
     kwargs = _typed_kwargs(options)
     env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
     suites: dict[str, EvalSuiteConfig] = {}
@@ -170,7 +172,7 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
         opponent=options.opponent,
         suites=suites,
     )
-    # What is recorded and tracked is the run's.
+    # Recordings are those of the run, not of this command.
     return dataclasses.replace(
         trained,
         env=env,
@@ -188,7 +190,7 @@ def _typed_kwargs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
-    """As many as in training, but no more than have an episode that counts; whole matches."""
+    """Return the number of environments: that of training, if each has an episode that counts."""
     each = 1 if options.opponent is None else 2  # environments of which one counts
     most: int = min(trained.rollout.num_envs, MOST_ENVS, each * options.episodes)
     return max(each if sides == 1 else sides, most - most % sides)
@@ -200,16 +202,16 @@ def _fit_num_envs(
     options: argparse.Namespace,
     sides: Mapping[str, int],
 ) -> None:
-    """Let each suite have as many environments as fit the sides of its own match.
+    """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Args:
-        evaluation: what is played; changed.
+        evaluation: its suites are changed.
         trained: the configuration of the run.
         options: of the command line.
-        sides: of a match, by suite; 1 where it is none.
+        sides: of the match of each suite; 1 for an environment.
 
     Raises:
-        ConfigError: a number was typed that does not fit.
+        ConfigError: `--num-envs` does not fit.
     """
     for name, n in sides.items():
         if options.num_envs is None:
@@ -224,7 +226,7 @@ def _fit_num_envs(
 
 
 def _pairs(text: str) -> list[str]:
-    """The parts between commas, but for those inside brackets and quotes."""
+    """Split a text at commas that are not within brackets or quotes."""
     parts, depth, quoted = [""], 0, False
     for char in text:
         quoted ^= char == '"'
@@ -237,10 +239,10 @@ def _pairs(text: str) -> list[str]:
 
 
 def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> dict[str, int]:
-    """Return the sides of the match of each suite, 1 if it is none.
+    """Return the number of sides of the match of each suite, 1 for an environment.
 
     Raises:
-        ConfigError: it is not the agent's world; says what to do.
+        ConfigError: its spaces are not those of the agent.
     """
     assert config.eval is not None
     given, sides = options.env, {}
@@ -272,7 +274,7 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
 
 
 def _as_typed(error: object) -> str:
-    """A message with settings, which it begins with, by their names on the command line."""
+    """Return a message in which the settings that it begins with are options of the command."""
     problems = error.problems if isinstance(error, ConfigError) else [str(error)]
     typed = []
     for problem in problems:
@@ -300,7 +302,7 @@ def _not_negative(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="enn eval",
-        description="Measure the agent of a checkpoint.",
+        description="Evaluate the agent of a checkpoint.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -311,14 +313,14 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         default=DEFAULT_EPISODES,
         metavar="N",
-        help=f"of each suite, {DEFAULT_EPISODES} if not given",
+        help=f"episodes of each suite (default: {DEFAULT_EPISODES})",
     )
     parser.add_argument(
         "--suite",
         action="append",
         default=[],
         metavar="KEY=VALUE[,...]",
-        help="measure with these arguments of the environment as well; may be repeated",
+        help="also evaluate with these arguments of the environment; may be repeated",
     )
     parser.add_argument(
         "--env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
@@ -326,7 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--env-kwargs",
         metavar="KEY=VALUE[,...]",
-        help="its arguments: over the trained ones, or instead of them if --env is another world",
+        help="its arguments: override those of training, or replace all with another --env",
     )
     parser.add_argument(
         "--trust", action="store_true", help="import the environment that the checkpoint names"
@@ -334,18 +336,33 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action"
     )
-    parser.add_argument("--seed", type=_not_negative, metavar="N", help="else that of the run")
-    parser.add_argument("--num-envs", type=positive, metavar="N", help="that run side by side")
-    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="1 if not given")
+    parser.add_argument(
+        "--seed", type=_not_negative, metavar="N", help="random seed (default: the run's)"
+    )
+    parser.add_argument(
+        "--num-envs", type=positive, metavar="N", help="number of parallel environments"
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="number of worker processes (default: 1)",
+    )
     parser.add_argument(
         "--max-steps",
         type=positive,
         default=EvalConfig.max_steps,
         metavar="N",
-        help="in each environment, then it is given up",
+        help="at most so many steps in each environment",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="else eval-step-....json beside the checkpoint"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="report (default: eval-step-....json beside the checkpoint)",
     )
-    parser.add_argument("--video", type=Path, metavar="FILE", help="the first episodes: .mp4, .gif")
+    parser.add_argument(
+        "--video", type=Path, metavar="FILE", help="film of the first episodes: .mp4, .gif"
+    )
     return parser

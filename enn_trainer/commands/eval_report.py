@@ -1,4 +1,4 @@
-"""What `enn eval` shows and writes."""
+"""Table, report and progress display of `enn eval`."""
 
 import json
 import math
@@ -28,18 +28,18 @@ _COLUMNS = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episod
 
 
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
-    """Show the results: a table on a terminal, plain columns elsewhere.
+    """Print the results: a table on a terminal, plain columns elsewhere.
 
     Args:
         results: by suite.
-        console: where; standard output by default.
+        console: to print to; standard output by default.
     """
     console = Console() if console is None else console
     for suite, result in results.items():
         if not any(m.count for m in result.metrics.values()):
             missing = f", {result.missing} are not over" if result.missing else ""
-            said = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
-            console.out(printable(said, console.encoding), highlight=False)
+            message = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
+            console.out(printable(message, console.encoding), highlight=False)
     rows = [
         (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
         for suite, result in results.items()
@@ -51,7 +51,7 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
 
 
 def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
-    """Write the results, then show them: what cannot be shown is not lost.
+    """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
     Args:
         path: of the report.
@@ -59,9 +59,10 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
         results: by suite.
 
     Returns:
-        What went wrong, in words.
+        Messages about problems.
     """
     problems = []
+    # Write, then print.
     try:
         write_report(path, content)
     except OSError as error:
@@ -74,6 +75,7 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
         problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+    # Videos that failed, and episodes that were not finished.
     problems += [
         f"{r.film_problem} (suite: {name or UNNAMED})"
         for name, r in results.items()
@@ -91,7 +93,7 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
 def report(
     path: Path, step: int, config: TrainConfig, results: Mapping[str, SuiteResult]
 ) -> dict[str, Any]:
-    """Everything that was measured, and how, as plain data for JSON.
+    """Return results and settings of an evaluation as plain data for JSON.
 
     Args:
         path: of the checkpoint.
@@ -118,7 +120,7 @@ def report(
 
 
 def writable(path: Path, field: str) -> Path:
-    """The file that a path means, behind links, before time is spent on what goes into it.
+    """Return the file that a path leads to, through links, after checking that it can be written.
 
     Raises:
         ConfigError: it cannot be written, or replacing it would replace a device or a pipe.
@@ -127,7 +129,7 @@ def writable(path: Path, field: str) -> Path:
         target = path.resolve()
         there = target.exists()
         ok = target.parent.is_dir() and os.access(target.parent, os.W_OK)
-    except (OSError, RuntimeError):  # too long a name; links in a circle
+    except (OSError, RuntimeError):  # the name is too long, or the links are a circle
         there, ok = False, False
     if not ok or (there and not target.is_file()):
         raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
@@ -135,17 +137,17 @@ def writable(path: Path, field: str) -> Path:
 
 
 def write_report(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file that is complete or absent; one that is there is replaced."""
+    """Write a JSON file, complete or not at all, in place of an existing one."""
     data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
     replace_file(path, data, path.with_name(f".writing-{path.name}"))
 
 
 @final
 class EvalProgress:
-    """Shows how far an evaluation is: a bar on a terminal, a line now and then elsewhere.
+    """Progress display of an evaluation: a bar on a terminal, a line every few seconds elsewhere.
 
     Args:
-        console: where; standard error by default, so that what is measured can be piped.
+        console: to print to; standard error by default, so that the results can be piped.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -175,7 +177,7 @@ class EvalProgress:
             self._progress.stop()
 
     def watch(self, suite: str, share: float) -> None:
-        """A step was taken in a suite, of which a share is done now."""
+        """Show that a share of a suite, from 0 to 1, is finished."""
         now, name = time.monotonic(), suite or UNNAMED
         is_new = suite not in self._start_s
         start = self._start_s.setdefault(suite, now)
@@ -198,7 +200,7 @@ def _numbers(m: Measured) -> tuple[str, str, str, str]:
 
 
 def _as_json(m: Measured) -> dict[str, Any]:
-    """The fields; what is no finite number, such as the mean of nothing, is null."""
+    """Return the fields, with null for NaN and infinity, such as the mean of no values."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in vars(m).items()

@@ -16,9 +16,8 @@ from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.command import add_rename_arguments
-from enn_trainer.commands.load_world import make_any_world
+from enn_trainer.commands.load_world import make_any_world, parse_kwargs
 from enn_trainer.commands.next_steps import resume_command
-from enn_trainer.commands.play_command import parse_kwargs
 from enn_trainer.config import TrainConfig
 from enn_trainer.settings.config_io import dump_config, load_with_sources
 from enn_trainer.start_folder import located

@@ -1,9 +1,11 @@
-"""From what a command line or a configuration calls a world to environments."""
+"""Environments by the names that command lines and configurations have for them."""
 
+import ast
+import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from enn_trainer.config import EnvConfig
@@ -17,20 +19,19 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.vec_env import VecEnv
-from entity_env.world_times import TimedWorld
 
 
 def load_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
 ) -> Callable[[], Any]:
-    """What `file.py:Name`, `package.module:Name` or the name of an example makes.
+    """Return a function that makes an environment from its name and arguments.
 
     Args:
-        name: the name; of a class, or of a function. A class of vectorised environments makes one
-            environment.
+        name: `file.py:Name`, `package.module:Name` or an example; a class or a function. Of a
+            class of vectorised environments, a single environment is made.
         kwargs: its arguments.
-        field: what the command line calls them.
-        name_field: what the command line calls the name.
+        field: the name of the arguments on the command line, for messages.
+        name_field: the name of `name` on the command line, likewise.
 
     Raises:
         ConfigError: there is nothing of this name, or it does not take these arguments.
@@ -43,13 +44,13 @@ def load_world(
         signature.bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{field}: {error}; {name} takes {signature}") from None
-    return lambda: env(**kwargs)  # judged by who calls it
+    return lambda: env(**kwargs)
 
 
 def make_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
 ) -> Environment | Match:
-    """One world of a name, closed by the caller. The arguments are those of `load_world`.
+    """Make an environment, which the caller closes. The arguments are those of `load_world`.
 
     Raises:
         ConfigError: there is nothing of this name, it does not take these arguments, or it makes
@@ -67,10 +68,11 @@ def make_world(
 def make_any_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
 ) -> Environment | Match | VecEnv:
-    """Like `make_world`; of a vectorised environment one that has a single environment.
+    """Make an environment, also a vectorised one. The arguments are those of `load_world`.
 
     Raises:
-        ConfigError: as there.
+        ConfigError: there is nothing of this name, it does not take these arguments, or it makes
+            something else.
     """
     create_env = load_world(name, kwargs, field, name_field)
     try:
@@ -88,7 +90,7 @@ def make_any_world(
 
 
 def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
-    """The environments that `env.id` names; an `EnvFactory`.
+    """Make the environments that `env.id` names; an `EnvFactory`.
 
     Raises:
         ConfigError: there is no such world, or it does not take `env.kwargs`.
@@ -96,21 +98,20 @@ def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index
     return factory_of(config, "env")(config, num_envs, processes, first_env_index)
 
 
-def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFactory:
-    """How to make the environments that the `id` of a configuration names.
+def factory_of(config: EnvConfig, field: str) -> EnvFactory:
+    """Return the factory of the environments that the `id` of a configuration names.
 
-    What is not in the registry is imported, here and in workers.
+    Environments that are not in the registry are imported, here and in workers.
 
     Args:
         config: of the environments.
         field: the path of their section, for messages.
-        is_timed: whether the time in their own code is measured.
 
     Raises:
         ConfigError: there is no such world; names the field.
     """
     env = _find(config.id, f"{field}.id")
-    if config.id in ENV_REGISTRY and not is_timed:
+    if config.id in ENV_REGISTRY:
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
     if _is_vectorised(env):
@@ -122,9 +123,6 @@ def factory_of(config: EnvConfig, field: str, is_timed: bool = False) -> EnvFact
         )
     sides = kind.num_sides if issubclass(kind, Match) else 1
     sent = NamedWorld(config.id, str(start_folder()), sides)
-    if is_timed:
-        timed: Any = TimedWorld(env, sides)
-        return env_factory(timed, kind, TimedWorld(sent, sides))
     return env_factory(env, kind, sent)
 
 
@@ -150,7 +148,7 @@ def _is_vectorised(env: Any) -> bool:
 
 
 def _kind_of_result(config: EnvConfig, field: str) -> type:
-    """The class of what a function makes, which only one of them tells."""
+    """Return the class of the environments of a function, after making one."""
     make = load_world(config.id, json.loads(config.kwargs), f"{field}.kwargs", f"{field}.id")
     try:
         world: object = make()
@@ -162,3 +160,32 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     if isinstance(world, Environment | Match):
         world.close()
     return type(world)
+
+
+def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
+    """Return the arguments of an environment that are given as `size=3` on the command line.
+
+    Args:
+        pairs: values are JSON, Python literals, or text.
+        field: what the command line calls the arguments, for messages.
+
+    Raises:
+        ConfigError: one is not of the form `size=3`, or is given twice.
+    """
+    kwargs: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
+        if name in kwargs:
+            raise ConfigError(f"{field}: expected every argument once, got {name} twice")
+        kwargs[name] = _value(value)
+    return kwargs
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text has as JSON or in Python, else the text itself."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return read(text)
+    return text

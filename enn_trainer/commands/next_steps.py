@@ -1,4 +1,4 @@
-"""Command lines to type after a run has ended."""
+"""Command lines that continue, measure or plot a run after it has ended."""
 
 import math
 import shlex
@@ -16,43 +16,43 @@ from enn_trainer.stop_conditions import Now, read_bound
 
 
 def next_steps(result: TrainResult, manager: StateManager) -> str:
-    """Return what to type after a run of `enn train`, in the form that works in this shell."""
+    """Return the commands to type after `enn train`, in the form that works in this shell."""
     run_dir, config = manager.checkpoint_dir, manager.config
     assert run_dir is not None
-    go_on = resume_command(run_dir, config, manager.state)
+    resume = resume_command(run_dir, config, manager.state)
     if result.interrupted:
-        return f"\nto continue:\n  {go_on}"
+        return f"\nto continue:\n  {resume}"
     return "\n".join(
         [
             "\nnext:",
             f"  {typable('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
             f"  {measure_command(run_dir, config)}",
-            f"  {go_on}",
+            f"  {resume}",
         ]
     )
 
 
-# Code that only a save names is not run, see `trust.py`: each command says that it is trusted.
+# Each command trusts the code that the save names, which is not run otherwise: see `trust.py`.
 
 
 def measure_command(path: Path, config: TrainConfig) -> str:
-    """Return the command that measures a save, or the newest one of a run."""
+    """Return the command that evaluates a save, or the newest save of a run."""
     return typable("enn", "eval", str(path), *naming_measured_env(config.env))
 
 
 def resume_command(run_dir: Path, config: TrainConfig, state: State) -> str:
-    """Return the command that continues a saved run, beyond the bounds that it has reached."""
+    """Return the command that continues a saved run, with raised bounds where it reached them."""
     more = [*naming_env(config), *raised_bounds(config, state)]
     return typable("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
 
 
 def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
-    """Return the command that continues a save in a new folder, beyond the bounds it has reached.
+    """Return the command that continues a save in a new folder, with raised bounds.
 
     Args:
         save: its folder.
         config: that of its run.
-        reached: when it was saved.
+        reached: step, time and metrics of the save.
     """
     more = [*naming_env(config), *raised_bounds(config, reached)]
     where = ["--checkpoint-dir", "NEW", "--resume-from", str(save)]
@@ -60,7 +60,7 @@ def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
 
 
 def raised_bounds(config: TrainConfig, state: State | Now) -> list[str]:
-    """Return settings that raise or remove each bound at which a run would end at once."""
+    """Return settings that raise or remove each bound that the run has reached."""
     settings = []
     if state.step >= total_steps(config):
         settings.append(f"total_timesteps={2 * max(config.total_timesteps, state.step)}")
@@ -84,7 +84,7 @@ def typable(program: str, *arguments: str) -> str:
 
 
 def _as_typed(program: str) -> str:
-    """Return a program of this environment: by its name if a shell would find it by that."""
+    """Return the name of a program beside this Python, or its path if the shell finds another."""
     beside = Path(sys.executable).with_name(program)
     found = shutil.which(program)
     if found is not None and Path(found) == beside:

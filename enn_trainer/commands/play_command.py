@@ -1,28 +1,22 @@
 """The command `enn play`."""
 
 import argparse
-import ast
-import contextlib
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
-from enn_trainer.commands.load_world import make_world
+from enn_trainer.commands.load_world import make_world, parse_kwargs
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.start_folder import located, paths_from
-from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError
-from entity_env.match import Match
-from entity_env.play_by_hand import Agent, PlayedEpisode, play_by_hand
-from entity_env.typed_choices import HELP
+from entity_env.play.game import Agent, play_by_hand
+from entity_env.play.menu import HELP
 
 _EPILOG = f"""\
-what can be typed:
+input:
 {HELP}
 
 With --agent its probabilities stand beside the choices, and Enter takes the most probable one. In a
@@ -36,7 +30,7 @@ examples:
 
 
 def play_command(arguments: Sequence[str]) -> int:
-    """`enn play`: play an environment by hand.
+    """Run `enn play`: play an environment by hand.
 
     Returns:
         0 after playing, 1 if the environment or the recording fails, 2 for a mistake in the
@@ -44,13 +38,20 @@ def play_command(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_intermixed_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    record: Path | None = options.record
     try:
-        _refuse_unwritable(options.record)
-        record = None if options.record is None else options.record.absolute()
+        if record is not None and (record.is_dir() or not record.parent.is_dir()):
+            raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
+        to = None if record is None else record.absolute()
+        agent: Agent | None = None
         with paths_from(Path.cwd()):
             world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
-            agent = None if options.agent is None else _agent(options.agent, world, seed)
-        print("? tells what can be typed, q quits")
+            if options.agent is not None:
+                try:
+                    agent = load_agent(located(options.agent), seed=seed, env=world).act
+                except CheckpointError as error:
+                    raise CheckpointError(f"--agent: {error}") from None
+        print("? lists the input, q quits")
         played = play_by_hand(
             lambda: world,
             input,
@@ -59,63 +60,21 @@ def play_command(arguments: Sequence[str]) -> int:
             episodes=options.episodes,
             agent=agent,
             side=options.side,
-            record=record,
+            record=to,
         )
     except (ConfigError, CheckpointError, EntityEnvError) as error:
         return failed(error)
-    print(_summary(played, options.record, seed))
-    return 0
-
-
-def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
-    """Arguments of an environment, from what a command line calls `field`.
-
-    Raises:
-        ConfigError: one is not of the form `size=3`, or is there twice.
-    """
-    kwargs: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
-        if name in kwargs:
-            raise ConfigError(f"{field}: expected every argument once, got {name} twice")
-        kwargs[name] = _value(value)
-    return kwargs
-
-
-def _value(text: str) -> Any:
-    """As JSON or Python would read it, else the text itself."""
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError):
-            return read(text)
-    return text
-
-
-def _agent(path: str, world: Environment | Match, seed: int) -> Agent:
-    try:
-        agent = load_agent(located(path), seed=seed, env=world)
-    except CheckpointError as error:
-        raise CheckpointError(f"--agent: {error}") from None
-    return agent.act
-
-
-def _refuse_unwritable(record: Path | None) -> None:
-    if record is not None and (record.is_dir() or not record.parent.is_dir()):
-        raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
-
-
-def _summary(played: Sequence[PlayedEpisode], record: Path | None, seed: int) -> str:
-    """What was done, and what can be typed next."""
-    lines = ["", "no episode was played to its end"]
+    print()
     if played:
-        means = [sum(side) / len(played) for side in zip(*(e.returns for e in played), strict=True)]
-        mean = ", ".join(f"{value:.4g}" for value in means)
-        lines[1] = f"episodes: {len(played)}, mean return: {mean}"
-    lines.append(f"--seed {seed} shows the same episodes again")
+        sides = zip(*(episode.returns for episode in played), strict=True)
+        means = ", ".join(f"{sum(returns) / len(played):.4g}" for returns in sides)
+        print(f"episodes: {len(played)}, mean return: {means}")
+    else:
+        print("no episode was played to its end")
+    print(f"--seed {seed} shows the same episodes again")
     if record is not None:
-        lines.append(f"recorded in {record}; the same --record adds to it")
-    return "\n".join(lines)
+        print(f"recorded in {record}; the same --record adds to it")
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,17 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
-    )
-    parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
-    parser.add_argument("--agent", metavar="CHECKPOINT", help="whose advice is shown")
-    parser.add_argument("--side", type=int, metavar="N", help="the only side of a match you play")
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="record what is played; a file is continued"
-    )
-    parser.add_argument(
-        "--episodes", type=positive, metavar="N", help="how many; else you are asked after each"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes; else drawn")
+    add = parser.add_argument
+    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
+    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
+    add("--side", type=int, metavar="N", help="the only side of a match that you play")
+    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
+    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
+    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
     return parser

@@ -22,9 +22,9 @@ FORMATS = (".png", ".pdf", ".svg")
 
 _EPILOG = """\
 A RUN is the folder of a run under data_dir/runs, its metrics.jsonl, or a --checkpoint-dir. Runs
-whose settings differ in nothing but the seed (or trial and data_dir, by which nothing is learnt)
-are drawn as their mean, with a band that holds the mean of many more such runs with a confidence of
-95% (Student's t). Where several of them have one seed, there is no band.
+whose settings differ in nothing but the seed (or trial and data_dir, which have no effect on
+training) are drawn as their mean, with a 95% confidence band of the mean (Student's t). Where
+several of them have one seed, there is no band.
 
 examples:
   enn plot runs/Xor__demo__1__20261121-120000
@@ -32,7 +32,7 @@ examples:
 
 
 def plot_command(arguments: Sequence[str]) -> int:
-    """`enn plot`: draw metrics of runs into a file, and say where it is.
+    """Run `enn plot`: draw metrics of runs into a file.
 
     Returns:
         0, or 2 for a mistake in the arguments.
@@ -44,10 +44,10 @@ def plot_command(arguments: Sequence[str]) -> int:
                 "enn plot: expected the package matplotlib, which is not installed; "
                 "pip install 'enn-trainer[plot]'"
             )
-        _refuse_unwritable(options.out)
+        _check_writable(options.out)
         runs = [read_run(path) for path in dict.fromkeys(options.runs)]
         tags = list(dict.fromkeys(options.metric or _present(DEFAULT_METRICS, runs)))
-        _refuse_unknown(tags, runs)
+        _check_known(tags, runs)
         curves: dict[str, list[Curve]] = {
             tag: [curve_of(label, group, tag, options.smooth) for label, group in grouped(runs)]
             for tag in tags
@@ -63,15 +63,16 @@ def plot_command(arguments: Sequence[str]) -> int:
 
 
 def read_run(path: Path) -> Run:
-    """The numbers of a run.
+    """Return the metrics of a run.
 
     Args:
         path: its folder under `data_dir/runs`, its `metrics.jsonl`, or its checkpoint folder.
 
     Raises:
-        ConfigError: there are no numbers, or they are damaged.
+        ConfigError: there are none, or they are damaged.
         CheckpointError: it is a checkpoint folder that cannot be read.
     """
+    # Find the file.
     file = path
     if path.is_dir():
         if not (path / METRICS_FILE).is_file() and any(path.glob("step-*")):
@@ -82,18 +83,20 @@ def read_run(path: Path) -> Run:
             f"RUN: expected the folder of a run, its {METRICS_FILE} or a --checkpoint-dir, got "
             f"{path}, where there is no {file.name}"
         )
+    # Read the metrics.
     points: dict[str, dict[int, float]] = {}
     torn = None
     for line in read_lines(file):
         if torn is not None:
             raise ConfigError(f"RUN: {file}: line {torn} is damaged: expected JSON with a step")
         if line.row is None:
-            torn = line.number  # as the last line it is being written, or was when the run died
+            torn = line.number  # fine in the last line, which may be half written
             continue
         step = line.row["step"]
         for tag, value in line.row.items():
             if tag not in NOT_TAGS:
                 points.setdefault(tag, {})[step] = float(value)
+    # Read the settings.
     about: dict[str, object] = {}
     beside = file.with_name(RUN_FILE)
     if beside.is_file():
@@ -105,22 +108,27 @@ def read_run(path: Path) -> Run:
 
 
 def _folder_of(checkpoint_dir: Path) -> Path:
-    """The folder with the numbers of a run that is saved somewhere."""
+    """Return the folder under `data_dir/runs` of the run with a checkpoint folder."""
     saved = find(checkpoint_dir, lambda message: print(message, file=sys.stderr))
-    run_name: str = read_state(saved).get("run_name", "")  # not known of the oldest saves
-    if not run_name:  # then its numbers are nowhere that is known
+    run_name: str = read_state(saved).get("run_name", "")  # absent from the oldest saves
+    if not run_name:
         return checkpoint_dir
     return Path(read_config(saved).data_dir) / "runs" / run_name
 
 
 def _present(tags: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Return the tags that any of the runs has.
+
+    Raises:
+        ConfigError: there are none.
+    """
     found = [tag for tag in tags if any(tag in run.points for run in runs)]
     if not found:
         raise ConfigError(f"RUN: expected {', '.join(tags)} in it, got none of them")
     return found
 
 
-def _refuse_unknown(tags: Sequence[str], runs: Sequence[Run]) -> None:
+def _check_known(tags: Sequence[str], runs: Sequence[Run]) -> None:
     known = sorted({tag for run in runs for tag in run.points})
     for tag in tags:
         if tag not in known:
@@ -130,7 +138,7 @@ def _refuse_unknown(tags: Sequence[str], runs: Sequence[Run]) -> None:
             )
 
 
-def _refuse_unwritable(out: Path) -> None:
+def _check_writable(out: Path) -> None:
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out: expected a file that ends in {', '.join(FORMATS)}, got {out}")
     if out.is_dir() or not out.parent.is_dir():
@@ -146,10 +154,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument(
-        "--metric", nargs="+", action="extend", metavar="TAG", help="what to draw, a chart each"
+        "--metric", nargs="+", action="extend", metavar="TAG", help="tags to draw, one chart each"
     )
     parser.add_argument("--out", type=Path, default=Path("plot.png"), metavar="FILE")
     parser.add_argument(
-        "--smooth", type=positive, default=1, metavar="N", help="mean of the last N updates"
+        "--smooth",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="draw the mean of the last N updates",
     )
     return parser

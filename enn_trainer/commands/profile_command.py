@@ -25,7 +25,7 @@ from entity_env.errors import EntityEnvError
 SECONDS = 10.0
 
 _EPILOG = """\
-Settings are those of enn train. Nothing is kept of what is learnt.
+Settings are those of enn train. Nothing that is learned is kept.
 
 examples:
   enn profile env.id=Minefield rollout.processes=2
@@ -33,7 +33,7 @@ examples:
 
 
 def profile_command(arguments: Sequence[str]) -> int:
-    """`enn profile`: train for some seconds, and say where the time goes.
+    """Run `enn profile`: train for some seconds, and print where the time goes.
 
     Returns:
         0, 1 if the run fails, 2 for a mistake in the arguments, 130 if it is interrupted.
@@ -46,7 +46,7 @@ def profile_command(arguments: Sequence[str]) -> int:
         manager = StateManager(
             init_path=options.config, overrides=options.overrides, environment=os.environ
         )
-        create_envs = factory_of(manager.config.env, "env", is_timed=True)
+        create_envs = factory_of(manager.config.env, "env")
         with stopped_by(signal.SIGINT):
             measured = profile(manager, create_envs, SECONDS, options.updates)
         show(measured, Console())
@@ -62,61 +62,61 @@ def profile_command(arguments: Sequence[str]) -> int:
 
 
 def show(measured: Profile, console: Console) -> None:
-    """Print a profile: a table, what the run uses, and what limits it."""
-    rows = [_row(part, measured) for part in measured.parts]
-    rows.append(_row(Part("an update", "rest", *[measured.update_ms] * 2), measured))
-    rows += [_row(part, measured, "in workers: ") for part in measured.in_workers]
-    columns = ("part", "share", "ms/update", "us/frame", "core-ms/update")
-    show_table(columns, rows, console)
-    for line in _used(measured):
-        console.out(line, highlight=False)
-    console.out(f"\n{what_limits(measured)}", highlight=False)
-
-
-def _row(part: Part, measured: Profile, where: str = "") -> list[str]:
-    is_apart = part.core_ms > 1.001 * part.wall_ms
-    core_ms = f"{part.core_ms:.2f}" if is_apart else ""
-    if where:
-        return [where + part.name, "", "", "", core_ms]
-    share = f"{part.wall_ms / measured.update_ms:.1%}"
-    per_frame = f"{1e3 * part.wall_ms / measured.frames:.2f}"
-    return [part.name, share, f"{part.wall_ms:.2f}", per_frame, core_ms]
-
-
-def _used(measured: Profile) -> list[str]:
-    """What the run uses, in words."""
-    saves = f"a save takes {measured.save_ms:.0f} ms"
-    if measured.saved_every_s:
-        share = measured.save_ms / 1e3 / measured.saved_every_s
-        every_s = f"{measured.saved_every_s:g} s"
-        saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+    """Print a profile: a table of times, cores and memory, and the advice."""
+    # Times, in the run and in its workers.
+    whole = Part("an update", "rest", measured.update_ms, measured.update_ms)
+    rows = [_row(part, measured) for part in (*measured.parts, whole)]
+    rows += [[f"in workers: {p.name}", "", "", "", _core_ms(p)] for p in measured.in_workers]
+    show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
+    # Speed, cores, memory and saves.
     memory = f"{measured.peak_mb:.0f} MB of memory at most"
     if measured.workers_peak_mb:
         memory += f", workers {measured.workers_peak_mb:.0f} MB together"
     if measured.gpu_peak_mb is not None:
         memory += f", tensors on the GPU {measured.gpu_peak_mb:.0f} MB"
-    return [
+    saves = f"a save takes {measured.save_ms:.0f} ms"
+    if measured.saved_every_s:
+        share = measured.save_ms / 1e3 / measured.saved_every_s
+        every_s = f"{measured.saved_every_s:g} s"
+        saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+    steps = "process steps" if measured.processes == 1 else "processes step"
+    for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
-        f"{measured.frames:,} frames, after {WARM_UP_UPDATES} that do not count",
-        f"{measured.cores_used:.2f} of {measured.cores} cores used, "
-        f"{measured.processes} {'process steps' if measured.processes == 1 else 'processes step'} "
+        f"{measured.frames:,} frames, after {WARM_UP_UPDATES} warm-up updates",
+        f"{measured.cores_used:.2f} of {measured.cores} cores used, {measured.processes} {steps} "
         "the environments",
         memory,
         saves,
-    ]
+        f"\n{what_limits(measured)}",
+    ):
+        console.out(line, highlight=False)
+
+
+def _row(part: Part, measured: Profile) -> list[str]:
+    share = f"{part.wall_ms / measured.update_ms:.1%}"
+    per_frame = f"{1e3 * part.wall_ms / measured.frames:.2f}"
+    return [part.name, share, f"{part.wall_ms:.2f}", per_frame, _core_ms(part)]
+
+
+def _core_ms(part: Part) -> str:
+    """Return the time of all threads or processes, "" where it is that of the run."""
+    return f"{part.core_ms:.2f}" if part.core_ms > 1.001 * part.wall_ms else ""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="enn profile",
-        description="Train for some seconds, and say where the time goes.",
+        description="Train for some seconds, and print where the time goes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file")
     parser.add_argument(
-        "--updates", type=positive, metavar="N", help=f"measure so many, not {SECONDS:g} seconds"
+        "--updates",
+        type=positive,
+        metavar="N",
+        help=f"measure N updates (default: {SECONDS:g} seconds)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     return parser

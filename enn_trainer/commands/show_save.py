@@ -1,4 +1,4 @@
-"""What is in a save, for people."""
+"""Contents of a checkpoint, printed for people."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,16 +20,16 @@ _NOT_MADE_BY = ("step", "why", "created", "files", "metrics", "sha256", "package
 
 
 def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None:
-    """Say what is in a save.
+    """Print the contents of a checkpoint.
 
     Args:
-        path: of the save, as `lookup.resolve` takes it.
-        console: where.
-        config: also the configuration.
-        tensors: also every tensor.
+        path: of the checkpoint, as `lookup.resolve` takes it.
+        console: to print to.
+        config: also print the configuration.
+        tensors: also print every tensor.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: it is missing or damaged.
     """
     contents = read_contents(path)
     for line in [str(contents.path), *aligned(_facts(contents))]:
@@ -49,7 +49,7 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
 
 
 def in_bytes(size: int) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes with a unit, such as `3.2 MB`."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -59,14 +59,14 @@ def in_bytes(size: int) -> str:
 
 
 def norm_of(tensor: Tensor) -> str:
-    """The length of a tensor as a vector."""
+    """Return the Euclidean norm of a tensor as text."""
     return f"{tensor.double().norm().item():.4g}"
 
 
 def spaces_in_words(
     obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> list[tuple[str, str]]:
-    """The features of each entity type, and the choices of each action."""
+    """Return rows with the features of each entity type and the choices of each action."""
     rows = [("global", ", ".join(obs_space.global_features) or "no features")]
     rows += [
         (f"entity {name}", ", ".join(entity.features) or "no features")
@@ -80,27 +80,29 @@ def spaces_in_words(
 
 
 def _next(contents: Contents) -> list[str]:
-    """Return what to type next, none of which works with settings of the user's own."""
+    """Return the commands to type next."""
     if contents.settings is None:
         return ["its settings are those of another program, which can measure it and train from it"]
     state, metrics = contents.state, contents.manifest.get("metrics", {})
     reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
-    go_on = resume_from_command(contents.path, contents.settings, reached)
+    command = resume_from_command(contents.path, contents.settings, reached)
     return [
         f"to measure it:     {measure_command(contents.path, contents.settings)}",
-        f"to train from it:  {go_on}",
+        f"to train from it:  {command}",
     ]
 
 
-def _is_telling(tag: str) -> bool:
-    """Whether a metric says how good an agent is or how it learns; others are in the manifest."""
+def _is_shown(tag: str) -> bool:
+    """Return True for metrics of episodes and losses; the others are in the manifest."""
     return "reward.mean" in tag or "length.mean" in tag or tag.startswith("losses/")
 
 
 def _facts(contents: Contents) -> list[tuple[str, str]]:
+    """Return rows of names and values: manifest, state and spaces."""
     manifest, state = contents.manifest, contents.state
     facts = [("step", str(state["step"]))]
-    if "created" in manifest:  # not of one that enn_trainer 0.1.16 wrote
+    # The manifest, which enn_trainer 0.1.16 did not write.
+    if "created" in manifest:
         size = sum(file["size"] for file in manifest["files"].values())
         packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
         facts += [
@@ -117,16 +119,17 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
             if name not in (*_NOT_MADE_BY, "python") and value is not None
         ]
         metrics = manifest.get("metrics", {})
-        told = [tag for tag in sorted(metrics) if _is_telling(tag)]
-        facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in told]
-        if len(metrics) > len(told):
-            facts.append(("metrics", f"{len(metrics) - len(told)} more in {MANIFEST}"))
+        shown = [tag for tag in sorted(metrics) if _is_shown(tag)]
+        facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown]
+        if len(metrics) > len(shown):
+            facts.append(("metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"))
     else:
         facts.append(("saved", "by enn_trainer 0.1.16"))
     path = contents.path.resolve()
     note = RunDir(path.parent).pins().get(path.name)
     if note is not None:
         facts.append(("pinned", note or "yes"))
+    # The state and the tensors.
     facts += [
         (name.replace("_", " "), _text(value))
         for name, value in state.items()

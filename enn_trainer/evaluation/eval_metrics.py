@@ -1,4 +1,4 @@
-"""What evaluations measure: metrics of episodes, with confidence intervals."""
+"""Metrics of the episodes of evaluations, with confidence intervals."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.evaluation.student_t import t_quantile_975
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
@@ -26,7 +27,7 @@ class Measured:
             fewer than two episodes gave values, or it is not known which episode gave which.
         min: the smallest value.
         max: the largest one.
-        count: how many values there are.
+        count: number of values.
     """
 
     mean: float
@@ -37,14 +38,14 @@ class Measured:
 
 
 def quotas(episodes: int, counted: npt.NDArray[np.bool_]) -> Ints:
-    """How many episodes of each environment count.
+    """Return the number of episodes of each environment that count.
 
     Args:
-        episodes: in all.
+        episodes: the sum of all numbers.
         counted: (B,) bool, the environments that count at all.
 
     Returns:
-        (B,) int64 that add up to `episodes`, equal but for a rest that the first ones get.
+        (B,) int64, equal except that the first ones get the remainder.
     """
     share, rest = divmod(episodes, int(counted.sum()))
     quota = np.zeros(len(counted), dtype=np.int64)
@@ -53,15 +54,15 @@ def quotas(episodes: int, counted: npt.NDArray[np.bool_]) -> Ints:
 
 
 class EpisodeStatistics(VecEnvWrapper):
-    """Measures the first whole episodes of environments, or all that happens in them.
+    """Metrics of the first whole episodes of environments, or of all steps.
 
-    The metrics are those of `AddMetricsWrapper` and of the environments. Whatever ends within a
-    number of steps are mostly short episodes, so as many of each environment should count. The
+    The metrics are those of `AddMetricsWrapper` and of the environments. Equally many episodes of
+    each environment should count: of all that end within a number of steps, most are short. The
     numbers of entities are those of the frames in which somebody acted.
 
     Args:
         env: B environments.
-        quota: (B,) int64, how many episodes of each count; `NO_END` for everything that happens.
+        quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
     """
 
     def __init__(self, env: VecEnv, quota: Ints) -> None:
@@ -75,16 +76,16 @@ class EpisodeStatistics(VecEnvWrapper):
         self._of_all: dict[str, Metric] = {}
 
     def is_done(self) -> bool:
-        """Whether every environment had its episodes."""
+        """Return True when every environment has finished its episodes."""
         return bool((self.num_ended >= self.quota).all())
 
     def num_missing(self) -> int:
-        """How many of the episodes that count are not over; 0 where everything counts."""
+        """Return the number of unfinished episodes that count; 0 where all steps count."""
         limited = self.quota < NO_END
         return int(np.maximum(self.quota - self.num_ended, 0)[limited].sum())
 
     def num_episodes(self) -> int:
-        """How many of the episodes that count are over."""
+        """Return the number of finished episodes that count."""
         return int(np.minimum(self.num_ended, self.quota).sum())
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -96,10 +97,11 @@ class EpisodeStatistics(VecEnvWrapper):
         return obs
 
     def wait(self) -> VecObs:
-        """What is shown after a step."""
+        """Return the frames after a step, and count their metrics."""
         obs = self.env.wait()
         self._return += obs.reward
         self._length += 1
+        # Count the step where the running episode counts.
         counts = self.num_ended < self.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
         self._add("step", everyone, self._length)
@@ -115,6 +117,7 @@ class EpisodeStatistics(VecEnvWrapper):
             self._add(name, given[counts[given]], values)
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
+        # Begin anew where an episode ended.
         for tally in self._tallies.values():
             tally.end_episodes(ended)
         self.num_ended[obs.done] += 1
@@ -124,9 +127,9 @@ class EpisodeStatistics(VecEnvWrapper):
         return obs
 
     def measured(self) -> dict[str, Measured]:
-        """The metrics so far.
+        """Return the metrics so far.
 
-        Where everything counts, episodes that go on count with what they had.
+        Where all steps count, unfinished episodes count with their steps so far.
         """
         unlimited = np.flatnonzero(self.quota == NO_END)
         found = {
@@ -138,7 +141,7 @@ class EpisodeStatistics(VecEnvWrapper):
         return found
 
     def of_episodes(self, name: str) -> Floats:
-        """(episodes,) the mean of each whole episode's values of a metric, as these ended."""
+        """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
         count, total, _, _ = np.concatenate(self._tallies[name].over, axis=1)
         means: Floats = total[count > 0] / count[count > 0]
         return means
@@ -150,7 +153,7 @@ class EpisodeStatistics(VecEnvWrapper):
 
 
 class _Tally:
-    """The values of one metric, put together by episode: count, sum, smallest and largest."""
+    """Count, sum, minimum and maximum of one metric in each episode."""
 
     def __init__(self, num_envs: int) -> None:
         self.running = _nothing(num_envs)  # (4, B), of the running episodes
@@ -169,7 +172,7 @@ class _Tally:
             self.running[:, envs] = _nothing(len(envs))
 
     def measured(self, running: Ints) -> Measured:
-        """All of it, with the running episodes of some environments."""
+        """Return the metric over all ended episodes and the running ones of some environments."""
         episodes = np.concatenate([*self.over, self.running[:, running]], axis=1)
         count, total, low, high = episodes[:, episodes[0] > 0]
         if not len(count):
@@ -179,14 +182,14 @@ class _Tally:
 
 
 def mean_over_episodes(sums: Floats, counts: Floats) -> tuple[float, float | None]:
-    """The mean of values that come in episodes, and how far it may be off.
+    """Return the mean of values that come in episodes, with its confidence interval.
 
-    Values of one episode resemble each other, so the interval is that of a ratio of two sums over
+    Values of one episode are correlated, so the interval is that of a ratio of two sums over
     independent episodes; where every episode gave one value it is the usual t interval.
 
     Args:
         sums: (k,) float, the sum of the values of each episode.
-        counts: (k,) float, how many these are, at least 1.
+        counts: (k,) float, the number of values of each, at least 1.
 
     Returns:
         The mean, and half the width of its 95% confidence interval; None for k = 1.
@@ -197,48 +200,13 @@ def mean_over_episodes(sums: Floats, counts: Floats) -> tuple[float, float | Non
     mean = sums.sum() / total
     if k < 2:
         return float(mean), None
+    # Var(mean) = k / (k - 1) * sum_i (sum_i - mean * count_i)^2 / (sum_i count_i)^2
     variance = k / (k - 1) * np.square(sums - mean * counts).sum() / total**2
     return float(mean), float(t_quantile_975(k - 1) * math.sqrt(variance))
 
 
-def t_quantile_975(df: int) -> float:
-    """The 97.5% quantile of Student's t distribution.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 26.7.5 from 30 degrees
-    of freedom on, where it is right to six digits; below, the root of 26.7.3 and 26.7.4.
-    """
-    if df >= 30:
-        x = 1.959963984540054
-        terms = (
-            (x**3 + x) / 4,
-            (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-            (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-            (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-        )
-        return float(x + sum(term / df ** (i + 1) for i, term in enumerate(terms)))
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, df) < 0.95 else (low, middle)
-    return low
-
-
-def _within(t: float, df: int) -> float:
-    """The probability that a t-distributed number is between -t and t."""
-    angle = math.atan(t / math.sqrt(df))
-    odd, cosine = df % 2, math.cos(angle)
-    term = cosine if odd else 1.0
-    total = term if df > 1 else 0.0
-    for i in range(2 + odd, df - 1, 2):
-        term *= cosine**2 * (i - 1) / i
-        total += term
-    if odd:
-        return float(2 / math.pi * (angle + math.sin(angle) * total))
-    return float(math.sin(angle) * total)
-
-
 def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, float]:
-    """The scalars of evaluations: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
+    """Return scalars by tag: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
 
     The unnamed suite is left out of the name. A metric that counted nothing has only its count.
     """
@@ -255,22 +223,22 @@ def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, floa
 
 
 def in_words(metrics: Mapping[str, Measured]) -> str:
-    """Means and intervals in one line."""
+    """Return means and intervals in one line."""
     return "  ".join(f"{name} {with_interval(m)}" for name, m in metrics.items() if m.count)
 
 
 def with_interval(m: Measured) -> str:
-    """A mean and its interval, such as `0.93 ± 0.02`."""
+    """Return a mean and its interval as text, such as `0.93 ± 0.02`."""
     return f"{m.mean:.4g}" if m.ci95 is None else f"{m.mean:.4g} ± {m.ci95:.3g}"
 
 
 def _nothing(num: int) -> Floats:
-    """Count, sum, smallest and largest of no values, for each of some episodes."""
+    """Return count, sum, minimum and maximum of no values, for each of `num` episodes."""
     return np.tile(np.array([[0.0], [0.0], [np.inf], [-np.inf]]), (1, num))
 
 
 def _entities(obs: VecObs) -> dict[str, Ints]:
-    """(B,) the numbers of entities of each type and of all, by the name of the metric."""
+    """Return the numbers of entities of each type and of all types, (B,) each, by metric."""
     found = {
         f"entity_count/{name}": rows.lengths.astype(np.int64)
         for name, rows in obs.features.items()

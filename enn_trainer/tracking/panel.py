@@ -1,66 +1,46 @@
-"""How the numbers of an update look: a panel for a terminal, a line of text for anything else."""
+"""Display of an update: a panel for a terminal, a line of text for anything else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 TITLE = "enn-trainer"
 SPARKS = "▁▂▃▄▅▆▇█"
-MOST_ACTIONS = 6
-NAME_WIDTH = 20
 WIDE, LESS_WIDE = 70, 46
 """Columns within the panel in which three numbers, or two, fit beside each other."""
 PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
-"""Told apart by their shapes, too, where there are no colours."""
+"""Distinguishable by their shapes too, where there are no colours."""
 
 
 class ProgressLine(NamedTuple):
-    """The numbers of one update.
+    """The numbers of one update."""
 
-    Attributes:
-        step: frames over all environments and restarts.
-        mean_return: of the episodes that ended; None when none did.
-        episode_length: mean frames of the episodes that ended; None when none did.
-        episodes: how many episodes ended in this update.
-        entropy: of the policy, in nats.
-        approx_kl: from the policy before the update.
-        explained_variance: of the returns, by the value function.
-        learning_rate: of this update.
-        frames_per_s: speed.
-        entities_per_s: speed.
-        entities_per_frame: mean.
-        normalised_entropies: of each action, from 0 to 1: how much of its freedom is still used.
-        phases_ms: how long each phase took.
-        memory_mb: of this process.
-    """
-
-    step: int
-    mean_return: float | None
-    episode_length: float | None
-    episodes: int
-    entropy: float
-    approx_kl: float
-    explained_variance: float
+    step: int  # frames over all environments and restarts
+    mean_return: float | None  # of the episodes that ended; None when none did
+    episode_length: float | None  # mean frames of these
+    episodes: int  # number of these
+    entropy: float  # of the policy, in nats
+    approx_kl: float  # from the policy before the update
+    explained_variance: float  # of the returns, by the value function
     learning_rate: float
     frames_per_s: float
     entities_per_s: float
-    entities_per_frame: float
-    normalised_entropies: Mapping[str, float] = MappingProxyType({})
-    phases_ms: Mapping[str, float] = MappingProxyType({})
-    memory_mb: float | None = None
+    entities_per_frame: float  # mean
+    normalised_entropies: Mapping[str, float] = MappingProxyType({})  # of actions, of 1 at most
+    phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
+    memory_mb: float | None = None  # of this process
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most: `45s`, `1m05s`, `2h03m`, `3d04h`."""
+    """Return a duration in at most two units: `45s`, `1m05s`, `2h03m`, `3d04h`."""
     s = round(seconds)
     if s < 60:
         return f"{s}s"
@@ -73,33 +53,21 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """All that is shown: the latest update and what the updates before it add to it.
+    """The latest update, and what a display shows beside it."""
 
-    Attributes:
-        line: the latest update.
-        total_steps: the step at which the run is complete.
-        elapsed_s: seconds in this process.
-        left_s: seconds to the end; None while unknown.
-        returns: of the latest updates in which episodes ended.
-        best: of all of them.
-        episodes: how many ended.
-        last_eval: step and result of the last evaluation.
-        evaluating: how much of an evaluation that is going on is done, from 0 to 1.
-    """
-
-    line: ProgressLine
-    total_steps: int
-    elapsed_s: float
-    left_s: float | None
-    returns: Sequence[float]
-    best: float | None
-    episodes: int
-    last_eval: str | None = None
-    evaluating: float | None = None
+    line: ProgressLine  # of the latest update
+    total_steps: int  # at which the run is complete
+    elapsed_s: float  # in this process
+    left_s: float | None  # to the end; None while unknown
+    returns: Sequence[float]  # mean returns of the latest updates in which episodes ended
+    best: float | None  # the highest mean return of all updates
+    episodes: int  # that ended
+    last_eval: str | None = None  # step and result
+    evaluating: float | None = None  # finished share of the running evaluation, from 0 to 1
 
     @property
     def fraction(self) -> float:
-        """How much of the run is done, from 0 to 1."""
+        """The finished share of the run, from 0 to 1."""
         return min(self.line.step / max(self.total_steps, 1), 1.0)
 
     @property
@@ -107,37 +75,19 @@ class View:
         """Time left, "?" while unknown."""
         return "?" if self.left_s is None else format_duration(self.left_s)
 
-
-def _trend(returns: Sequence[float]) -> float | None:
-    """Mean of the newer half less mean of the older half; None for fewer than two."""
-    half = len(returns) // 2
-    if half == 0:
-        return None
-    return sum(returns[-half:]) / half - sum(returns[:half]) / half
-
-
-def _trend_arrow(returns: Sequence[float], trend: float) -> tuple[str, str]:
-    """An arrow and its style, level while the trend is small beside the spread of the returns."""
-    if abs(trend) <= 0.1 * (max(returns) - min(returns)):
-        return "→", "yellow"
-    return ("↗", "green") if trend > 0 else ("↘", "red")
-
-
-def _sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, between the lowest and the highest of them."""
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(SPARKS[round((value - low) * scale)] for value in values)
-
-
-def _number(value: float | None, spec: str) -> str:
-    return "-" if value is None else format(value, spec)
+    @property
+    def trend(self) -> float | None:
+        """Mean of the newer half of the returns minus mean of the older; None for fewer than 2."""
+        half = len(self.returns) // 2
+        if half == 0:
+            return None
+        return sum(self.returns[-half:]) / half - sum(self.returns[:half]) / half
 
 
 def plain(view: View) -> str:
-    """A line of text."""
-    p, trend = view.line, _trend(view.returns)
-    change = "" if trend is None else f" ({trend:+.3f})"
+    """Return a view as a line of text."""
+    p = view.line
+    change = "" if view.trend is None else f" ({view.trend:+.3f})"
     return "  ".join(
         [
             f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)",
@@ -153,79 +103,72 @@ def plain(view: View) -> str:
     )
 
 
-def panel(view: View, width: int) -> RenderableType:
-    """A panel of so many columns, with as much in it as the console has rows for."""
-    return _Fitted(view, width)
+def panel(view: View, width: int, height: int) -> Panel:
+    """Return a view as a panel with as many details as fit.
 
-
-class _Shown(NamedTuple):
-    """What of a panel is shown: how many actions, and which other parts."""
-
-    actions: int
-    phases: bool
-    details: bool
-    gaps: bool
-
-
-_LESS_AND_LESS = [
-    _Shown(MOST_ACTIONS, phases=True, details=True, gaps=True),
-    _Shown(2, phases=True, details=True, gaps=True),
-    _Shown(0, phases=True, details=True, gaps=True),
-    _Shown(0, phases=True, details=True, gaps=False),
-    _Shown(0, phases=False, details=True, gaps=False),
-    _Shown(0, phases=False, details=False, gaps=False),
-]
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """A panel that is higher than the terminal could not be redrawn in place."""
-
-    view: View
-    width: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for shown in _LESS_AND_LESS:
-            lines = console.render_lines(_panel(self.view, self.width, shown), options, pad=False)
-            if len(lines) < options.size.height:  # a row is for what is typed
-                break
-        for line in lines:
-            yield from line
-            yield Segment.line()
-
-
-def _panel(view: View, width: int, shown: _Shown) -> Panel:
+    Args:
+        view: what to show.
+        width: columns of the panel.
+        height: rows of the terminal; a higher panel could not be redrawn in place.
+    """
     inner_width = width - 6  # without border and padding
-    blocks: list[RenderableType] = [_bar(view, inner_width)]
-    latest = [_return_line(view, inner_width)]
-    if view.evaluating is not None or view.last_eval is not None:
-        latest.append(_eval_line(view, inner_width))
-    blocks.append(Group(*latest))
-    if shown.details:
-        blocks.append(_details(view, inner_width))
-    if view.line.normalised_entropies and shown.actions:
-        blocks.append(_freedom(view.line.normalised_entropies, inner_width, shown.actions))
-    if sum(view.line.phases_ms.values()) > 0 and shown.phases:
-        blocks.append(_phases(view.line.phases_ms, inner_width))
-    parts = [part for block in blocks for part in ((Text(), block) if shown.gaps else (block,))]
+    for num_actions, phases, details, gaps in _LAYOUTS:
+        blocks = list(_blocks(view, inner_width, num_actions, phases, details))
+        num_rows = 2 + sum(rows for _, rows in blocks) + (len(blocks) + 1 if gaps else 0)
+        if num_rows < height:  # a row stays free for the cursor
+            break
+    parts = [part for block, _ in blocks for part in ((Text(), block) if gaps else (block,))]
     return Panel(
-        Group(*parts[int(shown.gaps) :]),
+        Group(*parts[int(gaps) :]),
         title=Text(TITLE, "bold"),
         title_align="left",
         subtitle=Text(f"step {view.line.step:,} of {view.total_steps:,}", "dim"),
         subtitle_align="right",
         border_style="cyan",
-        padding=(int(shown.gaps), 2),
+        padding=(int(gaps), 2),
         width=width,
     )
 
 
 def waiting(message: str, width: int) -> Panel:
-    """What is shown before the first update."""
+    """Return the panel that is shown before the first update."""
     return Panel(message, title=TITLE, width=width)
 
 
+# Number of actions, with phases, with details, with empty rows: the first that fits is shown.
+_LAYOUTS = [
+    (6, True, True, True),
+    (2, True, True, True),
+    (0, True, True, True),
+    (0, True, True, False),
+    (0, False, True, False),
+    (0, False, False, False),
+]
+
+
+def _blocks(
+    view: View, width: int, num_actions: int, phases: bool, details: bool
+) -> Iterator[tuple[RenderableType, int]]:
+    """Yield the parts of a panel, each with its number of rows."""
+    yield _bar(view, width), 1
+    if view.evaluating is None and view.last_eval is None:
+        yield _return_line(view, width), 1
+    else:
+        yield Group(_return_line(view, width), _eval_line(view, width)), 2
+    if details:
+        table = _details(view, width)
+        yield table, table.row_count
+    entropies, phases_ms = view.line.normalised_entropies, view.line.phases_ms
+    if entropies and num_actions:
+        table = _entropies(entropies, num_actions)
+        title = Text("policy entropy, % of maximum", "dim", no_wrap=True, overflow="ellipsis")
+        yield Group(title, table), 1 + table.row_count
+    if phases and sum(phases_ms.values()) > 0:
+        yield _phases(phases_ms, width), 2
+
+
 def _bar(view: View, width: int) -> Table:
+    """Return a row with the finished share of the run as a bar, and times."""
     row = Table.grid(padding=(0, 3, 0, 0), expand=True)
     row.add_column(ratio=1)
     texts = [Text(f"{100 * view.fraction:.1f}%", "bold"), _labelled("left", view.left)]
@@ -239,15 +182,15 @@ def _bar(view: View, width: int) -> Table:
 
 
 def _return_line(view: View, width: int) -> Text:
-    """The return and its course; where that does not fit, its latest part, or none."""
-    text = Text.assemble(
-        ("return  ", "dim"), (_number(view.line.mean_return, ".3f"), "bold"), no_wrap=True
-    )
-    trend = _trend(view.returns)
-    if trend is not None:
-        arrow, style = _trend_arrow(view.returns, trend)
-        text.append(f"  {arrow} {trend:+.3f}", style)
-    best = Text.assemble(("   best  ", "dim"), _number(view.best, ".3f"))
+    """Return a line with the return, its trend, and as many of the latest returns as fit."""
+    text = _labelled("return", _number(view.line.mean_return, ".3f"), "bold")
+    if view.trend is not None:
+        spread = max(view.returns) - min(view.returns)
+        arrow, style = ("↗", "green") if view.trend > 0 else ("↘", "red")
+        if abs(view.trend) <= 0.1 * spread:
+            arrow, style = "→", "yellow"
+        text.append(f"  {arrow} {view.trend:+.3f}", style)
+    best = Text("   ").append(_labelled("best", _number(view.best, ".3f")))
     if text.cell_len + best.cell_len <= width:
         text.append(best)
     text.append("   ")
@@ -255,8 +198,24 @@ def _return_line(view: View, width: int) -> Text:
     return text.append(_sparkline(view.returns)[-room:], "cyan") if room > 0 else text
 
 
+def _sparkline(values: Sequence[float]) -> str:
+    """Return a bar for each value, scaled to the lowest and the highest of them."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((value - low) * scale)] for value in values)
+
+
+def _eval_line(view: View, width: int) -> Text:
+    text = Text.assemble(("evaluation  ", "dim"), no_wrap=True, overflow="ellipsis")
+    if view.evaluating is not None:
+        text.append(f"{int(100 * view.evaluating)}%  ", "bold yellow")
+    text.append(view.last_eval or "")
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
 def _details(view: View, width: int) -> Table:
-    """Names and numbers, as many beside each other as fit whole."""
+    """Return names and numbers, as many beside each other as fit without truncation."""
     p = view.line
     numbers = [
         ("episodes", f"{view.episodes:,}"),
@@ -281,41 +240,28 @@ def _details(view: View, width: int) -> Table:
     return grid
 
 
-def _eval_line(view: View, width: int) -> Text:
-    text = Text.assemble(("evaluation  ", "dim"), no_wrap=True, overflow="ellipsis")
-    if view.evaluating is not None:
-        text.append(f"{int(100 * view.evaluating)}%  ", "bold yellow")
-    if view.last_eval is not None:
-        text.append(view.last_eval)
-    text.truncate(width, overflow="ellipsis")
-    return text
-
-
-def _freedom(entropies: Mapping[str, float], width: int, most: int) -> Table:
-    """How undecided the policy is in each action: a full bar for choices at random."""
+def _entropies(entropies: Mapping[str, float], num_actions: int) -> Table:
+    """Return a bar for the normalised entropy of each action, full for a uniform policy."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.add_column(style="dim", no_wrap=True, max_width=NAME_WIDTH, overflow="ellipsis")
+    grid.add_column(style="dim", no_wrap=True, max_width=20, overflow="ellipsis")
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
-    grid.add_row("entropy of", "", Text("share of the most" if width >= LESS_WIDE else "", "dim"))
-    shown = list(entropies.items())[:most]
-    for name, share in shown:
+    for name, share in list(entropies.items())[:num_actions]:
         done = share if isfinite(share) else 0.0
         bar = ProgressBar(1.0, done, complete_style="magenta", finished_style="magenta")
-        grid.add_row(name, bar, f"{share:.2f}")
-    if len(entropies) > len(shown):
-        grid.add_row(f"and {len(entropies) - len(shown)} more", "", "")
+        grid.add_row(name, bar, f"{share:.0%}")
+    if len(entropies) > num_actions:
+        grid.add_row(f"and {len(entropies) - num_actions} more", "", "")
     return grid
 
 
 def _phases(phases_ms: Mapping[str, float], width: int) -> Group:
-    """What the time of the update went to: a bar of parts, the longest first, and what they are."""
+    """Return a bar of the phases of the update, the longest first, and its legend."""
     whole = sum(phases_ms.values())
     longest = sorted(phases_ms.items(), key=lambda phase: -phase[1])
     shares = [(name, ms / whole) for name, ms in longest[: len(PHASE_STYLES) - 1]]
-    rest = 1 - sum(share for _, share in shares)
     if len(longest) > len(shares):
-        shares.append(("other", rest))
+        shares.append(("other", 1 - sum(share for _, share in shares)))
     bar, legend = Text(no_wrap=True), Text(no_wrap=True)
     end, filled = 0.0, 0
     for (name, share), (glyph, style) in zip(shares, PHASE_STYLES, strict=False):
@@ -327,5 +273,9 @@ def _phases(phases_ms: Mapping[str, float], width: int) -> Group:
     return Group(bar, legend)
 
 
-def _labelled(label: str, value: str) -> Text:
-    return Text.assemble((f"{label}  ", "dim"), value, no_wrap=True)
+def _labelled(label: str, value: str, style: str = "") -> Text:
+    return Text.assemble((f"{label}  ", "dim"), (value, style), no_wrap=True)
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live panel on a terminal, plain lines anywhere else."""
+"""Progress display of a run: a live panel on a terminal, plain lines anywhere else."""
 
 import time
 from collections import deque
@@ -14,13 +14,12 @@ from enn_trainer.tracking.panel import ProgressLine, View, format_duration, pane
 __all__ = ["Progress", "ProgressLine", "format_duration"]
 
 PANEL_EVERY_S = 0.2
-"""Drawing takes a few milliseconds, so a run of tiny updates spends about 2% of its time on it."""
+"""Drawing takes a few milliseconds: about 2% of the time of a run of tiny updates."""
 LINE_EVERY_S = 1.0
 """Lines pile up in log files; panels do not."""
 PANEL_WIDTH = 100
-"""Beyond this the eye has to travel too far."""
+"""Wider panels are tiring to read."""
 TREND_UPDATES = 30
-WAITING = "waiting for the first update"
 SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
@@ -28,7 +27,7 @@ SAMPLE_EVERY_S = 1.0
 
 @final
 class Progress:
-    """Shows how a run goes; the last panel or line stays when the context is left.
+    """Progress display; the last panel or line stays when the context is left.
 
     On a terminal there is one panel, redrawn in place. Elsewhere (a file, a pipe, TERM=dumb) there
     are plain lines: the first, the last, and at most one per second between them. The numbers shown
@@ -57,7 +56,7 @@ class Progress:
         self._end_s = None if max_seconds is None else self._start_s + max_seconds
         self._samples = deque([(self._start_s, start_step)], maxlen=SPEED_SAMPLES)
         self._returns: deque[float] = deque(maxlen=TREND_UPDATES)
-        self._best = -float("inf")
+        self._best: float | None = None
         self._episodes = 0
         self._line: ProgressLine | None = None
         self._shown: ProgressLine | None = None
@@ -67,7 +66,7 @@ class Progress:
         self._live: Live | None = None
         if self._console.is_interactive:
             # Redrawn by `update`, not by a thread: workers may be forked while the panel is up.
-            shown = waiting(WAITING, self._width())
+            shown = waiting("waiting for the first update", self._width())
             self._live = Live(shown, console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Self:
@@ -82,7 +81,7 @@ class Progress:
             self._live.stop()
 
     def update(self, p: ProgressLine) -> None:
-        """Take in the numbers of one update, and show them when it is time to."""
+        """Add the numbers of one update, and show them if the last display is old enough."""
         now = self._clock()
         self._evaluating = None
         if now - self._samples[-1][0] >= SAMPLE_EVERY_S:
@@ -95,13 +94,13 @@ class Progress:
                 )
         elif isfinite(p.mean_return):
             self._returns.append(p.mean_return)
-            self._best = max(self._best, p.mean_return)
+            self._best = p.mean_return if self._best is None else max(self._best, p.mean_return)
         self._line = p
         if now - self._shown_s >= (LINE_EVERY_S if self._live is None else PANEL_EVERY_S):
             self._show(p)
 
     def evaluating(self, fraction: float) -> None:
-        """Show on a terminal how much of an evaluation is done, from 0 to 1."""
+        """Show on a terminal the finished share of an evaluation, from 0 to 1."""
         self._evaluating = fraction
         if self._live is None or self._clock() - self._shown_s < PANEL_EVERY_S:
             return
@@ -113,7 +112,7 @@ class Progress:
             self._shown_s = self._clock()
 
     def evaluated(self, step: int, result: str) -> None:
-        """Tell how an evaluation went; on a terminal the last one stays in the panel."""
+        """Print the result of an evaluation, which also stays in the panel of a terminal."""
         self._last_eval, self._evaluating = f"step {step:,}  {result}", None
         self.say(f"[eval] step {step}  {result}")
 
@@ -132,7 +131,7 @@ class Progress:
             elapsed_s=now - self._start_s,
             left_s=self._seconds_left(now, p.step),
             returns=list(self._returns),
-            best=self._best if self._returns else None,
+            best=self._best,
             episodes=self._episodes,
             last_eval=self._last_eval,
             evaluating=self._evaluating,
@@ -140,33 +139,19 @@ class Progress:
         if self._live is None:
             self._console.out(plain(view), highlight=False)
         else:
-            self._live.update(panel(view, self._width()), refresh=True)
+            self._live.update(panel(view, self._width(), self._console.height), refresh=True)
         self._shown, self._shown_s = p, now
 
     def _seconds_left(self, now: float, step: int) -> float | None:
-        """Return the time to the last step or to the end of the time, whichever comes first."""
-        left_s = _seconds_left(self._samples[0], (now, step), self._total_steps)
-        if self._end_s is None:
-            return left_s
-        end_s = max(self._end_s - now, 0.0)
-        return end_s if left_s is None else min(left_s, end_s)
+        """Return the time to the last step or to the time limit; None while both are unknown."""
+        limit_s = None if self._end_s is None else max(self._end_s - now, 0.0)
+        before_s, before = self._samples[0]
+        if now <= before_s or step <= before:
+            return limit_s
+        # Steps that are left, divided by the speed since the oldest sample.
+        left_s = max(self._total_steps - step, 0) * (now - before_s) / (step - before)
+        return left_s if limit_s is None else min(left_s, limit_s)
 
     def _width(self) -> int:
         # Two columns stay free: a terminal echoes "^C" there, and would wrap and shift the panel.
         return min(self._console.width - 2, PANEL_WIDTH)
-
-
-def _seconds_left(
-    before: tuple[float, int], now: tuple[float, int], total_steps: int
-) -> float | None:
-    """Time to `total_steps` at the speed between two moments; None when nothing moved.
-
-    Args:
-        before: time and step.
-        now: time and step.
-        total_steps: where the run ends.
-    """
-    seconds, steps = now[0] - before[0], now[1] - before[1]
-    if seconds <= 0 or steps <= 0:
-        return None
-    return max(total_steps - now[1], 0) * seconds / steps

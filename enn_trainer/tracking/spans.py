@@ -1,178 +1,168 @@
-"""Where the time of a run goes: spans within spans, each with calls, total time and own time.
+"""Spans: nested timers of the parts of a run, each with calls, total time and own time.
 
     with spans.span("rollout"):
         with spans.span("act"):
             ...
 
-There is no clock in the network: on a GPU a span ends when its work is handed over, and the wait
-is in whichever span asks for a result first.
+On a GPU a span ends when its work is queued, not when it is done: the wait is in the span that
+needs a result first.
 
-Several threads may do parts of one span. The main thread is whichever opened the outermost span;
-what another one opens meanwhile is a part of the span that is open there. Such times are those of
-each thread, and add up to core-seconds: they may be more than the span that they are parts of took.
+Several threads may work within one span. The main thread is the one that opened the outermost span;
+a span that another thread opens meanwhile is a part of the span that is open in the main thread.
+Times of threads add up to core-seconds, which may exceed the time of the span they are parts of.
 """
 
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 from enn_trainer.config_checks import unwritable
 from entity_env.plain_open import replace_file
 
 
-@final
-class Span:
-    """A part of the work, entered again and again.
+class _Sums:
+    """Number of entries of a span, nanoseconds in it, and those in none of its parts."""
 
-    Attributes:
-        name: of this part.
-        path: of all names down to it, with "/" between them.
-        calls: how often it was left, in the main thread.
-        total_ns: nanoseconds in it, in the main thread.
-        self_ns: those in none of its own parts.
-        thread_calls: how often it was left in other threads.
-        thread_total_ns: core-nanoseconds in it there.
-        thread_self_ns: those in none of its own parts.
-        parts: the spans within it, by name.
-    """
+    calls = total_ns = self_ns = 0
 
-    def __init__(self, name: str, parent: "Span | None", spans: "Spans") -> None:
-        self.name = name
-        self.path: str = f"{parent.path}/{name}".lstrip("/") if parent is not None else ""
-        self.calls = self.total_ns = self.self_ns = 0
-        self.thread_calls = self.thread_total_ns = self.thread_self_ns = 0
-        self.parts: dict[str, Span] = {}
-        self._parent, self._spans = parent, spans
-        self._start_ns = self._in_parts_ns = 0
-
-    def __enter__(self) -> Self:
-        self._spans._current = self
-        self._start_ns = time.perf_counter_ns()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        took_ns = time.perf_counter_ns() - self._start_ns
+    def add(self, total_ns: int, self_ns: int) -> None:
+        """Count one entry."""
         self.calls += 1
-        self.total_ns += took_ns
-        self.self_ns += took_ns - self._in_parts_ns
-        self._in_parts_ns = 0
-        parent = self._parent
-        assert parent is not None
-        parent._in_parts_ns += took_ns
-        self._spans._current = parent
+        self.total_ns += total_ns
+        self.self_ns += self_ns
 
-    def all_below(self) -> Iterator["Span"]:
-        """The spans within this one and within those, each before its own parts."""
+
+class _Span:
+    """A part of the run, entered again and again."""
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path  # the names from the outermost span to this one, joined by "/"
+        self.main, self.threads = _Sums(), _Sums()  # in the main thread, and in all others
+        self.parts: dict[str, _Span] = {}
+
+    def part(self, name: str) -> "_Span":
+        """Return the span of this name within this one. Thread-safe."""
+        found = self.parts.get(name)
+        if found is None:
+            found = self.parts.setdefault(name, _Span(name, f"{self.path}/{name}".lstrip("/")))
+        return found
+
+    def descendants(self) -> Iterator["_Span"]:
+        """Yield the spans within this one, each before its own parts."""
         for part in list(self.parts.values()):
             yield part
-            yield from part.all_below()
+            yield from part.descendants()
 
     def as_dict(self) -> dict[str, Any]:
-        """The span and those within it as plain data; what other threads did is counted in."""
+        """Return the span and those within it as plain data, with the times of all threads."""
+        main, threads = self.main, self.threads
         return {
             "name": self.name,
-            "calls": self.calls + self.thread_calls,
-            "total_s": (self.total_ns + self.thread_total_ns) / 1e9,
-            "self_s": (self.self_ns + self.thread_self_ns) / 1e9,
-            **({"in_threads_s": self.thread_total_ns / 1e9} if self.thread_calls else {}),
+            "calls": main.calls + threads.calls,
+            "total_s": (main.total_ns + threads.total_ns) / 1e9,
+            "self_s": (main.self_ns + threads.self_ns) / 1e9,
+            **({"in_threads_s": threads.total_ns / 1e9} if threads.calls else {}),
             "parts": [part.as_dict() for part in list(self.parts.values())],
         }
 
-    def part(self, name: str) -> "Span":
-        """The span of this name within this one; several threads may ask."""
-        found = self.parts.get(name)
-        return (
-            self.parts.setdefault(name, Span(name, self, self._spans)) if found is None else found
-        )
-
 
 @final
-class _InThread:
-    """A span, entered by another thread than the main one."""
+class _Entry:
+    """One entry into a span, as a context."""
 
-    def __init__(self, span: Span, outer: "_InThread | None", spans: "Spans") -> None:
+    def __init__(self, span: _Span, outer: "_Entry | None", spans: "Spans", is_main: bool) -> None:
         self.span = span
-        self._outer, self._spans = outer, spans
+        self._outer, self._spans, self._is_main = outer, spans, is_main
         self._start_ns = self._in_parts_ns = 0
 
     def __enter__(self) -> Self:
-        self._spans._innermost.span = self
+        self._spans._set_innermost(self, self._is_main)
         self._start_ns = time.perf_counter_ns()
         return self
 
     def __exit__(self, *_: object) -> None:
         took_ns = time.perf_counter_ns() - self._start_ns
-        with self._spans._lock:
-            self.span.thread_calls += 1
-            self.span.thread_total_ns += took_ns
-            self.span.thread_self_ns += took_ns - self._in_parts_ns
+        own_ns = took_ns - self._in_parts_ns
+        if self._is_main:
+            self.span.main.add(took_ns, own_ns)
+        else:
+            with self._spans._lock:
+                self.span.threads.add(took_ns, own_ns)
         if self._outer is not None:
             self._outer._in_parts_ns += took_ns
-        self._spans._innermost.span = self._outer
+        self._spans._set_innermost(self._outer, self._is_main)
 
 
 class _Innermost(threading.local):
-    """The innermost span that each thread but the main one has open."""
+    """The innermost entry of each thread but the main one."""
 
-    span: _InThread | None = None
+    entry: _Entry | None = None
 
 
 @final
 class Spans:
-    """Measures spans.
+    """Timers of the parts of a run.
 
     Args:
-        enabled: whether to measure at all.
+        enabled: False to measure nothing.
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        self._root = Span("run", None, self)
-        self._current = self._root
+        self._root = _Span("run", "")
         self._main_thread = threading.get_ident()
+        self._innermost_of_main: _Entry | None = None
         self._innermost = _Innermost()
         self._lock = threading.Lock()
         self._enabled = enabled
         self._start_ns = time.perf_counter_ns()
-        self._told: dict[str, tuple[int, int]] = {}
+        self._reported: dict[str, tuple[int, int]] = {}
 
     def span(self, name: str) -> AbstractContextManager[object]:
-        """Measure what is done within the context, as a part of the span that is open."""
+        """Return a context that is measured as a part of the span that is open."""
         if not self._enabled:
             return _NOTHING
-        current, thread = self._current, threading.get_ident()
-        if thread != self._main_thread:
-            if current is not self._root:
-                outer = self._innermost.span
-                within = current if outer is None else outer.span
-                return _InThread(within.part(name), outer, self)
+        in_main, thread = self._innermost_of_main, threading.get_ident()
+        if in_main is None:
             self._main_thread = thread
-        return current.part(name)
+            return _Entry(self._root.part(name), None, self, is_main=True)
+        if thread == self._main_thread:
+            return _Entry(in_main.span.part(name), in_main, self, is_main=True)
+        outer = self._innermost.entry
+        within = in_main if outer is None else outer
+        return _Entry(within.span.part(name), outer, self, is_main=False)
+
+    def _set_innermost(self, entry: _Entry | None, is_main: bool) -> None:
+        if is_main:
+            self._innermost_of_main = entry
+        else:
+            self._innermost.entry = entry
 
     def since_last(self) -> tuple[dict[str, float], dict[str, float]]:
-        """What was added since the last call.
+        """Return the time that was added since the last call.
 
         Returns:
             Milliseconds of each span in none of its parts, by path, over all threads; and
             milliseconds of the outermost spans as a whole, by name.
         """
         own, whole = {}, {}
-        for span in self._root.all_below():
-            self_before, total_before = self._told.get(span.path, (0, 0))
-            self_ns = span.self_ns + span.thread_self_ns
-            self._told[span.path] = (self_ns, span.total_ns)
+        for span in self._root.descendants():
+            self_before, total_before = self._reported.get(span.path, (0, 0))
+            self_ns = span.main.self_ns + span.threads.self_ns
+            self._reported[span.path] = (self_ns, span.main.total_ns)
             own[span.path] = (self_ns - self_before) / 1e6
             if "/" not in span.path:
-                whole[span.name] = (span.total_ns - total_before) / 1e6
+                whole[span.name] = (span.main.total_ns - total_before) / 1e6
         return own, whole
 
     def as_dict(self) -> dict[str, Any]:
-        """The tree of all spans that were left, as plain data; the root is the run so far."""
+        """Return the tree of all spans as plain data; the root is the run so far."""
         total_ns = time.perf_counter_ns() - self._start_ns
-        in_parts_ns = sum(part.total_ns for part in self._root.parts.values())
+        in_parts_ns = sum(part.main.total_ns for part in self._root.parts.values())
         return {
             **self._root.as_dict(),
             "calls": 1,
@@ -181,7 +171,7 @@ class Spans:
         }
 
     def save(self, path: Path) -> None:
-        """Write the tree as JSON; the file is always whole.
+        """Write the tree as JSON; the file is always complete.
 
         Raises:
             ConfigError: it cannot be written.
@@ -196,4 +186,64 @@ class Spans:
 
 _NOTHING = nullcontext()
 OFF = Spans(enabled=False)
-"""Measures nothing and remembers nothing: for whoever is not asked to measure."""
+"""Spans that measure nothing."""
+
+
+class SpanTimes(NamedTuple):
+    """Time that was added to a span, without its parts."""
+
+    wall_s: float  # of the run
+    core_s: float  # of all threads
+    calls: int
+
+
+def times_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, SpanTimes]:
+    """Return the time of each span, by path, such that all wall times add up to that of the run.
+
+    While the main thread waits in a span for threads that work on its parts, the wait counts as
+    time of these parts, in proportion to the time that their threads used.
+
+    Args:
+        before: an earlier `Spans.as_dict`, or {} for the beginning.
+        after: a later one.
+    """
+    return dict(_times_of_tree(_difference(before, after), "", share=None))
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of the times that were added to the spans of `after`."""
+    parts = {part["name"]: part for part in before.get("parts", [])}
+    times = ("calls", "total_s", "self_s", "in_threads_s")
+    return {
+        "name": after["name"],
+        **{key: after.get(key, 0) - before.get(key, 0) for key in times},
+        "parts": [_difference(parts.get(part["name"], {}), part) for part in after["parts"]],
+    }
+
+
+def _times_of_tree(
+    span: Mapping[str, Any], path: str, share: float | None
+) -> Iterator[tuple[str, SpanTimes]]:
+    """Yield the times of a span and of those within it, by path.
+
+    Args:
+        span: the times that were added to it.
+        path: of the span, "" for the whole run.
+        share: wall time per second that is counted in it; None if only the main thread enters it.
+    """
+    in_threads_s = sum(part["in_threads_s"] for part in span["parts"])
+    wall_s = core_s = span["self_s"]
+    covered = 0.0  # the part of the threads' time during which the main thread waits
+    if share is not None:
+        wall_s *= share
+    elif in_threads_s:
+        covered = min(1.0, wall_s / in_threads_s)
+        wall_s = core_s = wall_s - covered * in_threads_s
+    if path:
+        yield path, SpanTimes(wall_s, core_s, span["calls"])
+    for part in span["parts"]:
+        of_part = share
+        if share is None and part["in_threads_s"]:
+            in_main_s = part["total_s"] - part["in_threads_s"]
+            of_part = (in_main_s + covered * part["in_threads_s"]) / part["total_s"]
+        yield from _times_of_tree(part, f"{path}/{part['name']}".lstrip("/"), of_part)

@@ -1,18 +1,15 @@
-"""The time in a world's own code is measured where it is spent, and only if it is asked for."""
+"""The time in environments' own code is measured in the process that spends it."""
 
-import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from entity_env import Action, Environment, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
-from entity_env.match import Match
 from entity_env.metrics import AddMetricsWrapper
-from entity_env.world_times import TimedWorld
-from tests.entity_env.builders import assert_same, play, random_choices
+from tests.entity_env.builders import random_choices
 from tests.entity_env.worlds import SPACE, Bidding, Walk
 
 
@@ -41,7 +38,7 @@ def step(envs: VecEnv, steps: int) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize(("cls", "least_ms"), [(Slow, 2), (FiltersItself, 4)])
 def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) -> None:
-    envs = EnvList(TimedWorld(cls), 3)
+    envs = EnvList(cls, 3)
     start = time.perf_counter()
     step(envs, steps=4)
     took_s = time.perf_counter() - start
@@ -54,7 +51,7 @@ def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_workers_tell_their_own_times_and_how_long_they_were_waited_for() -> None:
-    envs = AddMetricsWrapper(ParallelEnvList(TimedWorld(Slow), 4, 2))
+    envs = AddMetricsWrapper(ParallelEnvList(Slow, 4, 2))
     before = envs.process_times()
     step(envs, steps=5)
     after = envs.process_times()
@@ -68,35 +65,15 @@ def test_workers_tell_their_own_times_and_how_long_they_were_waited_for() -> Non
     assert sum(t.waited_s for t in after) - sum(t.waited_s for t in before) >= 5 * 2 * 0.002
 
 
-@pytest.mark.alone
-def test_nothing_is_measured_that_was_not_asked_for() -> None:
-    envs = EnvList(Slow, 2)
-    step(envs, steps=2)
+def test_time_of_a_match_is_measured() -> None:
+    class SlowBidding(Bidding):
+        def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
+            time.sleep(0.002)
+            return super().act(actions)
+
+    envs = EnvList(SlowBidding, 4)
+    obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+    for _ in range(3):
+        obs = envs.act(random_choices(envs, obs, rng), envs.obs_space())
     (times,) = envs.process_times()
-    assert times.world_s == 0
-
-
-@pytest.mark.parametrize(("world", "num_envs"), [(Walk, 3), (Bidding, 4)])
-def test_what_is_shown_does_not_depend_on_being_measured(
-    world: type[Environment] | type[Match], num_envs: int
-) -> None:
-    sides = getattr(world, "num_sides", 1)
-    runs = []
-    for make in (world, TimedWorld(world, sides)):
-        envs = EnvList(make, num_envs)
-        envs.seed(3)
-        runs.append(play(envs, 12, envs.obs_space()))
-    for plain, timed in zip(*runs, strict=True):
-        assert_same(plain, timed)
-
-
-def test_a_measured_world_is_still_of_its_class_and_takes_arguments() -> None:
-    world = functools.partial(TimedWorld(Named), label="x")()
-    assert isinstance(world, Named)
-    assert type(world).__name__ == "Named"
-    assert world.label == "x"
-
-
-class Named(Walk):
-    def __init__(self, label: str) -> None:
-        self.label = label
+    assert times.world_s >= 2 * 3 * 0.002

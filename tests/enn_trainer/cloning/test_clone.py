@@ -33,7 +33,7 @@ from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_rec
 from enn_trainer.state import init_train_state
 from entity_env import Observation
 from entity_env.examples import Xor
-from entity_env.play_by_hand import play_by_hand
+from entity_env.play.game import play_by_hand
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, record
 from tests.fork_server import ENN, start_program
@@ -125,7 +125,7 @@ def test_kl_without_logits_is_refused(tmp_path: Path) -> None:
 def test_what_a_person_played_is_cloned(tmp_path: Path) -> None:
     """It holds no probabilities."""
     path = tmp_path / "played.rec"
-    typed = iter(["0"] * 1000)
+    typed = iter(["1"] * 1000)
     play_by_hand(Xor, lambda _: next(typed), quiet, seed=1, episodes=30, record=path)
     result = clone(path, config("clone.epochs=20"), say=quiet)
     assert score_kept(result).accuracy == {"output": 1.0}
@@ -445,7 +445,7 @@ def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, run_dir = tmp_path / "played.rec", str(tmp_path / "run")
-    play_by_hand(Xor, lambda _: "0", quiet, seed=1, episodes=30, record=path)
+    play_by_hand(Xor, lambda _: "1", quiet, seed=1, episodes=30, record=path)
     short = ["clone", str(path), *SMALL, "clone.epochs=1", "env.id=Xor"]
     assert enn([*short, "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
@@ -458,7 +458,7 @@ def test_what_is_next_can_be_typed_where_a_file_has_the_world(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plain.py").write_text("from entity_env.examples import Xor\nclass Plain(Xor): ...\n")
-    play_by_hand(Xor, lambda _: "0", quiet, seed=1, episodes=30, record=Path("played.rec"))
+    play_by_hand(Xor, lambda _: "1", quiet, seed=1, episodes=30, record=Path("played.rec"))
     short = ["clone", "played.rec", *SMALL, "clone.epochs=1", "env.id=plain.py:Plain"]
     assert enn([*short, "data_dir=.", "--checkpoint-dir", "run"]) == 0
     _, _, after = capsys.readouterr().out.rpartition("next:\n")

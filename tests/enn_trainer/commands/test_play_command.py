@@ -56,7 +56,7 @@ def play(monkeypatch: pytest.MonkeyPatch, arguments: list[str], *lines: str) -> 
 def test_world_of_a_file_is_played(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "1", "", "0", "q") == 0
+    assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "2", "", "1", "q") == 0
     out = capsys.readouterr().out
     assert "episode 2 is over: 1 steps" in out
     assert re.search(r"episodes: 2, mean return: (0|0\.5|1)\n--seed 4 shows the same", out)
@@ -66,7 +66,7 @@ def test_world_of_a_file_is_played(
 
 
 def test_arguments_of_the_world_are_json_python_or_text() -> None:
-    from enn_trainer.commands.play_command import parse_kwargs
+    from enn_trainer.commands.load_world import parse_kwargs
 
     given = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
     assert parse_kwargs(given, "KEY=VALUE") == {

@@ -52,8 +52,8 @@ def test_runs_that_differ_only_in_the_seed_are_a_mean_with_a_band(tmp_path: Path
     curve = curve_of(both, group, "x")
     assert curve.values.tolist() == [2.0, 2.0]
     assert curve.spread is not None
-    # Deviation sqrt(2), divided by sqrt(2) runs, times 12.706 for one degree of freedom.
-    assert curve.spread.tolist() == pytest.approx([12.706, 0.0])
+    # Deviation sqrt(2), divided by sqrt(2) runs, times 12.70620 for one degree of freedom.
+    assert curve.spread.tolist() == pytest.approx([12.70620, 0.0])
     assert curve_of(alone, other, "x").spread is None
 
 
@@ -147,11 +147,11 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = [*map(str, paths), "--metric", "x", "y", "--out", str(out)]
     assert enn(["plot", *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "x: left out: a: 1 of its values, which are not finite",
-        "x: left out: c: not one finite value",
-        "x: left out: Xor n, 3 seeds: what is not between 10 and 20, as all runs are",
-        "y: left out: a: there is none",
-        "y: left out: b: there is none",
+        "x: left out: a: values that are not finite (1)",
+        "x: left out: c: no finite values",
+        "x: left out: Xor n, 3 seeds: steps outside 10 to 20, which not all runs have",
+        "y: left out: a: no values",
+        "y: left out: b: no values",
         f"wrote {out}",
     ]
 

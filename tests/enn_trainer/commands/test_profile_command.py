@@ -13,7 +13,7 @@ from enn_trainer.cli import run
 from enn_trainer.commands.profile_advice import what_limits
 from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
 from enn_trainer.envs import env_factory
-from entity_env.examples import Xor
+from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 
@@ -105,7 +105,7 @@ def test_a_world_made_by_a_function_and_one_that_ships_are_measured(
 
 def test_environments_that_do_not_tell_their_time_are_one_part(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
-    measured = profile(manager, env_factory(Xor), seconds=0.0)
+    measured = profile(manager, env_factory(VecMinefield), seconds=0.0)
     names = [part.name for part in measured.parts]
     assert "environments" in names
     assert not {"environment code", "waiting for workers"} & {*names}

@@ -13,22 +13,10 @@ from enn_trainer.evaluation.eval_metrics import (
     EpisodeStatistics,
     mean_over_episodes,
     quotas,
-    t_quantile_975,
 )
 from entity_env import EnvList, ParallelEnvList
 from tests.entity_env.builders import play
 from tests.entity_env.worlds import Walk
-
-
-@pytest.mark.parametrize(
-    ("df", "expected"),  # printed tables
-    [
-        *[(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045)],
-        *[(30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980), (10**6, 1.960)],
-    ],
-)
-def test_quantiles_are_those_of_printed_tables(df: int, expected: float) -> None:
-    assert t_quantile_975(df) == pytest.approx(expected, abs=5e-4)
 
 
 def test_interval_of_one_value_an_episode_is_the_usual_one() -> None:

@@ -283,7 +283,7 @@ def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_panel_shows_freedom_phases_memory_and_evaluations() -> None:
+def test_panel_shows_entropies_phases_memory_and_evaluations() -> None:
     console, clock = terminal(), Clock()
     line = LINE._replace(
         step=500,
@@ -305,10 +305,11 @@ def test_panel_shows_freedom_phases_memory_and_evaluations() -> None:
     assert "evaluation  37%  step 0  episodic_reward 0.9" in panel
     assert "812 MB" in panel
     for shown in (
+        "policy entropy, % of maximum",
         "walk",
-        "0.50",
+        "50%",
         "watch",
-        "1.00",
+        "100%",
         "█ rollout 60%",
         "▓ optimize 30%",
         "▒ track 10%",
@@ -335,7 +336,7 @@ def test_every_number_is_whole_at_any_width(width: int) -> None:
     with Progress(1000, 0, console, Clock()) as progress:
         progress.update(LINE._replace(step=400, memory_mb=812.4, normalised_entropies={"a": 0.25}))
     panel = output(console).rpartition("╭")[2]
-    for shown in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "0.25"):
+    for shown in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "25%"):
         assert shown in panel
     for shown in ("1.41", "0.0042", "0.71", "2.5e-04", "812 MB", "entities/frame", "learning rate"):
         assert shown in panel

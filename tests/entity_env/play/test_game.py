@@ -1,4 +1,4 @@
-"""Playing by hand: what is typed is what happens, and what is recorded."""
+"""Playing by hand: typed numbers reach the environment, the display and the recording."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from entity_env.examples import (
     RockPaperScissors,
     TreasureHunt,
 )
-from entity_env.play_by_hand import Agent, play_by_hand
+from entity_env.play.game import Agent, play_by_hand
 from entity_env.random_play import random_choices
 from entity_env.read_recording import Episode, Recording
 from entity_env.testing import DelayedIdentity, PickTheMarked
@@ -36,11 +36,11 @@ from entity_env.vec_env import VecSelectEntityActionMask
 from tests.entity_env.builders import check_probabilities
 from tests.entity_env.worlds import Bidding, Walk
 
-CHOICE = re.compile(r"(?:^  |   )([^\s()]+)\)(?: (\S+(?: \S+)*))?", re.MULTILINE)
+CHOICE = re.compile(r"(?:^  |   )(\d+)\) (\S+(?: \S+)*)", re.MULTILINE)
 
 
 class Person:
-    """Types legal choices that it reads from what is shown; remembers what it meant."""
+    """Types the numbers of legal choices that are listed; remembers their names."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -57,8 +57,8 @@ class Person:
         listed = next(t for t in reversed(self.shown) if CHOICE.search(t))
         choices = CHOICE.findall(listed)
         key, name = choices[self.rng.integers(len(choices))]
-        self.meant.append(name or key)
-        return str(key if self.rng.random() < 0.5 else name or key)
+        self.meant.append(name)
+        return str(key)
 
 
 class Spied:
@@ -155,14 +155,14 @@ def actions_of(path: Path) -> list[dict[str, list[int]]]:
 
 
 def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
-    """Also where several act, where somebody may not do all, and where labels are numbers."""
+    """Also where several act, where not everything is legal, and where labels are numbers."""
     path = tmp_path / "file"
 
     def sweeper() -> MineSweeper:
         return MineSweeper(orbital_cannon=True, cooldown_period=1)
 
     spied = Spied(sweeper)
-    typed = ["Def", "5", "* Defuse Mines", "Robot 1", "q"]
+    typed = ["5", "5", "* 5", "7", "q"]
     play_by_hand(spied, typing(*typed), nothing, seed=2, record=path)
     assert actions_of(path) == [
         {"Move": [4, 4], "Fire Orbital Cannon": []},
@@ -175,7 +175,7 @@ def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
 
     def say(prompt: str) -> str:
         answer.append(str(world.count))
-        return answer[-1]
+        return str(world.count + 1)  # the labels begin with 0
 
     played = play_by_hand(lambda: world, say, nothing, episodes=4, record=tmp_path / "count")
     assert [episode.returns for episode in played] == [[1.0]] * 4
@@ -184,10 +184,10 @@ def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
 
 def test_select_entity_gets_the_id_of_the_entity() -> None:
     spied = Spied(PickTheMarked)
-    play_by_hand(spied, typing("2"), nothing, episodes=1)
+    play_by_hand(spied, typing("3"), nothing, episodes=1)
     assert spied.told[0]["pick"].actees == [2]
     spied = Spied(Duel)
-    play_by_hand(spied, typing("4 5 6 7", "* 6", "* Enemy 2", "q"), nothing)
+    play_by_hand(spied, typing("1 2 3 4", "* 3", "* 3", "q"), nothing)
     first, second = spied.told[0]
     assert (list(first["attack"].actors), first["attack"].actees) == ([0, 1, 2, 3], [4, 5, 6, 7])
     assert (list(second["attack"].actors), second["attack"].actees) == ([4, 5, 6, 7], [2] * 4)
@@ -199,7 +199,7 @@ def test_bad_input_is_asked_again() -> None:
     play_by_hand(spied, typing("nonsense", "99", "", "* ?", "1", "q"), shown.append, seed=0)
     assert len(spied.told) == 1
     assert sum("got 'nonsense'" in text for text in shown) == 1
-    assert sum("type a choice, or ? for help" in text for text in shown) == 1
+    assert sum("got nothing; ? for help" in text for text in shown) == 1
 
 
 @pytest.mark.parametrize("ending", ["q", EOFError, KeyboardInterrupt])
@@ -346,7 +346,7 @@ def test_agent_plays_the_other_sides(tmp_path: Path) -> None:
     path, spied = tmp_path / "file", Spied(Duel)
     shown: list[str] = []
     agent = uniform_agent(Duel())
-    play_by_hand(spied, typing("* 5", "* 5", "q"), shown.append, agent=agent, side=0, record=path)
+    play_by_hand(spied, typing("* 2", "* 2", "q"), shown.append, agent=agent, side=0, record=path)
     assert len(spied.told) == 2
     assert [step[0]["attack"].actees for step in spied.told] == [[5] * 4] * 2
     assert len({actee for step in spied.told for actee in step[1]["attack"].actees}) > 1
@@ -360,7 +360,7 @@ def test_agent_plays_the_other_sides(tmp_path: Path) -> None:
 def test_one_person_plays_all_sides_in_turn() -> None:
     shown: list[str] = []
     spied = Spied(Bidding)
-    played = play_by_hand(spied, typing("0", "1", "2", "1", "0", "0"), shown.append, episodes=1)
+    played = play_by_hand(spied, typing("1", "2", "3", "2", "1", "1"), shown.append, episodes=1)
     assert [episode.returns for episode in played] == [[1.0, 1.0]]
     assert [[side["bid"].labels for side in step] for step in spied.told] == [
         [["0"], ["1"]],

@@ -1,0 +1,1 @@
+"""The process that a run lives in: memory, garbage collection and the GPU."""

@@ -1,0 +1,1 @@
+"""Play an environment by hand, in the terminal."""
