@@ -237,9 +237,8 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     obs = sample["obs"]
 
     # Masks and features that contradict the spaces.
-    kinds = VecCategoricalActionMask | VecSelectEntityActionMask
     for name in action_space:
-        if not isinstance(mask := obs["action_masks"].get(name), kinds):
+        if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
             raise ValueError(f"action_masks[{name!r}]: expected a mask, got {shortened(mask)}")
     widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
@@ -277,7 +276,7 @@ def _features(rows: Ragged | None, name: str, width: int, frames: int) -> Ragged
 
 def _mask(mask: VecActionMask, frames: int) -> VecActionMask:
     actors = _flat(mask.actors, frames)
-    if isinstance(mask, VecSelectEntityActionMask):
+    if mask.actees is not None:
         return VecSelectEntityActionMask(actors, _flat(mask.actees, frames))
     given = mask.mask is not None and len(mask.mask) > 0  # no frames: no mask was given
     return VecCategoricalActionMask(actors, mask.mask if given else None)
