@@ -1,1 +1,1 @@
-"""Adapters between our environments and those of Gymnasium and PettingZoo. Imports nothing."""
+"""Adapters for environments of other libraries, and of ours for these. Imports nothing."""

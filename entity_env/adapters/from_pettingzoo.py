@@ -40,10 +40,10 @@ Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 class FromPettingZoo(Match):
     """A parallel PettingZoo environment.
 
-    Without teams every possible agent is a side, and the policy plays all of them. An agent that
-    died sees nothing and can do nothing until the match ends, which is for all sides together: to
-    be dead is a state like any other, of no future reward, and its value says so. At the end each
-    side is terminated or truncated as its own agent was.
+    Without teams every possible agent is a side, and the policy plays all of them. The observations
+    of a dead agent are empty and have no actions until the match ends, which is for all sides
+    together: it goes on for a dead agent, without rewards, and the value function learns so. At the
+    end each side is terminated or truncated as its own agent was.
 
     A team is a side that sees one entity of the type "agent" for each living member, with the
     global features of that member, and everything that any of them sees. Columns "member.0" and so

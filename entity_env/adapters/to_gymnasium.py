@@ -95,10 +95,10 @@ class PaddedLayout:
         self.head_of: dict[ActionName, Indices] = {}
         for name, space in action_space.items():
             self.num_choices[name], *_ = *space.mask_columns, len(self.slots) - 1
-            who = [None] if space.is_global else actors.get(name, types)
+            actor_types = [None] if space.is_global else actors.get(name, types)
             self.head_of[name] = np.full(len(self.slots), -1)
             for slot, (entity, row) in enumerate(self.slots):
-                if entity in who:
+                if entity in actor_types:
                     self.head_of[name][slot] = len(self.heads)
                     self.heads.append(Head(name, entity, row))
         if not self.heads:
