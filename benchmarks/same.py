@@ -283,6 +283,9 @@ def _recording(content: bytes) -> tuple[bytes, bytes]:
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
     if TIMED_STATE.match(name):
         return
+    if name.endswith("/envs") and isinstance(value, bytes):
+        value = msgpack.unpackb(value, strict_map_key=False)
+        del value["code"]  # digests of source
     if isinstance(value, dict):
         for key, entry in value.items():
             yield from _leaves(f"{name}/{key}", entry)

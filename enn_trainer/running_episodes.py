@@ -13,6 +13,7 @@ from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.messages import MessageError, pack, unpack
 from entity_env.vec_env import VecEnv, VecObs
+from entity_env.world_code import is_same_code
 
 
 class Resumed(NamedTuple):
@@ -127,7 +128,7 @@ def _world(envs: VecEnv) -> list[Any]:
 
 def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
     """How the source of the worlds differs, as far as it was known both times; or nothing."""
-    changed = [name for name in before if name in now and before[name] != now[name]]
+    changed = [name for name in before if name in now and not is_same_code(before[name], now[name])]
     if changed:
         return f"the world's code changed ({', '.join(changed)})"
     if before and now and not before.keys() & now.keys():

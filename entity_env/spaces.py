@@ -147,7 +147,8 @@ class ActionSpace(ABC):
             name: of the action.
             choices: int64 (actors,) per frame.
             mask: that the choices were made for.
-            obs: the B observations that it was made from.
+            obs: the B observations that it was made from. Where episodes were resumed, their masks
+                only name entities, and are missing for kinds without `entity_fields`.
             obs_space: their space.
             probs: to attach to the actions.
 

@@ -142,7 +142,13 @@ class _OneByOne:
                 continue
             actors = [] if space.is_global else [ids[a] for a in mask.actors.values]
             actees = [] if mask.actees is None else [ids[a] for a in mask.actees.values]
-            actions[name] = _DECODERS[type(space)](space, actors, actees, chosen)
+            if type(space) in _DECODERS:
+                actions[name] = _DECODERS[type(space)](space, actors, actees, chosen)
+            else:  # a kind of the user's own, alone in its frame
+                rows = Ragged(chosen, np.array([len(chosen)]))
+                (own,) = space.decode(name, rows, mask, [obs], self.spaces[0], [None])
+                if own is not None:
+                    actions[name] = own
         return actions
 
     def _show(self, outcomes: list[list[Observation]]) -> VecObs:

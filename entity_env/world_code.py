@@ -1,8 +1,10 @@
-"""Which code worlds are made of, so that a change of it can be told."""
+"""Digests of the code of environments, to see if it changed since a state was saved."""
 
+import ast
 import hashlib
 import inspect
 import sys
+import textwrap
 
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -12,14 +14,45 @@ from entity_env.vec_env import VecEnv
 _INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__, *VecEnv.__mro__}
 
 
-def code_of(*worlds: type) -> dict[str, str]:
-    """Digests of the source of classes and of those they derive from, by their names.
+EARLIER = {
+    "5a70093d0a4b2e30": "cf7504ab2ccaafdf",  # ArrayEnvs
+    "fc2fb8e304fd0917": "8d51c410082338b4",  # CherryPick
+    "9f0f8bc3690ed725": "cbf5ff406381cd81",  # Count
+    "8d5c77f8494fd2a3": "df058ca4e7a79c29",  # Drawn
+    "3847ea8e229cb73f": "e5e8d7363e43a68d",  # Duel
+    "da26e70a8b9e11f9": "8d64ac5c2b9c0a55",  # FloorIsLava
+    "32951346efb6c17d": "499d0881997aaab3",  # Minefield
+    "d30027cd6dc18298": "aa147707f96d60aa",  # VecMinefield
+    "57d005636c3dd3ca": "d785e2a614beacb8",  # MineSweeper
+    "6d7f063833b0987c": "cfb83a45f7a184b8",  # MoveToOrigin
+    "5537bc632416fa28": "ce8c9f38aa9e8087",  # MultiArmedBandit
+    "6f329a3199812611": "e3dfa7071eaa2f17",  # MultiSnake
+    "5312dc22ea0692ec": "2dc087ff0bb3b1b7",  # VecMultiSnake
+    "4011eefac98c035d": "e9010aee4752ef12",  # NotHotdog
+    "800e8f0c070db1e8": "28032cfd8eabd92e",  # PickMatchingBalls
+    "841f854d3087dcd6": "6b6eab3487c7ece9",  # RockPaperScissors
+    "d0707d8981821c1a": "a5c7f738126848b8",  # TreasureHunt
+    "c2f2725337684fb9": "56fe77266ed8e0b7",  # Xor
+    "6a5629f7b31a93e5": "1a8c6f06a194f96b",  # CreditOneOfMany
+    "4e8317af7d0a783d": "a5b2440a08804797",  # DelayedIdentity
+    "2b0d9766ac690a0c": "1b00b5a800bfe9b5",  # Identity
+    "5b87117d1a197767": "47b4bb4f56ff4e8e",  # PickTheMarked
+}
+"""Digests of this package's worlds before their documentation was rewritten, and those of the same
+code without documentation: the first 16 digits of both."""
 
-    What they derive from of this package's interface and of the standard library is left out, and
-    so is a class whose source cannot be had here, as of one that was made at a prompt.
+
+def code_of(*worlds: type) -> dict[str, str]:
+    """Return digests of the source of classes and of those they derive from, by their names.
+
+    Classes of this package's interface and of the standard library are left out, and so is a class
+    whose source cannot be had here, as of one that was made at a prompt.
 
     Args:
         worlds: classes of environments and matches.
+
+    Returns:
+        Two SHA-256 each, "WHOLE:BARE", of the source as it is and without docstrings and comments.
     """
     classes = {cls for world in worlds for cls in world.__mro__} - _INTERFACE
     digests = {}
@@ -28,8 +61,40 @@ def code_of(*worlds: type) -> dict[str, str]:
             continue
         try:
             source = inspect.getsource(cls)
+            bare = _without_documentation(source)
         except (OSError, TypeError, SyntaxError):  # no file, or not that of the class any more
             continue
         name = f"{cls.__module__}.{cls.__qualname__}"
-        digests[name] = hashlib.sha256(source.encode()).hexdigest()
+        digests[name] = f"{_digest(source)}:{_digest(bare)}"
     return dict(sorted(digests.items()))
+
+
+def is_same_code(before: str, now: str) -> bool:
+    """Return whether two digests of `code_of` are of the same code, documentation aside.
+
+    Args:
+        before: of a save; those of earlier releases are of the whole source alone.
+        now: of this program.
+    """
+    parts, same = now.split(":"), EARLIER.get(before[:16])
+    is_earlier = same is not None and parts[-1].startswith(same)
+    return is_earlier or not {*before.split(":")}.isdisjoint(parts)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_documentation(source: str) -> str:
+    """Return source without docstrings, lines of comments and empty lines."""
+    lines = textwrap.dedent(source).splitlines()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        match node:
+            case (
+                ast.ClassDef(body=[ast.Expr(ast.Constant(str())) as text, *_])
+                | ast.FunctionDef(body=[ast.Expr(ast.Constant(str())) as text, *_])
+            ):
+                assert text.end_lineno is not None
+                for i in range(text.lineno - 1, text.end_lineno):
+                    lines[i] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip() and line.strip()[0] != "#")
