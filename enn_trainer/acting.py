@@ -10,12 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.agent import PPOAgent, chosen_on_host, draw_uniforms
 from enn_trainer.frame_memory import rogue_nets, within_memory
 from enn_trainer.lanes import Lanes, cost_of_entity
+from entity_env.ragged import Ragged
+from entity_env.record import RecordingVecEnv
+from entity_env.spaces import ObsSpace
+from entity_env.vec_env import VecEnv, VecObs
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision
-from rogue_net.ragged import EntityBatch
+from rogue_net.ragged import ActionBatch, EntityBatch
 
 T = TypeVar("T")
 
@@ -114,3 +118,40 @@ def _of_pieces(
     said: list[T] = []
     lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], said.append)
     return said
+
+
+def step(
+    envs: VecEnv, obs_space: ObsSpace, out: NetOutput, batch: EntityBatch, run_step: int
+) -> VecObs:
+    """Take the step that a network chose; a recording gets all of its decisions.
+
+    Args:
+        envs: B environments.
+        obs_space: the features to show.
+        out: the output of the network for their current frames.
+        batch: these frames.
+        run_step: the number of frames of the run before this step.
+    """
+    actions = chosen_on_host(out, batch)
+    if not isinstance(envs, RecordingVecEnv):
+        return envs.act(actions, obs_space)
+    return envs.act(
+        actions,
+        obs_space,
+        # In double precision, so that the logarithm gives back what the network said.
+        probs={
+            name: Ragged(p.double().exp().cpu().numpy(), batch.actions[name].actors.lengths)
+            for name, p in out.logprobs.items()
+        },
+        logits={name: _parameters(out, name, a) for name, a in batch.actions.items()}
+        if envs.keep_logits
+        else None,
+        values=out.values["value"].flatten().float().cpu().numpy(),
+        run_step=run_step,
+    )
+
+
+def _parameters(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
+    """Return the parameters of a distribution, as recordings have them."""
+    rows = out.distribution(name).to_rows(action)
+    return Ragged(rows.values.cpu().numpy(), rows.lengths)

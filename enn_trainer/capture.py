@@ -6,7 +6,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from enn_trainer.agent import chosen_on_host
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
@@ -15,14 +14,11 @@ from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
 from entity_env.plain_open import append_plain
-from entity_env.ragged import Ragged
 from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
 from entity_env.recording_format import RecordingError
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv, VecObs
-from rogue_net.ragged import ActionBatch, EntityBatch
-from rogue_net.rogue_net import NetOutput
+from entity_env.spaces import ActionName, ActionSpace
+from entity_env.vec_env import VecEnv
 
 
 @dataclass(frozen=True)
@@ -119,43 +115,6 @@ def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) 
     )
     stack.callback(recording.stop)
     return recording
-
-
-def act(
-    envs: VecEnv, obs_space: ObsSpace, out: NetOutput, batch: EntityBatch, run_step: int
-) -> VecObs:
-    """Take the step that a network chose; where this is recorded, hand over all that it said.
-
-    Args:
-        envs: B environments.
-        obs_space: the features to show.
-        out: what the network said about their current frames.
-        batch: these frames.
-        run_step: how many frames the run had before.
-    """
-    actions = chosen_on_host(out, batch)
-    if not isinstance(envs, RecordingVecEnv):
-        return envs.act(actions, obs_space)
-    return envs.act(
-        actions,
-        obs_space,
-        # In double precision, so that the logarithm gives back what the network said.
-        probs={
-            name: Ragged(p.double().exp().cpu().numpy(), batch.actions[name].actors.lengths)
-            for name, p in out.logprobs.items()
-        },
-        logits={name: _parameters(out, name, a) for name, a in batch.actions.items()}
-        if envs.keep_logits
-        else None,
-        values=out.values["value"].flatten().float().cpu().numpy(),
-        run_step=run_step,
-    )
-
-
-def _parameters(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
-    """Return the parameters of a distribution, as recordings have them."""
-    rows = out.distribution(name).to_rows(action)
-    return Ragged(rows.values.cpu().numpy(), rows.lengths)
 
 
 def _captures(config: TrainConfig) -> Iterator[Capture]:

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from enn_trainer.acting import choose, joined
+from enn_trainer.acting import choose, joined, step
 from enn_trainer.agent import PPOAgent
-from enn_trainer.capture import act
 from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.lanes import ONE_LANE, Lanes
 from entity_env.ragged import exclusive_cumsum, row_indices
@@ -71,7 +70,7 @@ def play(
         if stop():
             break
         batch = EntityBatch.of(obs, device)
-        obs = act(envs, obs_space, answer_of_all(seats, batch, seed, t, lanes), batch, run_step)
+        obs = step(envs, obs_space, answer_of_all(seats, batch, seed, t, lanes), batch, run_step)
         add_metrics(metrics, obs.metrics)
     return metrics
 

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.acting import choose, values_of
+from enn_trainer.acting import choose, step, values_of
 from enn_trainer.agent import PPOAgent
-from enn_trainer.capture import act
 from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.ppo.storage import RolloutStorage
 from enn_trainer.ppo.work import PLAIN, Work
@@ -99,7 +98,7 @@ def collect(
         with work.spans.span("act"):
             out = choose(agent, batch, env, frame, seed, work.lanes)
         with work.spans.span("env"):
-            obs = act(envs, obs_space, out, batch, frame)
+            obs = step(envs, obs_space, out, batch, frame)
         storage.add(batch, out)
         rewards[t], terminated[t], truncated[t] = obs.reward, obs.terminated, obs.truncated
         add_metrics(metrics, obs.metrics)
