@@ -1,1 +1,1 @@
-"""What `enn` does."""
+"""The commands of `enn`."""

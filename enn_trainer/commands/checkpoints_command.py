@@ -40,10 +40,10 @@ _SHOWN_METRICS = ("eval/episodic_reward.mean", "episodic_reward.mean", "losses/e
 
 
 def checkpoints_command(arguments: Sequence[str]) -> int:
-    """`enn checkpoints`: list, verify, delete, pin, show, compare and upgrade saves.
+    """Run `enn checkpoints`: list, verify, delete, pin, show, compare and upgrade saves.
 
     Returns:
-        0 if all is well, 1 if a save is damaged or two are different, 2 for a mistake in the
+        0, 1 if a save is damaged or two are different, 2 for a mistake in the
         arguments.
     """
     options = _parser().parse_args(arguments)
@@ -195,8 +195,8 @@ def _diff(options: argparse.Namespace) -> int:
 def _upgrade(options: argparse.Namespace) -> int:
     saved = upgrade_checkpoint(resolve(options.one), options.to)
     manager = load_checkpoint(saved.path)
-    go_on = resume_command(options.to, manager.config, manager.state)
-    print(f"saved {saved.path}; to go on: {go_on}")
+    resume = resume_command(options.to, manager.config, manager.state)
+    print(f"saved {saved.path}; to continue: {resume}")
     return 0
 
 

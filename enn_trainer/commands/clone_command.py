@@ -68,10 +68,10 @@ def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
     if result.test is not None:
         lines.append(f"on episodes set apart: {result.test.in_words()}")
     lines += ["", "next:"]
-    go_on, env_id = resume_command(run_dir, config, result.state), config.env.id
+    resume, env_id = resume_command(run_dir, config, result.state), config.env.id
     if _is_known_to_fit(config.env, result.state):
-        return "\n".join([*lines, f"  {go_on} env.id={env_id}"])
-    lines.append(f"  {go_on}" if names_code(env_id) else f"  {go_on} env.id=...")
+        return "\n".join([*lines, f"  {resume} env.id={env_id}"])
+    lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
     lines.append(
         "env.id=... must name the world of the recordings there; it is not known whether "
         f"{env_id} is that"

@@ -1,4 +1,4 @@
-"""`enn checkpoints diff` and `enn checkpoints evolve`: a save and a world that is another one."""
+"""`enn checkpoints diff` and `enn checkpoints evolve`: saves whose environment has changed."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ DIFFERENT = 1
 
 
 def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those arguments of `enn checkpoints diff` that are about a world."""
+    """Add the arguments of `enn checkpoints diff` for environments."""
     _add_world(parser, required=False)
 
 
@@ -56,16 +56,16 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def diff_world(options: argparse.Namespace) -> int:
-    """Say how a world differs from that of a save.
+    """Print the differences between an environment and that of a save.
 
     Args:
         options: of `add_diff_arguments`.
 
     Returns:
-        0 if only in the order of names, else 1.
+        0 if names have another order at most, else 1.
 
     Raises:
-        CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
+        CheckpointError, ConfigError, EntityEnvError: the save or the environment cannot be used.
     """
     saved = read_saved_run(options.one)
     rules = _rules(options, saved.obs_space, saved.action_space)
@@ -77,7 +77,7 @@ def diff_world(options: argparse.Namespace) -> int:
 
 
 def evolve_command(options: argparse.Namespace) -> int:
-    """Write a save that is upgraded to a world, and say what was done.
+    """Save a checkpoint that is upgraded to an environment, and print a report.
 
     Args:
         options: of `add_evolve_arguments`.
@@ -86,13 +86,15 @@ def evolve_command(options: argparse.Namespace) -> int:
         0.
 
     Raises:
-        CheckpointError, ConfigError, EntityEnvError: the save or the world cannot be used.
+        CheckpointError, ConfigError, EntityEnvError: the save or the environment cannot be used.
     """
     saved, folder = find(options.one), Path.cwd()
     before, state = read_config(saved), read_state(saved)
     rules = _rules(options, state["obs_space"], state["action_space"])
     spaces = _spaces(options)
-    saved = replace(saved, path=located(saved.path, folder))  # the world may change the folder
+    saved = replace(
+        saved, path=located(saved.path, folder)
+    )  # the environment may change the folder
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
@@ -108,8 +110,8 @@ def evolve_command(options: argparse.Namespace) -> int:
     print(evolved.report)
     for change in changes(before, config):
         print(f"setting: {change}")
-    go_on = resume_command(options.to, evolved.config, evolved.state)
-    print(f"saved {written.path}; to go on: {go_on}")
+    resume = resume_command(options.to, evolved.config, evolved.state)
+    print(f"saved {written.path}; to continue: {resume}")
     return 0
 
 

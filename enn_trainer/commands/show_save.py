@@ -106,7 +106,7 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
         size = sum(file["size"] for file in manifest["files"].values())
         packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
         facts += [
-            ("saved", f"{manifest['created']}, because: {manifest['why']}"),
+            ("saved", f"{manifest['created']}, reason: {manifest['why']}"),
             ("size", f"{in_bytes(size)} in {len(manifest['files'])} files"),
             (
                 "packages",

@@ -329,7 +329,7 @@ def test_line_after_an_upgrade_continues_a_run_that_was_over(
     settings = [*SMALL, f"data_dir={tmp_path}"]
     assert run(["train", "env.id=Xor", *settings, "--checkpoint-dir", old]) == 0
     assert run(["checkpoints", "upgrade", old, "--to", new]) == 0
-    _, _, line = capsys.readouterr().out.rpartition("to go on: ")
+    _, _, line = capsys.readouterr().out.rpartition("to continue: ")
     assert run(shlex.split(line)[1:]) == 0
     assert "saved" in capsys.readouterr().out
     assert load_checkpoint(new).state.step == 144

@@ -380,7 +380,7 @@ def test_a_damaged_save_is_not_pinned(run_dir: Path, capsys: pytest.CaptureFixtu
 def test_show_says_what_is_in_a_save(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "pin", run_dir, "--note", "for the paper")
     told = said(capsys, "show", run_dir)
-    for words in ("because: end", "torch 2.", "for the paper", "entity sheep", "action walk"):
+    for words in ("reason: end", "torch 2.", "for the paper", "entity sheep", "action walk"):
         assert words in told, told
     assert "d_model: 8" not in told
     assert f"--resume-from {at(run_dir, 72)}" in told

@@ -338,7 +338,7 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
     assert "setting: net.n_layer 1 -> 2" in out
     options = f"--checkpoint-dir {tmp_path / 'new'} --resume env.id={world}"
-    assert "; to go on: " in out
+    assert "; to continue: " in out
     assert out.endswith(f"{options} total_timesteps=144\n")  # it was over
     assert saved.config.env.id == world
     assert json.loads(saved.config.env.kwargs) == {"age": 4}
