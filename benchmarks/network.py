@@ -56,7 +56,7 @@ from rogue_net import (
     RogueNet,
     RogueNetConfig,
 )
-from rogue_net.attention import Context, attention_mask
+from rogue_net.attention import PaddedContext, attention_mask
 from rogue_net.layout import layout_of, make_layout
 from rogue_net.transformer import Transformer
 
@@ -160,13 +160,15 @@ def transformer(add: Lines, options: argparse.Namespace) -> None:
             add(f"| {d_model} | {n} | {' | '.join(map(shown, full))} | {ratios} |")
 
 
-def transformer_over(lengths: Sequence[int], d_model: int) -> tuple[Transformer, Context, Tensor]:
+def transformer_over(
+    lengths: Sequence[int], d_model: int
+) -> tuple[Transformer, PaddedContext, Tensor]:
     """Make a transformer and a padded batch of frames of these lengths."""
     torch.manual_seed(0)
     layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
     masks = [attention_mask(bucket, None) for bucket in layout.buckets]
     x = torch.randn(layout.num_rows, d_model, requires_grad=True)
-    return Transformer(LAYERS, HEADS, d_model), Context(layout.buckets, None, masks), x
+    return Transformer(LAYERS, HEADS, d_model), PaddedContext(layout.buckets, None, masks), x
 
 
 def ragged(add: Lines, options: argparse.Namespace) -> None:

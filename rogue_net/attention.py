@@ -1,6 +1,7 @@
 """Multi-head attention between the entities of each frame, over padded frames."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,15 +11,36 @@ from torch import Tensor, nn
 
 from rogue_net.dropout import dropout
 from rogue_net.layout import PIECE_ROWS, Bucket, Layout, of_buckets
-from rogue_net.native import functions as native
-from rogue_net.native.packed import PackedFrames, Tables
 from rogue_net.relpos_attention import Pairs
 from rogue_net.relpos_encoding import RelposEncoding
 
 
+class Context(ABC):
+    """Base class of what the layers share of a batch, made once: it lets attention mix rows.
+
+    Attributes:
+        keys: (P,) int64, the random keys of dropout; None to drop nothing.
+    """
+
+    keys: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Number of rows, P."""
+
+    @abstractmethod
+    def pieces(self) -> list["Context"]:
+        """Split the context into pieces whose rows go through all layers together."""
+
+    @abstractmethod
+    def mix(self, attention: "Attention", x: Tensor) -> Tensor:
+        """Attend within each frame, before the projection, (P, d_model) -> (P, d_model)."""
+
+
 @dataclass(frozen=True)
-class Context:
-    """Layout, masks and relative positions of a batch, made once for all layers.
+class PaddedContext(Context):
+    """Layout, masks and relative positions of padded frames.
 
     Attributes:
         buckets: the frames among the P padded rows.
@@ -54,7 +76,8 @@ class Context:
             return [self]
         # Whole buckets, as many as fit; slices of everything that has a row for each entity.
         ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
-        pieces, first, start = [], 0, 0
+        pieces: list[Context] = []
+        first = start = 0
         while first < len(self.buckets):
             stop = max(first + 1, int(np.searchsorted(ends, start + PIECE_ROWS, side="right")))
             rows, some = slice(start, int(ends[stop - 1])), slice(first, stop)
@@ -71,20 +94,19 @@ class Context:
             first, start = stop, rows.stop
         return pieces
 
-
-@dataclass(frozen=True)
-class PackedContext:
-    """Context of packed frames, which compiled code takes without padding.
-
-    Attributes:
-        frames: the rows of each frame, their visibility and relative positions.
-        relpos: the encoding of relative positions; None without.
-        tables: the tables of the encoding, whose rows `frames` refers to.
-    """
-
-    frames: PackedFrames
-    relpos: RelposEncoding | None = None
-    tables: Tables | None = None
+    def mix(self, attention: "Attention", x: Tensor) -> Tensor:
+        """Attend within the frames of each bucket."""
+        qkv = of_buckets(attention.query_key_value(x), self.buckets)
+        gate = None if self.relpos is None else self.relpos.gate_of(x)
+        gates = [None] * len(qkv) if gate is None else of_buckets(gate, self.buckets)
+        weights: list[Tensor] = []
+        mixed = [
+            attention.attend(*of_bucket, self, k, weights)
+            for k, of_bucket in enumerate(zip(qkv, gates, strict=True))
+        ]
+        if self.weights is not None:
+            self.weights.append(weights)
+        return mixed[0] if len(mixed) == 1 else torch.cat([x[:0], *mixed])
 
 
 class Attention(nn.Module):
@@ -105,37 +127,17 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(d_model, 3 * d_model)
         self.project = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, context: "Context | PackedContext") -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attend within each frame, (P, d_model) -> (P, d_model)."""
-        if isinstance(context, PackedContext):
-            return self._packed(x, context)
-        qkv = of_buckets(self.query_key_value(x), context.buckets)
-        gate = None if context.relpos is None else context.relpos.gate_of(x)
-        gates = [None] * len(qkv) if gate is None else of_buckets(gate, context.buckets)
-        weights: list[Tensor] = []
-        mixed = [
-            self.attend(*of_bucket, context, k, weights)
-            for k, of_bucket in enumerate(zip(qkv, gates, strict=True))
-        ]
-        if context.weights is not None:
-            context.weights.append(weights)
-        y = mixed[0] if len(mixed) == 1 else torch.cat([x[:0], *mixed])
-        return self.project(y)  # type: ignore[no-any-return]
-
-    def _packed(self, x: Tensor, context: "PackedContext") -> Tensor:
-        """Attend within packed frames, in float32 also under `torch.autocast`."""
-        gate = None if context.relpos is None else context.relpos.gate_of(x)
-        mixed = native.attention(
-            self.query_key_value(x).float(),
-            context.frames,
-            self.n_head,
-            context.tables,
-            None if gate is None else gate.float(),
-        )
-        return self.project(mixed)  # type: ignore[no-any-return]
+        return self.project(context.mix(self, x))  # type: ignore[no-any-return]
 
     def attend(
-        self, qkv: Tensor, gate: Tensor | None, context: Context, k: int, weights: list[Tensor]
+        self,
+        qkv: Tensor,
+        gate: Tensor | None,
+        context: PaddedContext,
+        k: int,
+        weights: list[Tensor],
     ) -> Tensor:
         """Attend within the frames of bucket k, (b * n, 3 * d_model) -> (b * n, d_model).
 

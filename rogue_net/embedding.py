@@ -6,10 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import GLOBAL, ObsSpace
-from rogue_net.input_norm import CLIP, InputNorm, Moments
-from rogue_net.layout import Layout
-from rogue_net.native import functions as native
-from rogue_net.native.packed import TypeRows
+from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch, to_device
 from rogue_net.translate import Translation, TranslationConfig
 
@@ -60,25 +57,6 @@ class EntityEmbedding(nn.Module):
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """(entities, d_model): type after type, within a type frame after frame."""
         return torch.cat([self.by_type[module_key(name)](x) for name, x in inputs.items()])
-
-    def packed(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
-        """(R, d_model), what `forward` computes at once, each row in its place; compiled."""
-        types = self.packed_types(inputs, layout)
-        return native.embed(types, layout.num_rows, self.d_model, CLIP)
-
-    def packed_types(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[TypeRows]:
-        """The same as what compiled functions take."""
-        places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
-        types = []
-        for (name, x), to in zip(inputs.items(), places, strict=True):
-            embedding = self.by_type[module_key(name)]
-            assert isinstance(embedding, TypeEmbedding | FeaturelessEmbedding)
-            mean = std = None
-            if isinstance(embedding, TypeEmbedding):
-                mean, std = embedding.norm.mean_and_std(x.dtype)
-            parameters = embedding.parameters_in_order()
-            types.append(TypeRows(x.contiguous(), mean, std, to, parameters))
-        return types
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """(n, features + global features) per type, not yet normalised."""

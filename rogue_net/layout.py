@@ -223,3 +223,10 @@ def layout_of(
     if is_packed:
         return packed_layout(lengths, device)
     return make_layout(lengths, device, FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING)
+
+
+def visible_rows(batch: EntityBatch, types: list[str], layout: Layout) -> Tensor | None:
+    """Return which padded rows are visible, (P,) bool; None if all entities are."""
+    if not batch.visible:
+        return None
+    return layout.pad(torch.cat([batch.visibility(name).values for name in types]))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rogue_net.attention import Context
+from rogue_net.attention import Context, PaddedContext
 from rogue_net.layout import Bucket, Layout, of_buckets
 from rogue_net.native.functions import frame_means
 
@@ -29,6 +29,7 @@ class Pool(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Return each entity's pooled frame, (P, d_model) -> (P, d_model)."""
+        assert isinstance(context, PaddedContext)
         x = self.prepool(x)
         pooled = [
             self.of_bucket(rows, bucket, context.visible)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,25 +9,20 @@ from torch import Tensor, nn
 from entity_env.check_spaces import check_spaces
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, answer, output_of
-from rogue_net.attention import Context, PackedContext, attention_mask, weights_by_frame
+from rogue_net.attention import PaddedContext, attention_mask, weights_by_frame
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import CategoricalDistribution, Decision, decide, random_draws
+from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
-from rogue_net.heads import HEADS, CategoricalHead, full_precision
-from rogue_net.input_norm import CLIP, InputNorm, Moments
-from rogue_net.layout import Layout, layout_of
-from rogue_net.native import network
-from rogue_net.native.library import fits
+from rogue_net.heads import HEADS, full_precision
+from rogue_net.input_norm import InputNorm, Moments
+from rogue_net.layout import Layout, layout_of, visible_rows
+from rogue_net.native import backend
 from rogue_net.pooling import mean_over_frames
-from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.ragged import EntityBatch
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
-
-ROWS_OF_SHAPE = 64
-"""On the CPU, torch compiles products in bfloat16 for each number of rows, which takes longer than
-they do: there are fewer of these if all are multiples of this."""
 
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "answer"]
 
@@ -135,11 +129,13 @@ class RogueNet(nn.Module):
             )
         weights: list[list[Tensor]] | None = [] if attention else None
         decisions: dict[str, Decision] = {}
-        if weights is None and self._is_compiled_whole(batch):
-            heads = self._choice_heads()
-            out, layout = self._compiled(batch, heads, actions, uniforms)
-            x, values = out.x, self._named_values(out.means)
-            decisions = {n: _decision(said) for n, said in zip(heads, out.choices, strict=True)}
+        compiled = None
+        if weights is None:
+            net = self._modules_of_network()
+            compiled = backend.run(net, batch, with_heads=True, actions=actions, uniforms=uniforms)
+        if compiled is not None:
+            x, layout, decisions = compiled.x, compiled.layout, compiled.decisions
+            values = self._named_values(compiled.means)
         else:
             x, layout = self.embed(batch, weights)
             values = self._values(x, layout)
@@ -170,8 +166,9 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """The regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        if self._is_compiled_whole(batch):
-            return self._named_values(self._compiled(batch)[0].means)
+        compiled = backend.run(self._modules_of_network(), batch, with_heads=False)
+        if compiled is not None:
+            return self._named_values(compiled.means)
         return self._values(*self.embed(batch))
 
     def embed(
@@ -186,142 +183,54 @@ class RogueNet(nn.Module):
         Returns:
             (P, d_model) in padded rows, and their layout.
         """
-        if weights is None and self._is_compiled_whole(batch):
-            out, layout = self._compiled(batch)
-            return out.x, layout
-        is_packed = weights is None and self._is_compiled(batch)
-        if self.config.precision == "float32" or (is_packed and self.has_compiled_blocks):
-            return self._embed(batch, weights, is_packed)
+        if weights is None:
+            net = self._modules_of_network()
+            if (compiled := backend.run(net, batch, with_heads=False)) is not None:
+                return compiled.x, compiled.layout
+            if (embedded := backend.embed(net, batch)) is not None:
+                return embedded
+        if self.config.precision == "float32":
+            return self._embed(batch, weights)
         device = batch.features[self.embedding.types[0]].values.device
         with torch.autocast(device.type, torch.bfloat16):
-            return self._embed(batch, weights, is_packed)
+            return self._embed(batch, weights)
 
     def _embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None, is_packed: bool
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None
     ) -> tuple[Tensor, Layout]:
-        layout = layout_of(batch, self.embedding.types, self.relpos is not None, is_packed)
+        layout = layout_of(batch, self.embedding.types, self.relpos is not None)
         inputs = self.embedding.inputs(batch)
-        visible = self._visible(batch, layout)
-        context: Context | PackedContext
-        if is_packed:
-            context = self._packed_context(inputs, layout, visible)
-        else:
-            context = Context(
-                buckets=layout.buckets,
-                visible=visible,
-                masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
-                pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
-                relpos=self.relpos,
-                keys=row_keys(batch, layout) if self.training and self.config.drops else None,
-                weights=weights,
-            )
+        visible = visible_rows(batch, self.embedding.types, layout)
+        context = PaddedContext(
+            buckets=layout.buckets,
+            visible=visible,
+            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+            relpos=self.relpos,
+            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+            weights=weights,
+        )
         # Under `torch.autocast`, what goes in, what the blocks add up and what the heads make of it
         # keep the precision of the parameters.
         with torch.autocast(layout.row_of_entity.device.type, enabled=False):
-            if is_packed:
-                x = self.embedding.packed(inputs, layout)
-            else:
-                x = layout.pad(self.embedding(inputs))
-        if is_packed and torch.is_autocast_enabled("cpu"):
-            x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
-            return self.transformer(x, context)[: layout.num_rows], layout
+            x = layout.pad(self.embedding(inputs))
         return self.transformer(x, context), layout
 
-    def _compiled(
-        self,
-        batch: EntityBatch,
-        choices: Mapping[str, CategoricalHead] | None = None,
-        actions: Mapping[str, Tensor] | None = None,
-        uniforms: Mapping[str, Tensor] | None = None,
-    ) -> tuple[network.Out, Layout]:
-        """All of the network, and some of its heads, at once."""
-        layout = layout_of(batch, self.embedding.types, is_packed=True)
-        inputs = self.embedding.inputs(batch)
-        context = self._packed_context(inputs, layout, self._visible(batch, layout))
-        gate = None if self.relpos is None else self.relpos.native_gate()
-        choices = choices or {}
-        asked = [
-            _compiled_choice(
-                head,
-                layout,
-                batch.actions[name],
-                None if actions is None else actions[name],
-                None if uniforms is None else uniforms[name],
-            )
-            for name, head in choices.items()
-        ]
-        means = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
-        frames_in_network = network.Network(
-            frames=context.frames,
-            types=self.embedding.packed_types(inputs, layout),
-            width=self.config.d_model,
-            heads=self.config.n_head,
-            clip=CLIP,
-            gate_kind=None if gate is None else gate.kind,
-            num_blocks=self.config.n_layer,
-            choices=asked,
-            num_means=len(means),
-        )
-        out = network.run(
-            frames_in_network,
-            self.transformer.parameters_in_order(),
-            context.tables,
-            gate,
-            [_weights(head.project) for head in choices.values()],
-            [_weights(linear) for linear in means],
-        )
-        return out, layout
-
-    def _choice_heads(self) -> dict[str, CategoricalHead]:
-        heads = {name: self.action_heads[module_key(name)] for name in self.action_space}
-        return {name: head for name, head in heads.items() if type(head) is CategoricalHead}
-
-    def _visible(self, batch: EntityBatch, layout: Layout) -> Tensor | None:
-        """(P,) bool; None when everything is."""
-        if not batch.visible:
-            return None
-        flags = [batch.visibility(name).values for name in self.embedding.types]
-        return layout.pad(torch.cat(flags))
-
-    def _is_compiled_whole(self, batch: EntityBatch) -> bool:
-        return (
-            self.has_compiled_blocks
-            and self._is_compiled(batch)
-            and not torch.is_autocast_enabled("cpu")
+    def _modules_of_network(self) -> backend.Modules:
+        return backend.Modules(
+            self.config,
+            self.embedding,
+            self.transformer,
+            self.relpos,
+            {name: self.action_heads[module_key(name)] for name in self.action_space},  # type: ignore[misc]
+            [self.regression_heads[module_key(name)] for name in self._regression_sizes],  # type: ignore[misc]
+            self.training,
         )
 
     @property
     def has_compiled_blocks(self) -> bool:
         """Whether whole blocks are compiled, on the CPU in float32: faster there than bfloat16."""
-        config = self.config
-        is_narrow = config.d_model <= network.WIDEST and fits(config.d_model, config.n_head)
-        return is_narrow and config.pooling is None
-
-    def _is_compiled(self, batch: EntityBatch) -> bool:
-        """Whether the compiled attention can do what is asked for."""
-        parameter = self.transformer.first_parameter()
-        return (
-            parameter is not None
-            and parameter.dtype == torch.float32
-            and parameter.device.type == "cpu"
-            and all(
-                rows.values.dtype == torch.float32 and not rows.values.requires_grad
-                for rows in batch.features.values()
-            )
-            and self.config.pooling is None
-            and not (self.training and self.config.drops)
-            and fits(self.config.d_model, self.config.n_head)
-        )
-
-    def _packed_context(
-        self, inputs: Mapping[str, Tensor], layout: Layout, visible: Tensor | None
-    ) -> PackedContext:
-        assert layout.packed is not None
-        frames = layout.packed if visible is None else replace(layout.packed, visible=visible)
-        if self.relpos is None:
-            return PackedContext(frames)
-        pairs = self.relpos.packed_pairs(inputs, layout)
-        return PackedContext(replace(frames, pairs=pairs), self.relpos, self.relpos.native_tables())
+        return backend.has_compiled_blocks(self.config)
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Take the features of a batch into the statistics that normalise the input."""
@@ -367,46 +276,6 @@ class RogueNet(nn.Module):
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
     """Whether some action is taken by no entity, so that one has to stand for what is global."""
     return any(space.is_global for space in action_space.values())
-
-
-def _compiled_choice(
-    head: CategoricalHead,
-    layout: Layout,
-    action: ActionBatch,
-    given: Tensor | None,
-    uniforms: Tensor | None,
-) -> network.Choice:
-    """Return an action as compiled functions take it.
-
-    Raises:
-        ValueError: of the mask, or of what is given, there is another number than of actors.
-    """
-    num_actors = len(action.actors.values)
-    mask = None if action.mask is None else action.mask.values.bool().contiguous()
-    expected = {
-        "mask": (mask, (num_actors, len(head.project.bias))),
-        "actions": (given, (num_actors,)),
-        "uniforms": (uniforms, (num_actors,)),
-    }
-    for name, (x, shape) in expected.items():
-        if x is not None and x.shape != shape:
-            raise ValueError(f"{name}: expected shape {shape}, got {tuple(x.shape)}")
-    return network.Choice(
-        rows=layout.rows(action.actors.values, action.actors.frame_of_row()).contiguous(),
-        mask=mask,
-        given=None if given is None else given.to(torch.int64).contiguous(),
-        uniforms=None if uniforms is None else uniforms.float().contiguous(),
-    )
-
-
-def _decision(said: network.Said) -> Decision:
-    distribution = CategoricalDistribution(said.log_probs)
-    return Decision(said.chosen, said.logprobs, said.entropies, distribution)
-
-
-def _weights(linear: nn.Module) -> network.Linear:
-    assert isinstance(linear, nn.Linear)
-    return network.Linear(linear.weight, linear.bias)
 
 
 def _zero_linear(d_in: int, d_out: int) -> nn.Linear:

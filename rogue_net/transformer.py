@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rogue_net.attention import Attention, Context, PackedContext
+from rogue_net.attention import Attention, Context
 from rogue_net.dropout import dropout
 from rogue_net.pooling import Pool
 
@@ -36,9 +36,9 @@ class Block(nn.Module):
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Transform entities, (P, d_model) -> (P, d_model)."""
-        keys = _keys(context)
+        keys = context.keys
         # x + attention(norm(x)), then x + mlp(norm(x))
         mixed = self.attention(self.norm_1(x), context)
         x = x + dropout(mixed, self.pdrop, keys, self.site)
@@ -112,10 +112,8 @@ class Transformer(nn.Module):
         block = self.blocks[0] if self.blocks else None
         return block.norm_1.weight if isinstance(block, Block) else None
 
-    def forward(self, x: Tensor, context: Context | PackedContext) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model)."""
-        if isinstance(context, PackedContext):
-            return self._through(x, context)
         pieces = context.pieces()
         if len(pieces) == 1:
             return self._through(x, context)
@@ -124,15 +122,11 @@ class Transformer(nn.Module):
             [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
         )
 
-    def _through(self, x: Tensor, context: Context | PackedContext) -> Tensor:
-        x = dropout(x, self.pdrop, _keys(context), 0)
+    def _through(self, x: Tensor, context: Context) -> Tensor:
+        x = dropout(x, self.pdrop, context.keys, 0)
         for block in self.blocks:
             x = block(x, context)
         return x
-
-
-def _keys(context: Context | PackedContext) -> Tensor | None:
-    return context.keys if isinstance(context, Context) else None
 
 
 def init_linear(module: nn.Module) -> None:

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import rogue_net.rogue_net
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
-from rogue_net.native import AVAILABLE
+from rogue_net.native import AVAILABLE, backend
 from rogue_net.ragged import RaggedTensor
 from tests.rogue_net.nets import (
     ACTIONS,
@@ -30,7 +29,7 @@ needs_compiled = pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled"
 def torch_only() -> Iterator[None]:
     """While the context is open, nothing that was compiled is used."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rogue_net.rogue_net, "fits", lambda d_model, n_head: False)
+        patch.setattr(backend, "fits", lambda d_model, n_head: False)
         yield
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig, rogue_net
+from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.embedding import module_key
-from rogue_net.native import AVAILABLE
+from rogue_net.native import AVAILABLE, backend
 from rogue_net.ragged import EntityBatch
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_obs, frame, policy_loss
 
@@ -118,8 +118,8 @@ def test_products_in_half_have_few_shapes_which_change_nothing(
         up = block.mlp[0]  # type: ignore[union-attr, index]
         up.register_forward_hook(lambda _, args, out: shapes.add(len(out)))
     gradients = []
-    for rows in (rogue_net.ROWS_OF_SHAPE, grain):
-        monkeypatch.setattr(rogue_net, "ROWS_OF_SHAPE", rows)
+    for rows in (backend.ROWS_OF_SHAPE, grain):
+        monkeypatch.setattr(backend, "ROWS_OF_SHAPE", rows)
         out = net(batch)
         gradients.append(torch.autograd.grad(policy_loss(out), [*net.parameters()]))
     assert shapes == {-(-num_rows // rows) * rows for rows in (64, grain)}
