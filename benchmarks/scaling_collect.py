@@ -42,7 +42,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     from enn_trainer.envs import env_factory
     from enn_trainer.lanes import Lanes
     from enn_trainer.ppo.rollout import collect
-    from enn_trainer.ppo.work import Work
+    from enn_trainer.runtime.execution import ExecutionContext
     from enn_trainer.tracking.spans import Spans
     from entity_env import AddMetricsWrapper, examples
     from rogue_net import RogueNet
@@ -68,7 +68,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
                 seed=0,
                 first_frame=frame,
                 device=device,
-                work=Work(lanes, spans=spans),
+                context=ExecutionContext(lanes, spans=spans),
             )
         obs, frame = rollout.next_obs, frame + rollout.num_frames
 

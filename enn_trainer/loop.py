@@ -8,9 +8,10 @@ from typing import Literal, Self
 import hyperstate
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithm import Algorithm, Clock
 from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
-from enn_trainer.cloning.bc_term import bc_of_update, open_bc
+from enn_trainer.cloning.bc_term import open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -21,16 +22,13 @@ from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import open_envs, open_state
-from enn_trainer.ppo.advantages import advantages
-from enn_trainer.ppo.annealing import Rates
-from enn_trainer.ppo.optimize import optimize
-from enn_trainer.ppo.returns import Estimate
+from enn_trainer.ppo.ppo import FIRST_FRAMES, PPO
 from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.ppo.snapshot import Snapshot
 from enn_trainer.ppo.sums import Sums
-from enn_trainer.ppo.work import Work
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import (
     choose_device,
     cudnn_deterministic,
@@ -47,9 +45,6 @@ from entity_env.seeding import derive_seed
 from entity_env.standard_streams import reader_may_leave
 from entity_env.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
-
-FIRST_FRAMES = "first frames"
-"""In the memory of a state whose input statistics know no more than the first frames."""
 
 
 def train(
@@ -156,7 +151,8 @@ class Trainer:
                 self._device,
                 self._lanes,
             )
-            self._demonstrations = open_bc(self.config, self.state, self._device)
+            demonstrations = open_bc(self.config, self.state, self._device)
+            self._algorithm: Algorithm = PPO(self.config, self.state, demonstrations)
             prepare_captures(self.manager, create_envs)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
@@ -337,21 +333,14 @@ class Trainer:
         self._before.take(state)
         self._is_updating = True
         try:
-            rates = run.begin_update()
+            clock = Clock(state.step, state.time_used)
+            context = self._context()
+            run.begin_update()
+            self._algorithm.begin_update(clock)
             with run.spans.span("rollout"):
-                rollout = self._collect(self._obs)
+                rollout = self._collect(self._obs, context)
             self._callbacks.on_rollout_end(self, rollout)
-            with run.spans.span("returns"):
-                estimate = advantages(rollout, self.config.ppo, state.reward_scaling)
-            # What changes with time is the same everywhere in the first frames.
-            knows_first_frames = state.memory.get(FIRST_FRAMES, False)
-            if knows_first_frames:
-                self._take_input_stats(rollout)
-            with run.spans.span("optimize"):
-                losses = self._optimize(rollout, estimate, rates)
-            if not knows_first_frames:
-                self._take_input_stats(rollout)
-            state.memory.pop(FIRST_FRAMES, None)
+            learnt = self._algorithm.update(rollout, clock, context)
             state.step += rollout.num_frames
         except BaseException:
             self._before.put_back(state)
@@ -360,7 +349,7 @@ class Trainer:
         finally:
             self._is_updating = False
         self._obs = rollout.next_obs
-        metrics = run.end_update(rollout, losses, rates)
+        metrics = run.end_update(rollout, learnt)
         run.measure(metrics)
         with self._telling():
             self._callbacks.on_update_end(self, metrics)
@@ -368,7 +357,7 @@ class Trainer:
         follow_schedules(self.config, state)
         return metrics
 
-    def _collect(self, obs: VecObs) -> Rollout:
+    def _collect(self, obs: VecObs, context: ExecutionContext) -> Rollout:
         return collect(
             self._envs,
             self.state.agent,
@@ -378,35 +367,13 @@ class Trainer:
             seed=derive_seed(self.config.seed, "act"),
             first_frame=self.state.step,
             device=self._device,
-            work=self._work(),
+            context=context,
         )
 
-    def _optimize(self, rollout: Rollout, estimate: Estimate, rates: Rates) -> dict[str, float]:
-        config, state = self.config, self.state
-        return optimize(
-            state.agent,
-            state.optimizer,
-            rollout,
-            estimate,
-            ppo=config.ppo,
-            optim=config.optim,
-            ent_coef=rates.ent_coef,
-            seed=derive_seed(config.seed, "minibatches", state.step),
-            ent_tunings=state.ent_tunings,
-            vf_optimizer=state.vf_optimizer,
-            after_minibatch=self._tell_minibatch,
-            add_bc_gradient=bc_of_update(
-                state.agent, self._demonstrations, config, state.step, self._work()
-            ),
-            work=self._work(),
+    def _context(self) -> ExecutionContext:
+        return ExecutionContext(
+            self._lanes, self._interrupts.check, self._run.spans, self._tell_minibatch
         )
-
-    def _take_input_stats(self, rollout: Rollout) -> None:
-        with self._run.spans.span("stats"):
-            self.state.agent.update_input_stats(rollout.batch)
-
-    def _work(self) -> Work:
-        return Work(self._lanes, self._interrupts.check, self._run.spans)
 
     def _evaluate(self) -> dict[str, float]:
         """Measure the agent; nothing if this is cut short."""

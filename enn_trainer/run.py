@@ -13,9 +13,7 @@ from enn_trainer.checkpoints.retention import measured
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult
-from enn_trainer.ppo.annealing import Rates, rates_at, total_steps
-from enn_trainer.ppo.optimizers import begin_update
-from enn_trainer.ppo.reward_scaling import reward_scalars
+from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.schedules import scheduled_fields
 from enn_trainer.state import State
@@ -170,18 +168,11 @@ class Run:
         self.seconds += now - self.tick_s
         self.tick_s = now
 
-    def begin_update(self) -> Rates:
-        """Give the optimizers the settings of the update that begins."""
+    def begin_update(self) -> None:
+        """Take the time at which an update begins."""
         self.update_start = time.monotonic()
-        rates = rates_at(self.config, self.state.step, self.state.time_used)
-        for optimizer in self.state.optimizers():
-            weight_decay = float(self.config.optim.weight_decay)
-            begin_update(optimizer, rates.lr, weight_decay, self.state.step)
-        return rates
 
-    def end_update(
-        self, rollout: Rollout, losses: Mapping[str, float], rates: Rates
-    ) -> dict[str, float]:
+    def end_update(self, rollout: Rollout, learnt: Mapping[str, float]) -> dict[str, float]:
         """Count the time; the metrics of the update by tag."""
         self.tick()
         seconds = max(self.tick_s - self.update_start, 1e-9)
@@ -191,11 +182,8 @@ class Run:
             scheduled = scheduled_fields(self.config).items()
             return {
                 **metric_scalars(rollout.metrics),
-                **losses,
+                **learnt,
                 **action_statistics(rollout, self.state.action_space),
-                "charts/learning_rate": rates.lr,
-                "charts/entropy_coef": rates.ent_coef,
-                **reward_scalars(self.state.reward_scaling),
                 **{f"schedule/{path}": value for path, value in scheduled},
                 "charts/SPS": (self.state.step - self.first_step) / max(self.seconds, 1e-9),
                 "restart": self.state.restart,

@@ -27,7 +27,7 @@ from enn_trainer.lanes import cost_of_entity
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
-from enn_trainer.ppo.work import PLAIN, Work
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.start_folder import located
 from enn_trainer.state import State
 from entity_env.seeding import derive_seed, mix
@@ -85,7 +85,7 @@ def bc_of_update(
     shown: Demonstrations | None,
     config: TrainConfig,
     step: int,
-    work: Work = PLAIN,
+    context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> AddGradient | None:
     """What the update that begins at `step` learns from recorded frames; None for nothing.
 
@@ -94,13 +94,13 @@ def bc_of_update(
         shown: the frames to draw from, each of them with actors; None for nothing.
         config: of the run.
         step: frames of the run before this update.
-        work: how this is done.
+        context: threads, interrupt check and timers.
     """
     bc = config.bc
     if shown is None or bc is None or bc.coef == 0:
         return None
     seed = derive_seed(config.seed, "bc", step)
-    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, work=work)
+    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, context=context)
 
 
 def add_bc_gradient(
@@ -110,7 +110,7 @@ def add_bc_gradient(
     optim: OptimizerConfig,
     seed: int,
     step: int,
-    work: Work = PLAIN,
+    context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> Tensor:
     """Add coef times the gradient of the loss of some recorded frames.
 
@@ -121,7 +121,7 @@ def add_bc_gradient(
         optim: the sizes of forward and backward passes.
         seed: of the update.
         step: of the optimizer in it.
-        work: how this is done.
+        context: threads, interrupt check and timers.
 
     Returns:
         () float, the mean of the loss over the actors.
@@ -134,7 +134,7 @@ def add_bc_gradient(
     told: list[Tensor] = []
 
     def loss_of(piece: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        work.check()
+        context.check()
         part = drawn.take(piece)
         chosen = {name: rows.values for name, rows in part.actions.items()}
         out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
@@ -143,7 +143,7 @@ def add_bc_gradient(
 
     cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, cost_of_entity(agent))
     add_gradients(
-        agent.parameters(), [partial(loss_of, piece) for piece in cut], told.append, work.lanes
+        agent.parameters(), [partial(loss_of, piece) for piece in cut], told.append, context.lanes
     )
     return sum(told, start=drawn.returns.new_zeros(()))
 

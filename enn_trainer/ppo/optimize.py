@@ -20,8 +20,8 @@ from enn_trainer.ppo.optimizers import clipped_step
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.sums import Sums
-from enn_trainer.ppo.work import PLAIN, Work
 from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.seeding import derive_seed, mix
 
 
@@ -37,9 +37,8 @@ def optimize(
     seed: int,
     ent_tunings: dict[str, Tensor] | None = None,
     vf_optimizer: torch.optim.Optimizer | None = None,
-    after_minibatch: Callable[[Sums], None] = lambda done: None,
     add_bc_gradient: Callable[[int], Tensor] | None = None,
-    work: Work = PLAIN,
+    context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> dict[str, float]:
     """Improve the agent on a rollout.
 
@@ -60,10 +59,9 @@ def optimize(
         ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
             of, see `tune`; they are tuned.
         vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
-        after_minibatch: called after each optimizer step, with what it covered.
         add_bc_gradient: adds what is to be learnt from recordings to the gradient of an optimizer
             step, counted from 0, and returns its loss; None for nothing.
-        work: how this is done.
+        context: threads, interrupt check, timers, and who is notified of optimizer steps.
 
     Returns:
         The losses by their published names.
@@ -89,9 +87,9 @@ def optimize(
         minibatch = Minibatch.of(rollout, estimate, frames, keys, ppo)
 
         def loss_of(piece: Frames, minibatch: Minibatch = minibatch) -> tuple[Tensor, Sums]:
-            work.check()
+            context.check()
             return loss_of_piece(
-                agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, work.spans
+                agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, context.spans
             )
 
         for parameter in parameters:
@@ -99,11 +97,11 @@ def optimize(
         done = Sums.zero(device, num_actions, len(ent_tunings))
         cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
         to_add = [partial(loss_of, piece) for piece in cut]
-        with work.spans.span("gradient"):
-            add_gradients(parameters, to_add, done.add, work.lanes, work.spans)
+        with context.spans.span("gradient"):
+            add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
-        with work.spans.span("step"):
+        with context.spans.span("step"):
             done.grad_norm = clipped_step(optimizer, optim.max_grad_norm, is_checked)
             if vf_optimizer is not None:
                 done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm, is_checked)
@@ -112,7 +110,7 @@ def optimize(
             refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total.add(done)
-        after_minibatch(done)
+        context.on_optimizer_step(done)
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
     if not is_checked:

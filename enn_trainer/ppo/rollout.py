@@ -11,7 +11,7 @@ from enn_trainer.acting import choose, step, values_of
 from enn_trainer.agent import PPOAgent
 from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.ppo.storage import RolloutStorage
-from enn_trainer.ppo.work import PLAIN, Work
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.spaces import ObsSpace
 from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
@@ -67,7 +67,7 @@ def collect(
     seed: int,
     first_frame: int,
     device: torch.device,
-    work: Work = PLAIN,
+    context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> Rollout:
     """Act for `steps` steps in every environment.
 
@@ -80,7 +80,7 @@ def collect(
         seed: of the random choices.
         first_frame: how many frames the run had before; the choices depend on it.
         device: where the frames are kept.
-        work: how this is done.
+        context: threads, interrupt check and timers.
     """
     num_envs = len(envs)
     env = np.arange(num_envs)
@@ -90,14 +90,14 @@ def collect(
     finals, final_values = [], [torch.zeros(0, device=device)]
     metrics: dict[str, Metric] = {}
     for t in range(steps):
-        work.check()
-        with work.spans.span("batch"):
+        context.check()
+        with context.spans.span("batch"):
             batch = EntityBatch.of(obs, device)
             check_frame_memory(agent, batch, env, learning=True)
         frame = first_frame + t * num_envs
-        with work.spans.span("act"):
-            out = choose(agent, batch, env, frame, seed, work.lanes)
-        with work.spans.span("env"):
+        with context.spans.span("act"):
+            out = choose(agent, batch, env, frame, seed, context.lanes)
+        with context.spans.span("env"):
             obs = step(envs, obs_space, out, batch, frame)
         storage.add(batch, out)
         rewards[t], terminated[t], truncated[t] = obs.reward, obs.terminated, obs.truncated
@@ -106,9 +106,9 @@ def collect(
             finals.append(EntityBatch.of(obs.final, device))
             check_frame_memory(agent, finals[-1], np.flatnonzero(obs.truncated), learning=False)
             if sum(final.num_frames for final in finals) >= num_envs:  # more would take memory
-                final_values.append(values_of(agent, EntityBatch.cat(finals), work.lanes))
+                final_values.append(values_of(agent, EntityBatch.cat(finals), context.lanes))
                 finals = []
-    with work.spans.span("values"):
+    with context.spans.span("values"):
         last_values = final_values[0].new_zeros(num_envs)
         going_on = np.flatnonzero(~obs.done)  # after the end of an episode nothing is expected
         if len(going_on):
@@ -116,9 +116,9 @@ def collect(
             check_frame_memory(agent, of_last, env, learning=True)
             if len(going_on) < num_envs:
                 of_last = of_last.take(going_on)
-            last_values[to_device(going_on, device)] = values_of(agent, of_last, work.lanes)
+            last_values[to_device(going_on, device)] = values_of(agent, of_last, context.lanes)
         if finals:
-            final_values.append(values_of(agent, EntityBatch.cat(finals), work.lanes))
+            final_values.append(values_of(agent, EntityBatch.cat(finals), context.lanes))
     stored = storage.take()
     return Rollout(
         batch=stored.batch,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-import enn_trainer.loop
+import enn_trainer.ppo.ppo
 from enn_trainer import (
     CheckpointError,
     ConfigError,
@@ -124,8 +124,8 @@ def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
         counts.append(agent.embedding.by_type["/__global__"].norm.count.item())
         return real(agent, *args, **kwargs)
 
-    real = enn_trainer.loop.optimize
-    monkeypatch.setattr(enn_trainer.loop, "optimize", optimize)
+    real = enn_trainer.ppo.ppo.optimize
+    monkeypatch.setattr(enn_trainer.ppo.ppo, "optimize", optimize)
     run_small(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=tmp_path / "run")
     assert counts == []
     run_small(tmp_path, "max_train_time=None", checkpoint_dir=tmp_path / "run")

@@ -23,7 +23,7 @@ from enn_trainer.cloning.bc_term import add_bc_gradient, bc_of_update, drawn_fra
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings, with_actors
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.interrupt import UpdateAbandoned
-from enn_trainer.ppo.work import Work
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.settings.config_io import load_config
 from entity_env.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
@@ -139,7 +139,7 @@ def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path)
     bc = BCConfig(str(expert), 1.0, 20)
     limits = replace(OptimizerConfig(), micro_bs=3)
     run = replace(load_config(TrainConfig, None), bc=bc, optim=limits)
-    add_gradient = bc_of_update(net, shown, run, 0, Work(check=lambda: calls.append(1)))
+    add_gradient = bc_of_update(net, shown, run, 0, ExecutionContext(check=lambda: calls.append(1)))
     assert add_gradient is not None
     add_gradient(0)
     assert len(calls) == 7  # 20 frames in pieces of 3
@@ -147,7 +147,7 @@ def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path)
     def give_up() -> None:
         raise UpdateAbandoned
 
-    abandoned = bc_of_update(net, shown, run, 0, Work(check=give_up))
+    abandoned = bc_of_update(net, shown, run, 0, ExecutionContext(check=give_up))
     assert abandoned is not None
     with pytest.raises(UpdateAbandoned):
         abandoned(0)
@@ -196,7 +196,7 @@ def test_it_is_added_before_the_gradient_is_clipped(expert: Path, tmp_path: Path
     bc = [f"bc.path={expert}", "bc.coef=1e6", "total_timesteps=24", "optim.bs=24"]
     bc += ["optim.update_epochs=1", "optim.name=SGD", "optim.anneal_lr=false", "optim.lr=0.5"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enn_trainer.loop.bc_of_update", lambda *_, **__: None)
+        patch.setattr("enn_trainer.ppo.ppo.bc_of_update", lambda *_, **__: None)
         without = trained(tmp_path, *bc, "optim.lr=0.0")
     manager = trained(tmp_path, *bc, "optim.max_grad_norm=0.1")
     moved = (weights(manager) - weights(without)).norm()

@@ -16,7 +16,7 @@ from enn_trainer.ppo import minibatches as minibatches_module
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.ppo.work import Work
+from enn_trainer.runtime.execution import ExecutionContext
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.ppo.builders import a_rollout, double
@@ -55,7 +55,7 @@ def gradients_of_one_step(
         ),
         ent_coef=0.1,
         seed=3,
-        work=Work(lanes),
+        context=ExecutionContext(lanes),
     )
     return seen[-1]
 
