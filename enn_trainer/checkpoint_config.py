@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import List, NamedTuple, Optional
 
 from enn_trainer.config_checks import above, refuse, within
-from entity_env.bounds import shortened
+from entity_env.short_repr import short_repr
 
 
 @dataclass
@@ -71,7 +71,7 @@ def read_best(text: str) -> Best:
     if match is None:
         raise ValueError(
             "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
-            f"{shortened(text)}"
+            f"{short_repr(text)}"
         )
     return Best(match["key"], 1 if match["direction"] == "max" else -1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from enn_trainer.errors import ConfigError
-from entity_env.bounds import shortened
+from entity_env.short_repr import short_repr
 
 JSON_TEXT = {"json_text": True}
 """Metadata of a field whose text is a JSON object, which a file may write as a section."""
@@ -71,7 +71,7 @@ def one_of(name: str, value: str, kind: object) -> str | None:
     """Say what is wrong with a value that must be one of those of a `Literal`."""
     if value in get_args(kind):
         return None
-    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {shortened(value)}"
+    return f"{name}: expected {' or '.join(map(repr, get_args(kind)))}, got {short_repr(value)}"
 
 
 def json_object(name: str, text: str) -> str | None:
@@ -84,7 +84,7 @@ def json_object(name: str, text: str) -> str | None:
         is_object = False
     if is_object:
         return None
-    return f'{name}: expected a JSON object such as {{"a": 1}}, got {shortened(text)}'
+    return f'{name}: expected a JSON object such as {{"a": 1}}, got {short_repr(text)}'
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ConfigError(f"expected {shortened(key)} once, it is there twice")
+            raise ConfigError(f"expected {short_repr(key)} once, it is there twice")
         found[key] = value
     return found
 
@@ -107,7 +107,7 @@ def part_of_file_name(name: str, text: str) -> str | None:
         return None
     return (
         f"{name}: expected a name without /, \\ and line breaks, as a folder has it, got "
-        f"{shortened(text)}"
+        f"{short_repr(text)}"
     )
 
 
@@ -124,7 +124,7 @@ def usable_path(name: str, text: str | None) -> str | None:
         return None
     return (
         f"{name}: expected a path of Unicode characters without NUL, of at most {MAX_PATH_BYTES} "
-        f"bytes and {MAX_NAME_BYTES} between two slashes, got {shortened(text)}"
+        f"bytes and {MAX_NAME_BYTES} between two slashes, got {short_repr(text)}"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from enn_trainer.config_checks import JSON_TEXT, json_object, refuse, usable_path, within
 from enn_trainer.errors import ConfigError
-from entity_env.bounds import shortened
+from entity_env.short_repr import short_repr
 
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
@@ -108,7 +108,7 @@ def bad_suite_name(name: str) -> str | None:
         return None
     return (
         f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} and not "
-        f"empty, got {shortened(name)}"
+        f"empty, got {short_repr(name)}"
     )
 
 

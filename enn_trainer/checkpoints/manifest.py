@@ -20,8 +20,8 @@ from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.config_checks import once
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import shown
 from enn_trainer.start_folder import start_folder
+from entity_env.short_repr import short_repr
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -176,7 +176,7 @@ def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
 
 def _shown(value: object) -> str:
     """Return a value for a message; of one that holds others only its type."""
-    return type(value).__name__ if isinstance(value, dict | list) else shown(value)
+    return type(value).__name__ if isinstance(value, dict | list) else short_repr(value)
 
 
 def _is_text(value: object) -> bool:

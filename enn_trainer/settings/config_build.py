@@ -20,7 +20,8 @@ from hyperstate.schema import types as schema
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.schedules import read_scheduled, scheduled_fields
-from enn_trainer.settings.config_help import UnknownFields, joined, shown
+from enn_trainer.settings.config_help import UnknownFields, joined
+from entity_env.short_repr import short_repr
 
 C = TypeVar("C")
 
@@ -220,7 +221,7 @@ def within_optional(kind: Any) -> Any:
 
 
 def _expected(kind: Any, value: object, path: str) -> str:
-    return f"{path}: expected {_type_name(kind)}, got {shown(value)}"
+    return f"{path}: expected {_type_name(kind)}, got {short_repr(value)}"
 
 
 def _type_name(kind: Any) -> str:

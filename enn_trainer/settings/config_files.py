@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from enn_trainer.config_checks import once
 from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import shown
+from entity_env.short_repr import short_repr
 
 # A file may repeat parts of itself by YAML's aliases; so much is never meant by anybody.
 MAX_VALUES = 100_000
@@ -123,7 +123,7 @@ def _check_plain(value: Any) -> None:
         elif value is not None and type(value) not in _PLAIN:
             raise ConfigError(
                 f"{_path(place)}: expected text in quotes, a number, true or false, a list or a "
-                f"section, got {type(value).__name__} {shown(str(value))}"
+                f"section, got {type(value).__name__} {short_repr(str(value))}"
             )
         waiting += [
             (item, _Place(place, name, depth + 1, length + len(name))) for name, item in items

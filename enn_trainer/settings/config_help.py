@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from hyperstate.schema import types as schema
 
+from entity_env.short_repr import short_repr, truncate
+
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
 
@@ -139,9 +141,9 @@ class UnknownFields:
     def message(self, path: str, value: object) -> str:
         """Say that there is no such field, and which ones may be meant."""
         self._count += 1
-        path = cut(path, MAX_PATH)
+        path = truncate(path, MAX_PATH)
         hint = f"; {_suggestion(self.root, path)}" if self._count <= MAX_PROBLEMS else ""
-        return f"{path}={shown(value)}: no such field{hint}"
+        return f"{path}={short_repr(value)}: no such field{hint}"
 
 
 def _suggestion(root: type[Any], path: str) -> str:
@@ -158,19 +160,9 @@ def _suggestion(root: type[Any], path: str) -> str:
 
 def listed(problems: Sequence[str]) -> list[str]:
     """The first of some problems, each cut short if it is long, and the number of the others."""
-    told = [cut(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
+    told = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
     more = len(problems) - len(told)
     return [*told, f"and {more} more"] if more else told
-
-
-def shown(value: object) -> str:
-    """A value as it stands in a message, cut short if it is long."""
-    return cut(repr(value), 80)
-
-
-def cut(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def joined(path: str, name: str) -> str:

@@ -17,7 +17,7 @@ from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import build, check_every_knot, collected, within_optional
 from enn_trainer.settings.config_files import parsed, read_file
-from enn_trainer.settings.config_help import UnknownFields, hps_info, listed, shown
+from enn_trainer.settings.config_help import UnknownFields, hps_info, listed
 from enn_trainer.settings.config_sources import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -28,6 +28,7 @@ from enn_trainer.settings.config_sources import (
     leaves,
 )
 from enn_trainer.settings.config_upgrade import settle, upgraded
+from entity_env.short_repr import short_repr
 
 __all__ = ["dump_config", "hps_info", "load_config"]
 
@@ -137,7 +138,7 @@ def parsed_text(text: str, source: str) -> Any:
 def _upgrade(cls: type[Any], values: Any, source: str, sources: Sources) -> dict[str, Any]:
     where = source.removeprefix(FILE)
     if not isinstance(values, dict):
-        raise ConfigError(f"{where}: expected {cls.__name__}(...), got {shown(values)}")
+        raise ConfigError(f"{where}: expected {cls.__name__}(...), got {short_repr(values)}")
     before = dict(leaves(values))
     if issubclass(cls, Versioned):
         values = upgraded(cls, copy.deepcopy(values), where)
@@ -203,4 +204,4 @@ def _parsed(kind: Any, text: str, key: str) -> Any:
     except RonError as error:
         if kind in (int, float) or get_origin(kind) is Literal:
             return bare  # Building says what was expected better than the reader of RON does.
-        raise ConfigError(f"{key}={shown(bare)}: {error}") from error
+        raise ConfigError(f"{key}={short_repr(bare)}: {error}") from error

@@ -28,8 +28,9 @@ from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import within_optional
 from enn_trainer.settings.config_files import parsed
-from enn_trainer.settings.config_help import joined, shown
+from enn_trainer.settings.config_help import joined
 from enn_trainer.settings.config_sources import as_data, in_one_line
+from entity_env.short_repr import short_repr
 
 NO_DEFAULT = object()
 COMPUTED = "(computed when a run begins)"
@@ -141,7 +142,8 @@ def load_schema(path: Path) -> Schema:
         return Schema(str(values["name"]), version, fields)
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(
-            f"{path}: expected a schema as `enn config dump-schema` writes it, got {shown(values)}"
+            f"{path}: expected a schema as `enn config dump-schema` writes it, "
+            f"got {short_repr(values)}"
         ) from None
 
 

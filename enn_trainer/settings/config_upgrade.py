@@ -11,7 +11,7 @@ from hyperstate.schema.rewrite_rule import WEAK_REF, RejectValues, RewriteRule
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_help import shown
+from entity_env.short_repr import short_repr
 
 
 def upgraded(cls: type[Versioned], values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def upgraded(cls: type[Versioned], values: dict[str, Any], where: str) -> dict[s
     if type(version) is not int:
         raise ConfigError(
             f"{where}: version: expected the number of the version that the file was written for, "
-            f"at present {cls.version()}, got {shown(version)}"
+            f"at present {cls.version()}, got {short_repr(version)}"
         )
     if not cls.minimum_version() <= version <= cls.version():
         raise ConfigError(
