@@ -1,10 +1,11 @@
-"""The settings of saving. See `config.py` for how they are written."""
+"""Settings of saving."""
 
 import re
 from dataclasses import dataclass, field
 from typing import List, NamedTuple, Optional
 
-from enn_trainer.config_checks import above, refuse, within
+from enn_trainer.config_checks import Validator
+from enn_trainer.errors import ConfigError
 from entity_env.short_repr import short_repr
 
 
@@ -32,22 +33,17 @@ class CheckpointConfig:
     keep_best: int = 1
 
     def __post_init__(self) -> None:
-        refuse(
-            None
-            if self.every_seconds >= 0  # infinity switches it off
-            else f"every_seconds: expected a number of at least 0, got {self.every_seconds}",
-            within("keep", self.keep, 1),
-            within("keep_every_steps", self.keep_every_steps, 1),
-            above("keep_every_minutes", self.keep_every_minutes, 0.0)
-            if self.keep_every_minutes is not None
-            else None,
-            within("keep_best", self.keep_best, 1),
-            *(_no_best(f"best[{i}]", text) for i, text in enumerate(self.best)),
-        )
+        with Validator(self) as check:
+            check.numbers("every_seconds", at_least=0, finite=False)  # infinity switches it off
+            check.numbers("keep", "keep_every_steps", "keep_best", at_least=1)
+            check.numbers("keep_every_minutes", above=0)
+            for i, text in enumerate(self.best):
+                with check.collect(f"best[{i}]: "):
+                    read_best(text)
 
 
 class Best(NamedTuple):
-    """What a save can be best at.
+    """A metric and the direction in which it is better.
 
     Attributes:
         key: the tag of a metric, such as `eval/episodic_reward.mean`.
@@ -62,23 +58,15 @@ _BEST = re.compile(r"(?P<key>\S+)\s+(?P<direction>max|min)")
 
 
 def read_best(text: str) -> Best:
-    """What a text in the form `losses/entropy min` says.
+    """Return the metric and direction in a text such as `losses/entropy min`.
 
     Raises:
-        ValueError: it is not in this form.
+        ConfigError: it is not in this form.
     """
     match = _BEST.fullmatch(text.strip())
     if match is None:
-        raise ValueError(
+        raise ConfigError(
             "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
             f"{short_repr(text)}"
         )
     return Best(match["key"], 1 if match["direction"] == "max" else -1)
-
-
-def _no_best(name: str, text: str) -> Optional[str]:
-    try:
-        read_best(text)
-    except ValueError as error:
-        return f"{name}: {error}"
-    return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Dict, Optional
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.config_checks import above, one_of, refuse, within
+from enn_trainer.config_checks import Validator
 from enn_trainer.imitation_config import ImitationLoss
 
 _LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
@@ -40,21 +40,12 @@ class CloneConfig:
     max_frames: Optional[int] = None
 
     def __post_init__(self) -> None:
-        refuse(
-            one_of("loss", self.loss, ImitationLoss),
-            within("epochs", self.epochs, 1),
-            within("bs", self.bs, 1),
-            above("lr", self.lr, 0.0),
-            None
-            if self.lr <= _LARGEST_LR
-            else f"lr: expected a number up to {_LARGEST_LR}, got {self.lr}",
-            within("value_coef", self.value_coef, 0.0),
-            None
-            if 0 <= self.test_fraction < 1
-            else f"test_fraction: expected a number from 0 to below 1, got {self.test_fraction}",
-            within("patience", self.patience, 1),
-            within("max_frames", self.max_frames, 1),
-        )
+        with Validator(self) as check:
+            check.choices(ImitationLoss, "loss")
+            check.numbers("epochs", "bs", "patience", "max_frames", at_least=1)
+            check.numbers("lr", above=0.0, at_most=_LARGEST_LR)
+            check.numbers("value_coef", at_least=0.0)
+            check.numbers("test_fraction", at_least=0, below=1)
 
 
 @dataclass
@@ -69,22 +60,23 @@ class CloneRunConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(
-            "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale of "
-            "the rewards of a run is not known before it; got true"
-            if self.ppo.reward_scaling and self.clone.value_coef
-            else None,
-            "bc: expected none while cloning, which learns from recordings alone; leave it out, "
-            "and give it to enn train"
-            if self.bc is not None
-            else None,
-        )
+        with Validator(self) as check:
+            check.require(
+                not (self.ppo.reward_scaling and self.clone.value_coef),
+                "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
+                "of the rewards of a run is not known before it; got true",
+            )
+            check.require(
+                self.bc is None,
+                "bc: expected none while cloning, which learns from recordings alone; leave it "
+                "out, and give it to enn train",
+            )
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
-        """As of `TrainConfig`, and those of cloning."""
+        """Return those of `TrainConfig` and of cloning."""
         return {**super().fixed_during_run(), "clone": "cloning is over before the run begins"}
 
     def of_run(self) -> TrainConfig:
-        """The settings of the run that PPO may continue from it."""
+        """Return the settings of the run that PPO may continue from it."""
         return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

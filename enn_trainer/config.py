@@ -5,7 +5,6 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -14,22 +13,22 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.checkpoint_config import CheckpointConfig, read_best
-from enn_trainer.config_checks import (
-    COMPUTED,
-    JSON_TEXT,
-    json_object,
-    part_of_file_name,
-    refuse,
-    usable_path,
-    within,
+from enn_trainer.config_checks import COMPUTED, Validator
+from enn_trainer.eval_config import (
+    EnvConfig,
+    EvalConfig,
+    all_suites,
+    check_capture_file,
+    suite_path,
 )
-from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import EvalSuiteConfig, all_suites, bad_suite_name, suite_path
 from enn_trainer.imitation_config import BCConfig
 from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.stop_conditions import read_bound
+from entity_env.short_repr import short_repr
 from rogue_net.config import RogueNetConfig
+
+__all__ = ["EnvConfig", "EvalConfig", "RolloutConfig", "TrainConfig"]
 
 
 def _script_name() -> str:
@@ -38,24 +37,6 @@ def _script_name() -> str:
 
 MAX_STOPS = 1000
 """Conditions in `stop`. Each is asked after every update."""
-
-
-@dataclass
-class EnvConfig:
-    """Which environment to run, and how.
-
-    Attributes:
-        kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
-        id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
-        validate: Check everything that the environment returns against its spaces.
-    """
-
-    kwargs: str = field(default="{}", metadata=JSON_TEXT)
-    id: str = "MoveToOrigin"
-    validate: bool = True
-
-    def __post_init__(self) -> None:
-        refuse(json_object("kwargs", self.kwargs), usable_path("id", self.id))
 
 
 @dataclass
@@ -73,82 +54,8 @@ class RolloutConfig:
     processes: int = 4
 
     def __post_init__(self) -> None:
-        refuse(
-            within("steps", self.steps, 1),
-            within("num_envs", self.num_envs, 1),
-            within("processes", self.processes, 1),
-        )
-
-
-@dataclass
-class EvalConfig:
-    """Settings of the evaluations during a run.
-
-    Attributes:
-        steps: Number of steps in each environment per evaluation; one of steps and episodes is set.
-        interval: Number of environment steps between evaluations.
-        num_envs: Number of environments that run side by side; as in rollouts if not set.
-        processes: Number of processes that share the environments; as in rollouts if not set.
-        env: The environment to evaluate in; as in rollouts if not set.
-        capture_videos: Render videos of the environments.
-        capture_samples: Write the samples of evaluations to this file; if its path is relative,
-            under data_dir.
-        capture_logits: Keep the log-probabilities of all choices with the samples.
-        capture_samples_subsample: Keep one of this many frames, chosen at random.
-        run_on_first_step: Evaluate before the first update, too.
-        opponent: Path of a checkpoint whose policy plays the other side, or "random".
-        opponent_only: Let the opponent play itself, and leave the policy out.
-        episodes: Number of whole episodes per evaluation, as many in each environment.
-        max_steps: Number of steps in each environment after which whole episodes are given up.
-        deterministic: Take the most probable choices instead of sampling.
-        seed: Seed of episodes and choices; that of the run if not set.
-        suites: More evaluations at the same time by their names, with other settings.
-    """
-
-    steps: Optional[int] = None
-    interval: int = 100_000
-    num_envs: Optional[int] = None
-    processes: Optional[int] = None
-    env: Optional[EnvConfig] = None
-    capture_videos: bool = False
-    capture_samples: str = ""
-    capture_logits: bool = True
-    capture_samples_subsample: int = 1
-    run_on_first_step: bool = True
-    opponent: Optional[str] = None
-    opponent_only: bool = False
-    episodes: Optional[int] = None
-    max_steps: int = 10_000
-    deterministic: bool = False
-    seed: Optional[int] = None
-    suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        refuse(
-            "steps, episodes: expected exactly one of them, got "
-            + ("neither" if self.steps is None else "both")
-            if (self.steps is None) == (self.episodes is None)
-            else None,
-            within("steps", self.steps, 1),
-            within("episodes", self.episodes, 1),
-            within("max_steps", self.max_steps, 1),
-            within("seed", self.seed, 0),
-            *(bad_suite_name(name) for name in self.suites),
-            within("interval", self.interval, 1),
-            within("num_envs", self.num_envs, 1),
-            within("processes", self.processes, 1),
-            within("capture_samples_subsample", self.capture_samples_subsample, 1),
-            usable_path("capture_samples", self.capture_samples),
-            usable_path("opponent", self.opponent),
-            "opponent_only: expected an opponent, got opponent=None"
-            if self.opponent_only and self.opponent is None
-            else None,
-            _needs_file(
-                "capture_samples_subsample",
-                self.capture_samples_subsample > 1,
-                self.capture_samples,
-            ),
-        )
+        with Validator(self) as check:
+            check.numbers("steps", "num_envs", "processes", at_least=1)
 
 
 @dataclass
@@ -213,50 +120,77 @@ class TrainConfig(Versioned):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        refuse(
-            part_of_file_name("name", self.name),
-            within("seed", self.seed, 0),
-            within("total_timesteps", self.total_timesteps, 1),
-            within("max_train_time", self.max_train_time, 0),
-            within("capture_samples_subsample", self.capture_samples_subsample, 1),
-            usable_path("capture_samples", self.capture_samples),
-            usable_path("data_dir", self.data_dir),
-            _batch_fits_rollout(self.optim.bs, self.rollout.steps, self.rollout.num_envs),
-            _needs_file("capture_logits", self.capture_logits, self.capture_samples),
-            _needs_file(
-                "capture_samples_subsample",
-                self.capture_samples_subsample > 1,
-                self.capture_samples,
-            ),
-            "eval.capture_samples: expected another file than capture_samples, got the same"
-            if self.eval is not None
-            and _same_file(self.data_dir, self.eval.capture_samples, self.capture_samples)
-            else None,
-            *_rooms_for_both(self.eval, self.env, self.rollout.num_envs),
-            f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}"
-            if len(self.stop) > MAX_STOPS
-            else None,
-            *(_no_bound(f"stop[{i}]", text) for i, text in enumerate(self.stop[:MAX_STOPS])),
-            *_not_measured(self.checkpoint, self.eval),
-            "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; leave "
-            "it out"
-            if self.cuda_empty_cache and not self.cuda
-            else None,
+        with Validator(self) as check:
+            check.require(
+                "/" not in self.name and "\\" not in self.name and self.name.isprintable(),
+                f"name: expected a name without /, \\ and line breaks, as a folder has it, got "
+                f"{short_repr(self.name)}",
+            )
+            check.numbers("seed", "max_train_time", at_least=0)
+            check.numbers("total_timesteps", "capture_samples_subsample", at_least=1)
+            check.paths("capture_samples", "data_dir")
+            steps, num_envs = self.rollout.steps, self.rollout.num_envs
+            check.require(
+                self.optim.bs <= steps * num_envs,
+                f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
+                f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
+                "raise the other two",
+            )
+            check_capture_file(
+                check, self.capture_samples, self.capture_samples_subsample, self.capture_logits
+            )
+            self._check_evaluation(check)
+            check.require(
+                len(self.stop) <= MAX_STOPS,
+                f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}",
+            )
+            for i, text in enumerate(self.stop[:MAX_STOPS]):
+                with check.collect():
+                    read_bound(text, f"stop[{i}]")
+            check.require(
+                self.cuda or not self.cuda_empty_cache,
+                "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; "
+                "leave it out",
+            )
+
+    def _check_evaluation(self, check: Validator) -> None:
+        """Check what evaluations have to do with the rest."""
+        if self.eval is None:
+            for i, text in enumerate(self.checkpoint.best):
+                check.require(
+                    not read_best(text).key.startswith("eval/"),
+                    f"checkpoint.best[{i}]: expected evaluations for {text!r}, there are none; "
+                    "set eval.interval and what to play, such as eval.steps",
+                )
+            return
+        check.require(
+            not _is_same_file(self.data_dir, self.eval.capture_samples, self.capture_samples),
+            "eval.capture_samples: expected another file than capture_samples, got the same",
         )
+        with check.collect("eval."):
+            for name, suite in all_suites(self.eval, self.env):
+                # An opponent needs environments of its own to play in.
+                num_envs = suite.num_envs or self.rollout.num_envs
+                path = f"{suite_path(name)}." if name else ""
+                check.require(
+                    suite.opponent is None or suite.opponent_only or num_envs >= 2,
+                    f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got "
+                    f"{num_envs}",
+                )
 
     @property
     def eval_num_envs(self) -> int:
-        """Number of environments of an evaluation: as in rollouts if it says nothing else."""
+        """Number of environments of an evaluation."""
         return (self.eval and self.eval.num_envs) or self.rollout.num_envs
 
     @classmethod
     def version(cls) -> int:
-        """The version of the configurations that this code writes."""
+        """Return the version of the configurations that this code writes."""
         return 5
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
-        """Why numbers cannot follow a schedule, by the path of the field or of its section."""
+        """Return why numbers cannot follow a schedule, by the path of the field or section."""
         network = "the network is built once"
         comparison = "evaluations are there to be compared"
         end = "it says when the run ends"
@@ -285,7 +219,7 @@ class TrainConfig(Versioned):
 
     @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
-        """What each older version had otherwise, so that its files keep their meaning."""
+        """Return the rules that keep the meaning of files of older versions, by version."""
         return {
             0: [
                 ChangeDefault(("net", "relpos_encoding", "per_entity_values"), True, False),
@@ -315,61 +249,10 @@ class TrainConfig(Versioned):
         }
 
 
-def _needs_file(name: str, asked: bool, file: Optional[str]) -> Optional[str]:
-    if file or not asked:
-        return None
-    return f"{name}: expected capture_samples with a file to write to, got none; leave {name} out"
-
-
-def _same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
+def _is_same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
     if not one or not other:
         return False
     try:
         return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
     except ValueError:  # one of them is no usable path, which is a problem of its own
         return False
-
-
-def _rooms_for_both(
-    evaluation: Optional[EvalConfig], env: EnvConfig, num_envs: int
-) -> Iterator[str]:
-    """Say where an opponent would have nowhere to play."""
-    if evaluation is None:
-        return
-    try:
-        suites = list(all_suites(evaluation, env))
-    except ConfigError as error:
-        yield from (f"eval.{problem}" for problem in error.problems)
-        return
-    for name, suite in suites:
-        got = suite.num_envs or num_envs
-        if suite.opponent is not None and not suite.opponent_only and got < 2:
-            path = f"{suite_path(name)}." if name else ""
-            yield f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got {got}"
-
-
-def _not_measured(checkpoint: CheckpointConfig, evaluation: Optional[EvalConfig]) -> Iterator[str]:
-    """Say where a save should be the best of evaluations that there are not."""
-    for i, text in enumerate(checkpoint.best):
-        if evaluation is None and read_best(text).key.startswith("eval/"):
-            yield (
-                f"checkpoint.best[{i}]: expected evaluations for {text!r}, there are none; set "
-                "eval.interval and what to play, such as eval.steps"
-            )
-
-
-def _no_bound(name: str, text: str) -> Optional[str]:
-    try:
-        read_bound(text, name)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def _batch_fits_rollout(bs: int, steps: int, num_envs: int) -> Optional[str]:
-    if bs <= steps * num_envs:
-        return None
-    return (
-        f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * {num_envs} = "
-        f"{steps * num_envs} frames, got {bs}: lower optim.bs or raise the other two"
-    )

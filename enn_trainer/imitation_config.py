@@ -6,7 +6,7 @@ Those of cloning, which comes before a run, are in `clone_config.py`.
 from dataclasses import dataclass
 from typing import Literal
 
-from enn_trainer.config_checks import one_of, refuse, usable_path, within
+from enn_trainer.config_checks import Validator
 
 ImitationLoss = Literal["cross_entropy", "kl"]
 
@@ -29,10 +29,9 @@ class BCConfig:
     loss: ImitationLoss = "cross_entropy"
 
     def __post_init__(self) -> None:
-        refuse(
-            None if self.path else "path: expected a recording, got ''",
-            usable_path("path", self.path),
-            within("coef", self.coef, 0.0),
-            within("bs", self.bs, 1),
-            one_of("loss", self.loss, ImitationLoss),
-        )
+        with Validator(self) as check:
+            check.require(self.path != "", "path: expected a recording, got ''")
+            check.paths("path")
+            check.numbers("coef", at_least=0.0)
+            check.numbers("bs", at_least=1)
+            check.choices(ImitationLoss, "loss")

@@ -1,9 +1,9 @@
-"""The settings of the optimizer. See `config.py` for how they are written."""
+"""Settings of the optimizer."""
 
 from dataclasses import dataclass, field
 from typing import List, Optional
 
-from enn_trainer.config_checks import JSON_TEXT, json_object, positive, refuse, within
+from enn_trainer.config_checks import JSON_TEXT, Validator
 from enn_trainer.ppo.torch_optimizers import problems_of_optimizer
 
 
@@ -28,13 +28,12 @@ class ParamGroupConfig:
     freeze_until: Optional[int] = None
 
     def __post_init__(self) -> None:
-        refuse(
-            None if self.pattern else "pattern: expected one such as \"embedding.*\", got ''",
-            within("lr_factor", self.lr_factor, 0.0),
-            within("weight_decay", self.weight_decay, 0.0),
-            within("freeze_from", self.freeze_from, 0),
-            within("freeze_until", self.freeze_until, (self.freeze_from or 0) + 1),
-        )
+        with Validator(self) as check:
+            check.require(
+                self.pattern != "", "pattern: expected one such as \"embedding.*\", got ''"
+            )
+            check.numbers("lr_factor", "weight_decay", "freeze_from", at_least=0)
+            check.numbers("freeze_until", at_least=(self.freeze_from or 0) + 1)
 
 
 @dataclass
@@ -78,21 +77,11 @@ class OptimizerConfig:
     max_entities: Optional[int] = None
 
     def __post_init__(self) -> None:
-        refuse(
-            within("lr", self.lr, 0.0),
-            within("lr_warmup_steps", self.lr_warmup_steps, 0),
-            within("bs", self.bs, 1),
-            within("weight_decay", self.weight_decay, 0.0),
-            within("micro_bs", self.micro_bs, 1),
-            within("update_epochs", self.update_epochs, 1),
-            positive("max_grad_norm", self.max_grad_norm),
-            within("max_entities", self.max_entities, 1),
-            *self._problems_of_choice(),
-        )
-
-    def _problems_of_choice(self) -> List[Optional[str]]:
-        not_json = json_object("kwargs", self.kwargs)
-        if not_json is not None:
-            return [not_json]
-        decays = bool(self.weight_decay) or any(group.weight_decay for group in self.groups)
-        return [*problems_of_optimizer(self.name, self.kwargs, decays)]
+        with Validator(self) as check:
+            check.numbers("lr", "weight_decay", at_least=0.0)
+            check.numbers("lr_warmup_steps", at_least=0)
+            check.numbers("bs", "micro_bs", "update_epochs", "max_entities", at_least=1)
+            check.numbers("max_grad_norm", above=0, finite=False)
+            if check.json_object("kwargs"):
+                decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
+                check.found += problems_of_optimizer(self.name, self.kwargs, decays)

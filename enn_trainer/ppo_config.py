@@ -1,9 +1,9 @@
-"""The settings of the learning algorithm. See `config.py` for how they are written."""
+"""Settings of the learning algorithm."""
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Literal, Optional
+from typing import Dict, Literal, Optional
 
-from enn_trainer.config_checks import above, one_of, positive, refuse, share, within
+from enn_trainer.config_checks import Validator
 from rogue_net.value_bins import ValueBinsConfig
 
 PerActorOrFrame = Literal["actor", "frame"]
@@ -73,43 +73,49 @@ class PPOConfig:
     ent_target_lr: float = 0.1
 
     def __post_init__(self) -> None:
-        refuse(
-            within("gamma", self.gamma, 0.0, 1.0),
-            within("gae_lambda", self.gae_lambda, 0.0, 1.0),
-            positive("clip_coef", self.clip_coef),
-            within("ent_coef", self.ent_coef),
-            within("vf_coef", self.vf_coef),
-            positive("target_kl", self.target_kl),
-            one_of("ratio", self.ratio, PerActorOrFrame),
-            one_of("weight_by", self.weight_by, PerActorOrFrame),
-            above("dual_clip", self.dual_clip, 1.0),
-            one_of("value_loss", self.value_loss, ValueLoss),
-            above("vf_clip_coef", self.vf_clip_coef, 0.0),
-            above("huber_delta", self.huber_delta, 0.0),
-            above("ent_target_lr", self.ent_target_lr, 0.0),
-            *(share(f"ent_targets[{name!r}]", t) for name, t in self.ent_targets.items()),
-            *self._contradictions(),
-        )
+        with Validator(self) as check:
+            check.numbers("gamma", "gae_lambda", at_least=0.0, at_most=1.0)
+            check.numbers("clip_coef", "target_kl", above=0, finite=False)
+            check.numbers("ent_coef", "vf_coef")
+            check.choices(PerActorOrFrame, "ratio", "weight_by")
+            check.choices(ValueLoss, "value_loss")
+            check.numbers("dual_clip", above=1.0)
+            check.numbers("vf_clip_coef", "huber_delta", "ent_target_lr", above=0.0)
+            targets = {f"ent_targets[{name!r}]": t for name, t in self.ent_targets.items()}
+            check.numbers(values=targets, above=0, below=1)
 
-    def _contradictions(self) -> List[str]:
-        """What cannot have an effect beside the rest."""
-        binned = self.value_loss == "hl_gauss"
-        found = {
-            "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low and "
-            "high, beyond all returns": binned and self.value_bins is None,
-            f"value_bins: expected value_loss='hl_gauss', which they are for, got "
-            f"{self.value_loss!r}; leave them out": not binned and self.value_bins is not None,
-            "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to clip, "
-            "got true": binned and self.clip_vloss,
-            "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out": (
-                self.vf_clip_coef is not None and not self.clip_vloss
-            ),
-            f"huber_delta: expected value_loss='huber', which it is for, got {self.value_loss!r}; "
-            "leave it out": self.value_loss != "huber" and self.huber_delta != 1.0,
-            "ent_target_lr: expected ent_targets, which it is for, got none; leave it out": (
-                not self.ent_targets and self.ent_target_lr != 0.1
-            ),
-            f"ent_coef: expected a number above 0, where the coefficients of ent_targets start, "
-            f"got {self.ent_coef}": bool(self.ent_targets) and not self.ent_coef > 0,
-        }
-        return [problem for problem, is_so in found.items() if is_so]
+            # Settings that have no effect beside the others.
+            is_binned = self.value_loss == "hl_gauss"
+            check.require(
+                not is_binned or self.value_bins is not None,
+                "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
+                "and high, beyond all returns",
+            )
+            check.require(
+                is_binned or self.value_bins is None,
+                f"value_bins: expected value_loss='hl_gauss', which they are for, got "
+                f"{self.value_loss!r}; leave them out",
+            )
+            check.require(
+                not (is_binned and self.clip_vloss),
+                "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
+                "clip, got true",
+            )
+            check.require(
+                self.clip_vloss or self.vf_clip_coef is None,
+                "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out",
+            )
+            check.require(
+                self.value_loss == "huber" or self.huber_delta == 1.0,
+                f"huber_delta: expected value_loss='huber', which it is for, got "
+                f"{self.value_loss!r}; leave it out",
+            )
+            check.require(
+                bool(self.ent_targets) or self.ent_target_lr == 0.1,
+                "ent_target_lr: expected ent_targets, which it is for, got none; leave it out",
+            )
+            check.require(
+                not self.ent_targets or self.ent_coef > 0,
+                f"ent_coef: expected a number above 0, where the coefficients of ent_targets "
+                f"start, got {self.ent_coef}",
+            )

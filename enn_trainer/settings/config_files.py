@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from enn_trainer.config_checks import once
+from enn_trainer.config_checks import dict_of_unique
 from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from entity_env.short_repr import short_repr
@@ -151,7 +151,7 @@ def _path(place: _Place | None) -> str:
 
 
 def _read_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=once)
+    return json.loads(text, object_pairs_hook=dict_of_unique)
 
 
 def _write_json(value: Any) -> str:
