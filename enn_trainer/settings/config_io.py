@@ -16,7 +16,7 @@ from hyperstate import Versioned
 from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import build, check_every_knot, collected, within_optional
-from enn_trainer.settings.config_files import parsed, read_file
+from enn_trainer.settings.config_files import parse, read_file
 from enn_trainer.settings.config_help import UnknownFields, hps_info, listed
 from enn_trainer.settings.config_sources import (
     COMMAND_LINE,
@@ -130,7 +130,7 @@ def parsed_text(text: str, source: str) -> Any:
         ConfigError: the text is not RON; names the source.
     """
     try:
-        return parsed(text)
+        return parse(text)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 

@@ -27,7 +27,7 @@ from hyperstate.schema.rewrite_rule import (
 from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_files import parsed
+from enn_trainer.settings.config_files import parse
 from enn_trainer.settings.config_help import joined
 from enn_trainer.settings.config_sources import as_data, in_one_line
 from entity_env.short_repr import short_repr
@@ -126,7 +126,7 @@ def load_schema(path: Path) -> Schema:
         ConfigError: the file cannot be read or holds none.
     """
     try:
-        values = parsed(path.read_text("utf-8"))
+        values = parse(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (ConfigError, UnicodeDecodeError) as error:

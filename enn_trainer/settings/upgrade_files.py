@@ -19,7 +19,7 @@ from hyperstate import Versioned
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_files import comment_start, read_file, written
+from enn_trainer.settings.config_files import format_of, format_text, read_file
 from enn_trainer.settings.config_io import dump_config, load_config, read_upgraded
 from enn_trainer.settings.config_sources import as_data
 
@@ -71,7 +71,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     meant = cls.version(), dump_config(config)
     for after in (
         *_edited(text, path, target, said),
-        _top_comments(text, path) + written(path, target),
+        _top_comments(text, path) + format_text(path, target),
     ):
         if _reads_as(cls, path, after) == meant:
             lost = _comments(text, path) - _comments(after, path)
@@ -211,7 +211,7 @@ def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _top_comments(text: str, path: Path) -> str:
     """The comments and empty lines before everything else."""
-    start = comment_start(path)
+    start = format_of(path).comment
     kept = []
     for line in text.splitlines(keepends=True):
         if start is None or (line.strip() and not line.lstrip().startswith(start)):
@@ -222,7 +222,7 @@ def _top_comments(text: str, path: Path) -> str:
 
 def _comments(text: str, path: Path) -> set[str]:
     """What may be comments; something inside quotes may look like one."""
-    start = comment_start(path)
+    start = format_of(path).comment
     if start is None:
         return set()
     found = {line.partition(start)[2].strip() for line in text.splitlines() if start in line}

@@ -27,7 +27,7 @@ import enn_trainer
 from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_files import read_file, written
+from enn_trainer.settings.config_files import format_text, read_file
 from enn_trainer.settings.config_io import dump_config, load_config
 from enn_trainer.settings.config_schema import Schema, dump_schema, load_schema, schema_of
 from enn_trainer.settings.schema_changes import accepts, edit_distance, schema_changes
@@ -303,7 +303,7 @@ def test_a_published_file_is_upgraded_and_keeps_its_comments(
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_files_of_other_formats_are_upgraded(suffix: str, path: Path, tmp_path: Path) -> None:
     copy = tmp_path / f"copy{suffix}"
-    copy.write_text(written(copy, read_file(path)))
+    copy.write_text(format_text(copy, read_file(path)))
     before = dump_config(load_config(TrainConfig, copy))
     assert run(["config", "upgrade-config", str(copy)]) == 0
     assert read_file(copy)["version"] == TrainConfig.version()
