@@ -36,7 +36,7 @@ class CheckpointConfig:
         with Validator(self) as check:
             check.numbers("every_seconds", at_least=0, finite=False)  # infinity switches it off
             check.numbers("keep", "keep_every_steps", "keep_best", at_least=1)
-            check.numbers("keep_every_minutes", above=0)
+            check.numbers("keep_every_minutes", above=0.0)
             for i, text in enumerate(self.best):
                 with check.collect(f"best[{i}]: "):
                     read_best(text)

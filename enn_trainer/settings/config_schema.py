@@ -28,7 +28,7 @@ from enn_trainer.errors import ConfigError, RonError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_build import within_optional
 from enn_trainer.settings.config_files import parse
-from enn_trainer.settings.config_help import joined
+from enn_trainer.settings.config_help import join_path
 from enn_trainer.settings.config_sources import as_data, in_one_line
 from entity_env.short_repr import short_repr
 
@@ -73,7 +73,7 @@ def schema_of(cls: type[Versioned]) -> Schema:
 def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        kind, where = kinds[field.name], joined(path, field.name)
+        kind, where = kinds[field.name], join_path(path, field.name)
         yield where, SchemaField(str(schema.materialize_type(kind)), _default(field))
         while not dataclasses.is_dataclass(kind):
             inside = within_optional(kind)

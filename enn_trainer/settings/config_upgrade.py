@@ -1,4 +1,4 @@
-"""Files of older versions become what the current version says in the same words."""
+"""Upgrades of values of older versions to the current one, by the rules of the class."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _applied(rule: RewriteRule, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weak_sections(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every section that the file leaves out and that holds old defaults only."""
+    """Yield the sections that the file leaves out and that hold old defaults only."""
     if WEAK_REF in values:
         yield values
     for value in values.values():

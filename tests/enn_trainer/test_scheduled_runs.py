@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import hyperstate
 import pytest
 import torch
+from hyperstate.schema.types import materialize_type
 
 from enn_trainer import (
     ConfigError,
@@ -75,7 +76,7 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     fixed = tuple(TrainConfig.fixed_during_run())
     numbers = {
         entry.path
-        for entry in _entries(TrainConfig)
+        for entry in _entries(materialize_type(TrainConfig))
         if str(entry.field.type) in ("int", "float", "Optional[int]", "Optional[float]")
         and "[" not in entry.path  # what is in a list never can
     }
