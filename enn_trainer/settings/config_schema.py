@@ -1,4 +1,4 @@
-"""The shape of a configuration class in a file: which fields it has, of which types and defaults.
+"""Schema files: the fields of a configuration class with types and defaults.
 
 It is kept beside the code, so that a change of the class that gives older configurations another
 meaning is noticed, see `schema_changes.py`.
@@ -41,7 +41,7 @@ class SchemaField:
     """A field or section.
 
     Attributes:
-        type: In words.
+        type: Such as "List[int]".
         default: Plain data; `NO_DEFAULT` if there is none, `COMPUTED` if it is not always the same.
     """
 
@@ -66,7 +66,7 @@ class Schema:
 
 
 def schema_of(cls: type[Versioned]) -> Schema:
-    """The schema of a configuration class."""
+    """Return the schema of a configuration class."""
     return Schema(cls.__name__, cls.version(), dict(_fields(cls, "")))
 
 
@@ -102,21 +102,17 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def dump_schema(schema: Schema) -> str:
-    """A schema as text, one field to a line."""
-    lines = [
-        f"        {in_one_line(path)}: {in_one_line(ron.Struct('', _as_dict(field)))},\n"
-        for path, field in schema.fields.items()
-    ]
+    """Return a schema as text, one field to a line."""
+    lines = []
+    for path, field in schema.fields.items():
+        default = {} if field.default is NO_DEFAULT else {"default": field.default}
+        values = ron.Struct("", {"type": field.type, **default})
+        lines.append(f"        {in_one_line(path)}: {in_one_line(values)},\n")
     return (
         f"// Written by `enn config dump-schema`: what configurations of this version have.\n"
         f"Schema(\n    name: {in_one_line(schema.name)},\n    version: {schema.version},\n"
         f"    fields: {{\n{''.join(lines)}    }},\n)\n"
     )
-
-
-def _as_dict(field: SchemaField) -> dict[str, Any]:
-    default = {} if field.default is NO_DEFAULT else {"default": field.default}
-    return {"type": field.type, **default}
 
 
 def load_schema(path: Path) -> Schema:
@@ -150,7 +146,7 @@ def load_schema(path: Path) -> Schema:
 def apply_rules(
     fields: dict[str, SchemaField], rules: Sequence[RewriteRule], now: dict[str, SchemaField]
 ) -> dict[str, SchemaField]:
-    """What a schema becomes by the rules of an upgrade.
+    """Return the fields of a schema after the rules of an upgrade.
 
     A rule that maps or checks values declares that the type of its field is the one of now.
 
@@ -161,7 +157,11 @@ def apply_rules(
     """
     for rule in rules:
         if isinstance(rule, RenameField):
-            fields = _renamed(fields, ".".join(rule.old_field), ".".join(rule.new_field))
+            old, new = ".".join(rule.old_field), ".".join(rule.new_field)
+            fields = {
+                new + name.removeprefix(old) if is_at(name, old) else name: field
+                for name, field in fields.items()
+            }
             continue
         path = ".".join(getattr(rule, "field", ()))
         if isinstance(rule, DeleteField):
@@ -178,13 +178,6 @@ def apply_rules(
     return fields
 
 
-def _renamed(fields: dict[str, SchemaField], old: str, new: str) -> dict[str, SchemaField]:
-    return {
-        new + name.removeprefix(old) if is_at(name, old) else name: field
-        for name, field in fields.items()
-    }
-
-
 def is_at(name: str, path: str) -> bool:
-    """Whether a field is the one at a path or inside it."""
+    """Return whether a field is the one at a path or inside it."""
     return name == path or name.startswith((f"{path}.", f"{path}[]"))

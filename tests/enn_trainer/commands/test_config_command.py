@@ -20,8 +20,6 @@ from hyperstate.schema.rewrite_rule import (
     RenameField,
     RewriteRule,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 import enn_trainer
 from enn_trainer.cli import run
@@ -30,7 +28,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.settings.config_files import format_text, read_file
 from enn_trainer.settings.config_io import dump_config, load_config
 from enn_trainer.settings.config_schema import Schema, dump_schema, load_schema, schema_of
-from enn_trainer.settings.schema_changes import accepts, edit_distance, schema_changes
+from enn_trainer.settings.schema_changes import accepts, schema_changes
 from enn_trainer.settings.upgrade_files import upgraded_file, write_whole
 from tests.enn_trainer.settings.builders import PUBLISHED
 
@@ -168,14 +166,6 @@ def test_a_change_inside_a_list_needs_a_person() -> None:
 def test_a_schema_of_a_later_version_is_refused() -> None:
     with pytest.raises(ConfigError, match="version: expected at most 3"):
         schema_changes(dataclasses.replace(schema_of(Old), version=4), Old)
-
-
-@given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
-def test_edit_distance_is_a_distance(one: str, two: str, three: str) -> None:
-    assert (edit_distance(one, two) == 0) == (one == two)
-    assert edit_distance(one, two) == edit_distance(two, one)
-    assert edit_distance(one, three) <= edit_distance(one, two) + edit_distance(two, three)
-    assert edit_distance("", one) == len(one)
 
 
 def test_what_a_type_accepts() -> None:
