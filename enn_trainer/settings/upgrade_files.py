@@ -1,7 +1,7 @@
-"""Configuration files rewritten for the current version, with their comments where it is possible.
+"""Configuration files rewritten for the current version, with comments where it is possible.
 
 A file of RON gets what it lacks put in, and keeps everything else. Where that is not enough, and in
-other formats, it is written anew: then the comments at its top stay.
+other formats, it is written anew by the library of its format: then the comments at its top stay.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _VERSION = re.compile(r"""(\bversion["']?\s*[:=]\s*)(\d+)""")
 
 
 class Upgrade(NamedTuple):
-    """A file before and after.
+    """Text of a file before and after its upgrade.
 
     Attributes:
-        path: of the file.
-        version: that it was of.
-        before: its text.
-        after: its text for the current version.
-        loses_comments: whether some are not in the text after.
+        path: Of the file.
+        version: Before the upgrade.
+        before: Its text.
+        after: Its text for the current version.
+        loses_comments: True if some are not in the text after.
     """
 
     path: Path
@@ -45,35 +45,34 @@ class Upgrade(NamedTuple):
 
 
 def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = False) -> Upgrade:
-    """What a configuration file is in the words of the current version; nothing is written.
+    """Return the text of a configuration file for the current version; nothing is written.
 
     Args:
-        cls: the class of the configuration.
-        path: the file.
-        include_defaults: name every setting, also those that the file leaves out.
+        cls: The class of the configuration.
+        path: The file.
+        include_defaults: Name every setting, also those that the file leaves out.
 
     Raises:
         ConfigError: the file cannot be read, or what is written would not be read back the same.
     """
     config = load_config(cls, path)
-    said = read_file(path)
+    values = read_file(path)
+    version = values["version"]
     before = path.read_bytes().decode("utf-8-sig")
+    if version == cls.version() and not include_defaults:
+        return Upgrade(path, version, before, before, loses_comments=False)
+    target: ron.Struct = (
+        as_data(config)
+        if include_defaults
+        else _named(cls, {"version": cls.version(), **read_upgraded(cls, path)})
+    )
+
     # Edited with line breaks of one character; where all are of two, they become that again.
     is_crlf = 0 < before.count("\n") == before.count("\r\n")
     text = before.replace("\r\n", "\n") if is_crlf else before
-    if include_defaults:
-        target: ron.Struct = as_data(config)
-    else:
-        target = _named(cls, {"version": cls.version(), **read_upgraded(cls, path)})
-    version = said["version"]
-    if version == cls.version() and not include_defaults:
-        return Upgrade(path, version, before, before, loses_comments=False)
-    meant = cls.version(), dump_config(config)
-    for after in (
-        *_edited(text, path, target, said),
-        _top_comments(text, path) + format_text(path, target),
-    ):
-        if _reads_as(cls, path, after) == meant:
+    rewritten = _top_comments(text, path) + format_text(path, target)
+    for after in (*_edited(text, path, target, values), rewritten):
+        if _reads_as(cls, path, after) == (cls.version(), dump_config(config)):
             lost = _comments(text, path) - _comments(after, path)
             after = after.replace("\n", "\r\n") if is_crlf else after
             return Upgrade(path, version, before, after, loses_comments=bool(lost))
@@ -81,7 +80,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by a text, at once or not at all.
+    """Replace the text of a file, whole or not at all.
 
     Raises:
         ConfigError: it cannot be written.
@@ -94,7 +93,12 @@ def write_whole(path: Path, text: str) -> None:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+            if path.exists():
+                mode = path.stat().st_mode & 0o777
+            else:
+                umask = os.umask(0o022)  # which can only be read by setting it
+                os.umask(umask)
+                mode = 0o666 & ~umask
             Path(temporary).chmod(mode)
             Path(temporary).replace(path)
         finally:
@@ -103,14 +107,8 @@ def write_whole(path: Path, text: str) -> None:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
 def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
-    """The version that a text says and the configuration that it is, as RON; None if it is none."""
+    """Return the version and, as RON, the configuration of a text, None if it cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
         copy.write_bytes(text.encode())
@@ -121,7 +119,7 @@ def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
 
 
 def _named(kind: Any, value: Any) -> Any:
-    """What a file says, with its sections named by their classes."""
+    """Return the values of a file with sections named by their classes, as RON has them."""
     kind = within_optional(kind)
     if is_dataclass(kind) and isinstance(value, dict):
         kinds = get_type_hints(kind)
@@ -132,17 +130,15 @@ def _named(kind: Any, value: Any) -> Any:
     return value
 
 
-# Edits that keep what is there
+def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text with another version number and what it lacks, if that is all.
 
-
-def _edited(text: str, path: Path, target: ron.Struct, said: Mapping[str, Any]) -> Iterator[str]:
-    """The text with another version number and what it lacks, if that is all.
-
-    One for each place that looks like the version: some may be in comments or in quotes, and
-    reading the result tells which one was it.
+    Each place that looks like the version gives one text: some may be in comments or in quotes, and
+    reading the result tells which one is right.
     """
+    is_same = {**values, "version": 0} == {**_plain(target), "version": 0}
     for number in _VERSION.finditer(text):
-        if number[2] != str(said["version"]):
+        if number[2] != str(values["version"]):
             continue
         edits = [(number.start(2), number.end(2), str(target.fields["version"]))]
         if path.suffix == ".ron":
@@ -151,7 +147,7 @@ def _edited(text: str, path: Path, target: ron.Struct, said: Mapping[str, Any]) 
             if not _find_additions(text, plain, target, starts, number, additions):
                 continue
             edits += [(at, at, added) for at, added in additions.items()]
-        elif _without_version(said) != _without_version(_plain(target)):
+        elif not is_same:
             return
         after = text
         for start, end, new in sorted(edits, reverse=True):
@@ -161,56 +157,60 @@ def _edited(text: str, path: Path, target: ron.Struct, said: Mapping[str, Any]) 
 
 def _find_additions(
     text: str,
-    said: Any,
+    values: Any,
     target: Any,
     starts: Mapping[int, int],
     number: re.Match[str],
     additions: dict[int, str],
 ) -> bool:
-    """Find what to put in where; whether that makes the one of the other."""
-    if not (isinstance(said, dict) and isinstance(target, ron.Struct)):
-        return bool(said == _plain(target))
-    if not said.keys() <= target.fields.keys():
+    """Find the text to put in at each position, and return whether that makes the target.
+
+    Args:
+        text: Of the file.
+        values: Of one section, or a value, as read from the text.
+        target: What it should become.
+        starts: The position of the fields of each section, by its id.
+        number: The place of the version in the text.
+        additions: Gains the text of fields that are missing, by position.
+    """
+    if not (isinstance(values, dict) and isinstance(target, ron.Struct)):
+        return bool(values == _plain(target))
+    if not values.keys() <= target.fields.keys():
         return False
-    lacking = {name: item for name, item in target.fields.items() if name not in said}
-    if lacking:
-        if id(said) not in starts:
+    missing = {name: item for name, item in target.fields.items() if name not in values}
+    if missing:
+        if id(values) not in starts:
             return False
-        at = starts[id(said)]
-        indent = re.match(r"[^\n]*\n([ \t]*)", text[at:])
-        lines = [
-            f"{name}: {_dumped(item, indent[1] if indent else '')}"
-            for name, item in lacking.items()
-        ]
-        if "version" in said:  # which stays first
-            after = re.compile(r"\s*,").match(text, number.end())
-            if after is None:
+        at = starts[id(values)]
+        first_line = re.match(r"[^\n]*\n([ \t]*)", text[at:])
+        line_break = f"\n{first_line[1] if first_line else ''}"
+        added = "".join(
+            f"{line_break if first_line else ' '}{name}: "
+            + ron.dumps(item).replace("\n", line_break)
+            + ","
+            for name, item in missing.items()
+        )
+        if "version" in values:  # which stays first
+            comma = re.compile(r"\s*,").match(text, number.end())
+            if comma is None:
                 return False
-            at = after.end()
-        space = f"\n{indent[1]}" if indent else " "
-        put = "".join(f"{space}{line}," for line in lines)
-        additions[at] = put if indent or "version" in said else put[1:] + " "
+            at = comma.end()
+        elif not first_line:
+            added = added[1:] + " "
+        additions[at] = added
     return all(
         name == "version"
         or _find_additions(text, item, target.fields[name], starts, number, additions)
-        for name, item in said.items()
+        for name, item in values.items()
     )
-
-
-def _dumped(value: Any, indent: str) -> str:
-    return ron.dumps(value).replace("\n", f"\n{indent}")
 
 
 def _plain(value: Any) -> Any:
     return ron.loads(ron.dumps(value))
 
 
-def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "version"}
-
-
 def _top_comments(text: str, path: Path) -> str:
-    """The comments and empty lines before everything else."""
+    """Return the comments and empty lines before everything else."""
     start = format_of(path).comment
     kept = []
     for line in text.splitlines(keepends=True):
@@ -221,7 +221,7 @@ def _top_comments(text: str, path: Path) -> str:
 
 
 def _comments(text: str, path: Path) -> set[str]:
-    """What may be comments; something inside quotes may look like one."""
+    """Return what may be comments; something inside quotes may look like one."""
     start = format_of(path).comment
     if start is None:
         return set()
