@@ -59,14 +59,14 @@ class EvalEnvConfig:
 
 @dataclass
 class EvalSuiteConfig:
-    """One of several evaluations at the same time; what it leaves out is as in `eval`.
+    """One of several evaluations at the same time. Fields that are left out are as in `eval`.
 
     Attributes:
         steps: Number of steps in each environment, instead of whole episodes.
         episodes: Number of whole episodes, instead of steps.
         max_steps: Number of steps in each environment after which whole episodes are given up.
         num_envs: Number of environments that run side by side.
-        env: What the environment has otherwise.
+        env: Changes of the environment.
         deterministic: Take the most probable choices instead of sampling.
         opponent: Path of a checkpoint whose policy plays the other side, or "random"; "" for none.
         opponent_only: Let the opponent play itself, and leave the policy out.

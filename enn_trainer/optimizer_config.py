@@ -56,8 +56,8 @@ class OptimizerConfig:
         name: Which optimizer: a class of torch.optim.
         kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 if it
             is not among them.
-        shuffle: Draw a new order of the frames for each pass over them; otherwise they come step by
-            step, as they were collected.
+        shuffle: Draw a new order of the frames for each pass over them; without it they come step
+            by step, as they were collected.
         max_entities: Entities in one forward and backward pass, at most; a frame with more of them
             has one for itself. As with micro_bs, less memory, more time, and the same is learnt.
     """

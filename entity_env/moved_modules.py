@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {
+    "enn_trainer.settings.hyperstate_schedules": "enn_trainer.schedules",
     "enn_trainer.checkpoints.checkpoint": "enn_trainer.checkpoints.format",
     "enn_trainer.checkpoints.contents": "enn_trainer.checkpoints.saved_run",
     "enn_trainer.checkpoints.evolve": "enn_trainer.checkpoints.migrate.evolve",

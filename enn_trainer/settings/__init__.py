@@ -1,1 +1,1 @@
-"""How settings are read, upgraded and explained."""
+"""Reading, upgrades and help of settings."""

@@ -156,9 +156,9 @@ def _suggestion(root: type[Any], path: str) -> str:
 
 def listed(problems: Sequence[str]) -> list[str]:
     """Return the first MAX_PROBLEMS problems, truncated, and the number of the others."""
-    told = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
-    more = len(problems) - len(told)
-    return [*told, f"and {more} more"] if more else told
+    first = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
+    more = len(problems) - len(first)
+    return [*first, f"and {more} more"] if more else first
 
 
 def join_path(path: str, name: str) -> str:

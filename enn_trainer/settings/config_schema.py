@@ -148,12 +148,12 @@ def apply_rules(
 ) -> dict[str, SchemaField]:
     """Return the fields of a schema after the rules of an upgrade.
 
-    A rule that maps or checks values declares that the type of its field is the one of now.
+    A rule that maps or checks values declares that its field has the type that the class gives it.
 
     Args:
-        fields: of the schema; as it was.
-        rules: in order.
-        now: the fields of the class.
+        fields: Of the schema.
+        rules: In order.
+        now: The fields of the class.
     """
     for rule in rules:
         if isinstance(rule, RenameField):

@@ -78,7 +78,7 @@ def loads(text: str, named: bool = False) -> Any:
 
 
 def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, int]]:
-    """As `loads`, and where the fields of each dict that has some begin in the text, by its id."""
+    """Read one RON value, and the position of the fields of each dict in the text, by its id."""
     reader = _Reader(text, named)
     reader.skip_attributes()
     value = reader.value()
@@ -88,7 +88,7 @@ def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, in
 
 
 class _Reader:
-    """A position in a text; every method leaves it after what it read and the blanks behind."""
+    """A position in a text; every method moves it behind what it reads and the blanks there."""
 
     def __init__(self, text: str, named: bool = False) -> None:
         self.text = text
@@ -180,7 +180,7 @@ class _Reader:
         return self.word()
 
     def word(self) -> Any:
-        """An identifier: a constant, an option, the name of a struct, or an enum's variant."""
+        """Read a constant, an option, a struct that has a name, or an enum's variant."""
         start = self.at
         name = self.name()
         if name is None:
