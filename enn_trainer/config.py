@@ -4,16 +4,17 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
 """
 
+import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.checkpoint_config import CheckpointConfig, read_best
 from enn_trainer.config_checks import COMPUTED, Validator
+from enn_trainer.errors import ConfigError
 from enn_trainer.eval_config import (
     EnvConfig,
     EvalConfig,
@@ -21,14 +22,25 @@ from enn_trainer.eval_config import (
     check_capture_file,
     suite_path,
 )
-from enn_trainer.imitation_config import BCConfig
-from enn_trainer.optimizer_config import OptimizerConfig
-from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.imitation_config import BCConfig, CloneConfig
+from enn_trainer.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.stop_conditions import read_bound
 from entity_env.short_repr import short_repr
 from rogue_net.config import RogueNetConfig
 
-__all__ = ["EnvConfig", "EvalConfig", "RolloutConfig", "TrainConfig"]
+__all__ = [
+    "BCConfig",
+    "CheckpointConfig",
+    "CloneConfig",
+    "CloneRunConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "OptimizerConfig",
+    "PPOConfig",
+    "RogueNetConfig",
+    "RolloutConfig",
+    "TrainConfig",
+]
 
 
 def _script_name() -> str:
@@ -56,6 +68,69 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         with Validator(self) as check:
             check.numbers("steps", "num_envs", "processes", at_least=1)
+
+
+@dataclass
+class CheckpointConfig:
+    """Settings of when a run is saved and which saves are kept. Pinned ones always are.
+
+    Attributes:
+        every_seconds: Save when the last save is this long ago; 0 to save, and to wait for it,
+            after every update.
+        keep: Number of newest saves that are kept.
+        keep_every_steps: Save, and keep the first save, in each window of this many steps.
+        keep_every_minutes: Save, and keep the first save, in each window of this many minutes of
+            training.
+        best: Save, and keep the save, where one of these metrics was best, such as
+            "eval/episodic_reward.mean max" or "losses/entropy min".
+        keep_best: Number of saves that are kept for each metric of best.
+    """
+
+    every_seconds: float = 60.0
+    keep: int = 3
+    keep_every_steps: Optional[int] = None
+    keep_every_minutes: Optional[float] = None
+    best: List[str] = field(default_factory=list)
+    keep_best: int = 1
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("every_seconds", at_least=0, finite=False)  # infinity switches it off
+            check.numbers("keep", "keep_every_steps", "keep_best", at_least=1)
+            check.numbers("keep_every_minutes", above=0.0)
+            for i, text in enumerate(self.best):
+                with check.collect(f"best[{i}]: "):
+                    read_best(text)
+
+
+class Best(NamedTuple):
+    """A metric and the direction in which it is better.
+
+    Attributes:
+        key: the tag of a metric, such as `eval/episodic_reward.mean`.
+        sign: 1 if the largest value is best, -1 if the smallest is.
+    """
+
+    key: str
+    sign: int
+
+
+_BEST = re.compile(r"(?P<key>\S+)\s+(?P<direction>max|min)")
+
+
+def read_best(text: str) -> Best:
+    """Return the metric and direction in a text such as `losses/entropy min`.
+
+    Raises:
+        ConfigError: it is not in this form.
+    """
+    match = _BEST.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
+            f"{short_repr(text)}"
+        )
+    return Best(match["key"], 1 if match["direction"] == "max" else -1)
 
 
 @dataclass
@@ -256,3 +331,37 @@ def _is_same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
         return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
     except ValueError:  # one of them is no usable path, which is a problem of its own
         return False
+
+
+@dataclass
+class CloneRunConfig(TrainConfig):
+    """Settings of cloning, and of the run that PPO may continue from it.
+
+    Attributes:
+        clone: Behavioural cloning.
+    """
+
+    clone: CloneConfig = field(default_factory=CloneConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with Validator(self) as check:
+            check.require(
+                not (self.ppo.reward_scaling and self.clone.value_coef),
+                "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
+                "of the rewards of a run is not known before it; got true",
+            )
+            check.require(
+                self.bc is None,
+                "bc: expected none while cloning, which learns from recordings alone; leave it "
+                "out, and give it to enn train",
+            )
+
+    @classmethod
+    def fixed_during_run(cls) -> Dict[str, str]:
+        """Return those of `TrainConfig` and of cloning."""
+        return {**super().fixed_during_run(), "clone": "cloning is over before the run begins"}
+
+    def of_run(self) -> TrainConfig:
+        """Return the settings of the run that PPO may continue from it."""
+        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

@@ -1,14 +1,12 @@
-"""The settings of learning from recordings during a run. See `config.py` for how they are written.
-
-Those of cloning, which comes before a run, are in `clone_config.py`.
-"""
+"""Settings of learning from recordings: by cloning before a run, and beside PPO."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Optional
 
 from enn_trainer.config_checks import Validator
 
 ImitationLoss = Literal["cross_entropy", "kl"]
+_LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
 
 
 @dataclass
@@ -35,3 +33,41 @@ class BCConfig:
             check.numbers("coef", at_least=0.0)
             check.numbers("bs", at_least=1)
             check.choices(ImitationLoss, "loss")
+
+
+@dataclass
+class CloneConfig:
+    """Settings of behavioural cloning.
+
+    Attributes:
+        loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
+            all choices, of recordings that have them.
+        epochs: Number of passes over the frames, at most.
+        bs: Batch size: frames in one optimizer step.
+        lr: The learning rate, in place of optim.lr; lowered linearly to 0 if optim.anneal_lr.
+        value_coef: Coefficient of the loss of the value function, which learns the discounted
+            returns of the recorded episodes. Its loss is divided by twice what it is for a value
+            of 0, so that the size of the rewards is no matter.
+        test_fraction: Share of the episodes that are set apart to test on.
+        patience: Stop after so many epochs in a row without a better loss on these; never if not
+            set. The best weights are kept in any case.
+        max_frames: Read about so many frames to train on, and as many to test on, where there is
+            not enough memory for all: the first whole episodes, equally many frames of each file.
+    """
+
+    loss: ImitationLoss = "cross_entropy"
+    epochs: int = 20
+    bs: int = 512
+    lr: float = 0.001
+    value_coef: float = 0.5
+    test_fraction: float = 0.1
+    patience: Optional[int] = 3
+    max_frames: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.choices(ImitationLoss, "loss")
+            check.numbers("epochs", "bs", "patience", "max_frames", at_least=1)
+            check.numbers("lr", above=0.0, at_most=_LARGEST_LR)
+            check.numbers("value_coef", at_least=0.0)
+            check.numbers("test_fraction", at_least=0, below=1)

@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from enn_trainer.checkpoint_config import read_best
 from enn_trainer.checkpoints.retention import measured
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, read_best
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult
 from enn_trainer.ppo.annealing import Rates, rates_at, total_steps

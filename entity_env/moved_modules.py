@@ -12,6 +12,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {
+    "enn_trainer.checkpoint_config": "enn_trainer.config",
+    "enn_trainer.clone_config": "enn_trainer.config",
+    "enn_trainer.optimizer_config": "enn_trainer.ppo_config",
+    "enn_trainer.settings.config_upgrade": "enn_trainer.settings.config_io",
     "enn_trainer.settings.hyperstate_schedules": "enn_trainer.schedules",
     "enn_trainer.checkpoints.checkpoint": "enn_trainer.checkpoints.format",
     "enn_trainer.checkpoints.contents": "enn_trainer.checkpoints.saved_run",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from enn_trainer.checkpoint_config import CheckpointConfig, read_best
+from enn_trainer.config import CheckpointConfig, read_best
 
 NEWEST = "newest"
 PINNED = "pinned"

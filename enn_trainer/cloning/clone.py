@@ -12,10 +12,10 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
-from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.config import CloneRunConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.interrupt import Interrupts
 from enn_trainer.lanes import Lanes

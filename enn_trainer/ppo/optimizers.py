@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.ppo.torch_optimizers import new_optimizer
+from enn_trainer.ppo_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.schedules import ScheduledFloat
 from rogue_net.embedding import FeaturelessEmbedding
 from rogue_net.relpos_encoding import RelposEncoding

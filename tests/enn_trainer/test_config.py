@@ -10,8 +10,8 @@ import pytest
 from hyperstate.schema import types as schema
 from hyperstate.schema.types import materialize_type
 
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.config import (
+    CheckpointConfig,
     EnvConfig,
     EvalConfig,
     RolloutConfig,
@@ -19,8 +19,7 @@ from enn_trainer.config import (
 )
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
 from enn_trainer.eval_config import EvalSuiteConfig
-from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
-from enn_trainer.ppo_config import PPOConfig
+from enn_trainer.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.settings.config_io import load_config
 from enn_trainer.settings.ron import loads
 from rogue_net.rogue_net import RogueNetConfig

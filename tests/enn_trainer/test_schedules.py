@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.optimizer_config import OptimizerConfig
+from enn_trainer.ppo_config import OptimizerConfig
 from enn_trainer.schedules import (
     Schedule,
     as_written,

@@ -30,8 +30,7 @@ from hyperstate.schema.rewrite_rule import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import CheckpointConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.settings import ron
 from enn_trainer.settings.config_io import load_config
