@@ -14,6 +14,9 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig
+from enn_trainer.config.imitation_config import BCConfig, CloneConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.errors import (
     AgentError,
     CheckpointError,
@@ -21,11 +24,8 @@ from enn_trainer.errors import (
     EnnTrainerError,
     NotFiniteError,
 )
-from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.imitation_config import BCConfig, CloneConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import Trainer, train
-from enn_trainer.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.run import TrainResult
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager, load_checkpoint

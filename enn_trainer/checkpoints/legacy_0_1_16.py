@@ -31,10 +31,9 @@ from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles,
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
 from enn_trainer.checkpoints.state_files import OPTIMIZER
 from enn_trainer.checkpoints.weights import check_size
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.bounds import check_complete, dict_of
 from entity_env.short_repr import short_repr
 from rogue_net.published import from_published, projections_by_type, renamed

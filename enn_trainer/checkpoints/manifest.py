@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.checkpoints.plain_file import read_plain_file
-from enn_trainer.config_checks import dict_of_unique
+from enn_trainer.config import ron
+from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings import ron
 from enn_trainer.start_folder import start_folder
 from entity_env.short_repr import short_repr
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.manifest import is_count
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.load import load_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import load_config
 from entity_env.bounds import Allowance
 from entity_env.rebuild import rebuilt
 from entity_env.short_repr import short_repr

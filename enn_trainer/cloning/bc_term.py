@@ -21,13 +21,13 @@ from enn_trainer.cloning.demonstrations import (
 )
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.imitation_config import BCConfig
+from enn_trainer.config.ppo_config import OptimizerConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.imitation_config import BCConfig
 from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
 from enn_trainer.ppo.work import PLAIN, Work
-from enn_trainer.ppo_config import OptimizerConfig
 from enn_trainer.start_folder import located
 from enn_trainer.state import State
 from entity_env.seeding import derive_seed, mix

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.config import EnvConfig, TrainConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.sources import Names
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_io import load_config
-from enn_trainer.settings.config_sources import Names
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import __name__ as EXAMPLES
 from entity_env.short_repr import short_repr

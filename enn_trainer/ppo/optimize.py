@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import tune, tuned_scalars
@@ -20,7 +21,6 @@ from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.sums import Sums
 from enn_trainer.ppo.work import PLAIN, Work
-from enn_trainer.ppo_config import OptimizerConfig, PPOConfig
 from entity_env.seeding import derive_seed, mix
 
 

@@ -24,15 +24,15 @@ from hyperstate.schema.rewrite_rule import (
 import enn_trainer
 from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.formats import format_text, read_file
+from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.schema import Schema, dump_schema, load_schema, schema_of
+from enn_trainer.config.schema_diff import accepts, schema_changes
+from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_files import format_text, read_file
-from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.settings.config_schema import Schema, dump_schema, load_schema, schema_of
-from enn_trainer.settings.schema_changes import accepts, schema_changes
-from enn_trainer.settings.upgrade_files import upgraded_file, write_whole
-from tests.enn_trainer.settings.builders import PUBLISHED
+from tests.enn_trainer.config.builders import PUBLISHED
 
-SCHEMA = Path(enn_trainer.__file__).parent / "settings" / "config_schema.ron"
+SCHEMA = Path(enn_trainer.__file__).parent / "config" / "config_schema.ron"
 
 
 def test_the_schema_of_the_project_is_that_of_its_classes() -> None:

@@ -1,7 +1,7 @@
 """Schema files: the fields of a configuration class with types and defaults.
 
 It is kept beside the code, so that a change of the class that gives older configurations another
-meaning is noticed, see `schema_changes.py`.
+meaning is noticed, see `schema_diff.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hyperstate.schema.rewrite_rule import (
     RewriteRule,
 )
 
+from enn_trainer.config import ron
+from enn_trainer.config.build import within_optional
+from enn_trainer.config.formats import parse
+from enn_trainer.config.help import join_path
+from enn_trainer.config.sources import as_data, in_one_line
 from enn_trainer.errors import ConfigError, RonError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_files import parse
-from enn_trainer.settings.config_help import join_path
-from enn_trainer.settings.config_sources import as_data, in_one_line
 from entity_env.short_repr import short_repr
 
 NO_DEFAULT = object()

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.config_checks import dict_of_unique
+from enn_trainer.config import ron
+from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError, RonError
-from enn_trainer.settings import ron
 from entity_env.short_repr import short_repr
 
 MAX_CHARACTERS = 1 << 22
-"""Of a file, as of one in a save; a thousand times what a configuration takes."""
+"""Length of a file, a thousand times that of a configuration."""
 MAX_VALUES = 100_000
-"""Of a file. It may repeat parts of itself by YAML's aliases, but nobody means so many."""
+"""Values of a file, which may repeat parts of itself by YAML's aliases."""
 MAX_PATHS = 1 << 24
 """Characters in the paths of all values together; a thousand times what a configuration has."""
 
@@ -175,15 +175,15 @@ def _without_none(value: Any) -> Any:
 
 
 def _loads_yaml(text: str) -> Any:
-    from enn_trainer.settings import yaml_text
+    from enn_trainer.config import yaml_format
 
-    return yaml_text.loads(text)
+    return yaml_format.loads(text)
 
 
 def _dumps_yaml(value: Any) -> str:
-    from enn_trainer.settings import yaml_text
+    from enn_trainer.config import yaml_format
 
-    return yaml_text.dumps(_without_names(value))
+    return yaml_format.dumps(_without_names(value))
 
 
 def _loads_json(text: str) -> Any:

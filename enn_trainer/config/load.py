@@ -14,18 +14,16 @@ from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import WEAK_REF, RejectValues, RewriteRule
 
-from enn_trainer.config_checks import Problems
-from enn_trainer.errors import ConfigError, RonError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import (
+from enn_trainer.config import ron
+from enn_trainer.config.build import (
     build,
     check_every_knot,
     type_of_field,
     within_optional,
 )
-from enn_trainer.settings.config_files import parse, read_file
-from enn_trainer.settings.config_help import UnknownFields, hps_info, listed
-from enn_trainer.settings.config_sources import (
+from enn_trainer.config.formats import parse, read_file
+from enn_trainer.config.help import UnknownFields, hps_info, listed
+from enn_trainer.config.sources import (
     COMMAND_LINE,
     ENVIRONMENT,
     FILE,
@@ -34,6 +32,8 @@ from enn_trainer.settings.config_sources import (
     environment_overrides,
     leaves,
 )
+from enn_trainer.config.validation import Problems
+from enn_trainer.errors import ConfigError, RonError
 from entity_env.short_repr import short_repr
 
 __all__ = ["dump_config", "hps_info", "load_config"]
@@ -50,7 +50,7 @@ def load_config(
 
     Sections that are dataclasses without a default are built from their own defaults where they
     are absent; optional sections appear once an override names one of their fields. A number may be
-    a schedule, see `enn_trainer.schedules`, unless `fixed_during_run` of the class names it.
+    a schedule, see `enn_trainer.config.schedules`, unless `fixed_during_run` of the class names it.
 
     Args:
         cls: The dataclass to build.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from enn_trainer.config_checks import Validator
+from enn_trainer.config.validation import Validator
 
 ImitationLoss = Literal["cross_entropy", "kl"]
 _LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
 
+from enn_trainer.config import ron
+from enn_trainer.config.build import within_optional
+from enn_trainer.config.formats import format_of, format_text, read_file
+from enn_trainer.config.load import dump_config, load_config, read_upgraded
+from enn_trainer.config.sources import as_data
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_files import format_of, format_text, read_file
-from enn_trainer.settings.config_io import dump_config, load_config, read_upgraded
-from enn_trainer.settings.config_sources import as_data
 
 _VERSION = re.compile(r"""(\bversion["']?\s*[:=]\s*)(\d+)""")
 

@@ -1,7 +1,7 @@
 """Construction of a tree of dataclasses from plain data, strictly.
 
 Fields are bool, int, float, str, Literal, List, Dict, Optional and further such dataclasses. Text
-whose field has the metadata `config_checks.JSON_TEXT` may be given as a section as well.
+whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from hyperstate.schema import types as schema
 
-from enn_trainer.config_checks import Problems
+from enn_trainer.config.help import UnknownFields, join_path
+from enn_trainer.config.schedules import read_scheduled, scheduled_fields
+from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
-from enn_trainer.schedules import read_scheduled, scheduled_fields
-from enn_trainer.settings.config_help import UnknownFields, join_path
 from entity_env.short_repr import short_repr
 
 C = TypeVar("C")

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import RenameField
 
-from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_help import similarity
-from enn_trainer.settings.config_schema import (
+from enn_trainer.config.help import similarity
+from enn_trainer.config.schema import (
     COMPUTED,
     NO_DEFAULT,
     Schema,
@@ -25,6 +24,7 @@ from enn_trainer.settings.config_schema import (
     apply_rules,
     schema_of,
 )
+from enn_trainer.errors import ConfigError
 
 # Names less similar than this are of two fields, not of one that was renamed.
 _SIMILAR = 0.6

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.formats import MAX_VALUES, format_text, read_file
+from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.schedules import scheduled_fields
+from enn_trainer.config.sources import as_data
 from enn_trainer.errors import ConfigError
-from enn_trainer.schedules import scheduled_fields
-from enn_trainer.settings.config_files import MAX_VALUES, format_text, read_file
-from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.settings.config_sources import as_data
-from tests.enn_trainer.settings.builders import PUBLISHED, Inner, Outer
+from tests.enn_trainer.config.builders import PUBLISHED, Inner, Outer
 
 SUFFIXES = [".ron", ".yaml", ".yml", ".toml", ".json"]
 

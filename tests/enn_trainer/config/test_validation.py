@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enn_trainer.config_checks import Problems, Validator
+from enn_trainer.config.validation import Problems, Validator
 from enn_trainer.errors import ConfigError
 
 

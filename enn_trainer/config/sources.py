@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, get_origin
 
 from hyperstate import Versioned
 
-from enn_trainer.schedules import Scheduled, as_written
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import type_of_field, within_optional
-from enn_trainer.settings.config_help import join_path
+from enn_trainer.config import ron
+from enn_trainer.config.build import type_of_field, within_optional
+from enn_trainer.config.help import join_path
+from enn_trainer.config.schedules import Scheduled, as_written
 
 PREFIX = "ENN_"
 

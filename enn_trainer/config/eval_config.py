@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Optional
 
-from enn_trainer.config_checks import JSON_TEXT, Problems, Validator
+from enn_trainer.config.validation import JSON_TEXT, Problems, Validator
 from entity_env.short_repr import short_repr
 
 NAME_TAKEN = "entity_count"

@@ -24,10 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import dump_config, hps_info, load_config
+from enn_trainer.config.schedules import follow_schedules, scheduled_fields
 from enn_trainer.errors import ConfigError
-from enn_trainer.schedules import follow_schedules, scheduled_fields
-from enn_trainer.settings.config_io import dump_config, hps_info, load_config
-from tests.enn_trainer.settings.builders import GOLDEN, PUBLISHED, Inner, Outer
+from tests.enn_trainer.config.builders import GOLDEN, PUBLISHED, Inner, Outer
 
 AS_RUN = json.loads((GOLDEN / "configs/as_run_by_0.1.16.json").read_text())["configs"]
 

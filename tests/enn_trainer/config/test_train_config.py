@@ -17,16 +17,16 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config.eval_config import EvalSuiteConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
+from enn_trainer.config.ron import loads
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
-from enn_trainer.eval_config import EvalSuiteConfig
-from enn_trainer.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
-from enn_trainer.settings.config_io import load_config
-from enn_trainer.settings.ron import loads
 from rogue_net.rogue_net import RogueNetConfig
 from rogue_net.value_bins import ValueBinsConfig
 
 GOLDEN_CONFIG = (
-    Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
+    Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
 )
 
 

@@ -13,34 +13,20 @@ from typing import Dict, List, NamedTuple, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.config_checks import COMPUTED, Validator
-from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import (
+from enn_trainer.config.eval_config import (
     EnvConfig,
     EvalConfig,
     all_suites,
     check_capture_file,
     suite_path,
 )
-from enn_trainer.imitation_config import BCConfig, CloneConfig
-from enn_trainer.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.imitation_config import BCConfig, CloneConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.validation import COMPUTED, Validator
+from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
 from entity_env.short_repr import short_repr
 from rogue_net.config import RogueNetConfig
-
-__all__ = [
-    "BCConfig",
-    "CheckpointConfig",
-    "CloneConfig",
-    "CloneRunConfig",
-    "EnvConfig",
-    "EvalConfig",
-    "OptimizerConfig",
-    "PPOConfig",
-    "RogueNetConfig",
-    "RolloutConfig",
-    "TrainConfig",
-]
 
 
 def _script_name() -> str:

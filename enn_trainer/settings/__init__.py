@@ -1,1 +1,0 @@
-"""Reading, upgrades and help of settings."""
