@@ -265,5 +265,5 @@ def _parse_value(kind: Any, text: str, key: str) -> Any:
         return ron.loads(bare)
     except RonError as error:
         if kind in (int, float) or get_origin(kind) is Literal:
-            return bare  # Building says what was expected better than the reader of RON does.
+            return bare  # The builder has a better message than the reader of RON.
         raise ConfigError(f"{key}={short_repr(bare)}: {error}") from error

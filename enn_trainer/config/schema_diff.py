@@ -66,12 +66,24 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
     declared = [rule for v in range(old.version, new.version) for rule in rules.get(v, [])]
     before = apply_rules(old.fields, declared, new.fields)
     found = []
+
+    # Renamed fields, the most similar ones first.
     while (names := _most_similar(before, new.fields)) is not None:
         rule = RenameField(*(tuple(name.split(".")) for name in names))
         before = apply_rules(before, [rule], new.fields)
         rendered = _rule("RenameField", names[0], _path(names[1]))
         found.append(_repaired(names[0], f"renamed to {names[1]}", rendered))
-    return [*found, *_removed(before, new.fields), *_others(before, new.fields)]
+
+    # Fields that are there on one side only, and those that changed.
+    for name in _only_in(before, new.fields):
+        found.append(_repaired(name, "removed", _rule("DeleteField", name)))
+    for name, field in new.fields.items():
+        is_section = _is_section(name, new.fields)
+        if name in before:
+            found += _changed(name, before[name], field, is_section)
+        elif not _within_new_default(name, before, new.fields):
+            found.append(_added(name, field, is_section))
+    return found
 
 
 def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
@@ -85,8 +97,7 @@ def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
     if old.version == cls.version():
         lines.append(f"  let version() be {old.version + 1}")
     if rules:
-        version = old.version  # of the files that the rules are for
-        lines += ["  add to upgrade_rules():", f"    {version}: ["]
+        lines += ["  add to upgrade_rules():", f"    {old.version}: ["]
         lines += [f"        {rule}," for rule in rules] + ["    ],"]
     if any(change.severity == "ERROR" for change in changes):
         lines.append("  for what is marked ERROR no rule can be proposed")
@@ -144,19 +155,6 @@ def _similarity(one: str, other: str) -> float:
     short, long = sorted((name, other_name), key=len)
     is_abbreviation = len(short) > 1 and short == "".join(word[:1] for word in long.split("_"))
     return 1.0 if is_abbreviation else similarity(name, other_name)
-
-
-def _removed(old: Fields, new: Fields) -> Iterator[Change]:
-    for name in _only_in(old, new):
-        yield _repaired(name, "removed", _rule("DeleteField", name))
-
-
-def _others(old: Fields, new: Fields) -> Iterator[Change]:
-    for name, field in new.items():
-        if name in old:
-            yield from _changed(name, old[name], field, _is_section(name, new))
-        elif not _within_new_default(name, old, new):
-            yield _added(name, field, _is_section(name, new))
 
 
 def _is_section(name: str, fields: Fields) -> bool:

@@ -51,7 +51,7 @@ class Sources:
     def is_given(self, path: Names) -> bool:
         """Return whether the user gave all that is at and below a path: typed it or named its file.
 
-        A default is not given, and neither is what a checkpoint says.
+        Defaults and the values of a checkpoint are not given.
         """
         sources = list(self._within(path))
         given = (COMMAND_LINE, ENVIRONMENT, FILE)

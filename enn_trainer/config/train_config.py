@@ -34,7 +34,7 @@ def _script_name() -> str:
 
 
 MAX_STOPS = 1000
-"""Conditions in `stop`. Each is asked after every update."""
+"""Conditions in `stop`, all of which are checked after every update."""
 
 
 @dataclass

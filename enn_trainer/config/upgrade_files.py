@@ -18,7 +18,7 @@ from hyperstate import Versioned
 
 from enn_trainer.config import ron
 from enn_trainer.config.build import within_optional
-from enn_trainer.config.formats import format_of, format_text, read_file
+from enn_trainer.config.formats import format_of, format_text, parse, read_file
 from enn_trainer.config.load import dump_config, load_config, read_upgraded
 from enn_trainer.config.sources import as_data
 from enn_trainer.errors import ConfigError
@@ -109,13 +109,11 @@ def write_whole(path: Path, text: str) -> None:
 
 def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
     """Return the version and, as RON, the configuration of a text, None if it cannot be read."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, path.name)
-        copy.write_bytes(text.encode())
-        try:
-            return read_file(copy)["version"], dump_config(load_config(cls, copy))
-        except ConfigError:
-            return None
+    try:
+        values = parse(text, format_of(path).loads)
+        return values["version"], dump_config(load_config(cls, None, text=ron.dumps(values)))
+    except ConfigError:
+        return None
 
 
 def _named(kind: Any, value: Any) -> Any:

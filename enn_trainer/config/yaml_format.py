@@ -3,7 +3,7 @@
 What a word without quotes means follows the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is
 a number; on, off, yes, no and dates are text. There are two exceptions: 010 and 0o17, which are 10
 and 15 in YAML 1.2 and something else for others, are text; and numbers may be grouped, as in
-1_000_000. A field that wants something else than text then says so.
+1_000_000. Fields of other types refuse text.
 """
 
 import re
