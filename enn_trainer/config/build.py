@@ -62,6 +62,7 @@ class _Builder:
         kinds = get_type_hints(cls)
         built: dict[str, Any] = {}
         with Problems() as problems:
+            # Unknown fields, then the known ones in the order of the class.
             for key, value in values.items():
                 if key not in fields:
                     problems.found.append(self.unknown.message(join_path(path, str(key)), value))
@@ -82,6 +83,7 @@ class _Builder:
 
     def converted(self, kind: Any, value: Any, path: str) -> Any:
         """Return a value as the type of its field; an int and a float may stand for each other."""
+        # Types made of others.
         if kind is not within_optional(kind):
             return None if value is None else self.converted(within_optional(kind), value, path)
         if is_dataclass(kind):
@@ -93,6 +95,8 @@ class _Builder:
             for key in value:
                 self.converted(args[0], key, f"{path}, key {key!r}")
             return self.converted_items(args[1], value, path)
+
+        # Single values.
         if origin is Literal and any(value == a and type(value) is type(a) for a in args):
             return value
         if kind in (bool, int, float, str) and type(value) is kind:
@@ -176,6 +180,7 @@ def check_every_knot(config: Any) -> None:
     scheduled = scheduled_fields(config)
     schedules = {path: value.schedule for path, value in scheduled.items()}
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
+
     # Lists are checked anew for each knot: both may be long, but not together.
     most = MAX_KNOTS * 1000 // max(1000, _num_items(config))
     if len(knots) > most:
@@ -183,6 +188,8 @@ def check_every_knot(config: Any) -> None:
             f"{next(iter(schedules))}: expected schedules with at most {most} positions in "
             f"all, got {len(knots)}"
         )
+
+    # The values of all schedules of a clock where it shows x.
     problems: dict[str, str] = {}
     for clock, x in sorted(knots):
         then: dict[str, Any] = {}

@@ -90,6 +90,7 @@ def load_with_sources(
     Raises:
         ConfigError: as `load_config`.
     """
+    # The text or file.
     sources = Sources()
     values: dict[str, Any] = {}
     if text is not None:
@@ -98,6 +99,8 @@ def load_with_sources(
         values = _upgrade(cls, parsed, text_source, sources)
     elif path is not None:
         values = _upgrade(cls, read_file(path), f"{FILE}{path}", sources)
+
+    # Overrides, and the classes; their problems are one error.
     with Problems() as problems:
         for name, override in environment_overrides(cls, environment or {}).items():
             source = f"{ENVIRONMENT}{name}"

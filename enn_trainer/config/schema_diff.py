@@ -93,6 +93,8 @@ def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
     if all(change.severity == "INFO" for change in changes):
         fits = "is" if not changes and old == schema_of(cls) else "fits"
         return "\n".join([*lines, f"the schema {fits} that of {cls.__name__}"])
+
+    # What to do about it.
     lines += ["", f"so that older files keep their meaning, in {cls.__name__}:"]
     if old.version == cls.version():
         lines.append(f"  let version() be {old.version + 1}")

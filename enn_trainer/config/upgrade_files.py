@@ -175,6 +175,8 @@ def _find_additions(
         return bool(values == _plain(target))
     if not values.keys() <= target.fields.keys():
         return False
+
+    # The text of the fields that this section lacks.
     missing = {name: item for name, item in target.fields.items() if name not in values}
     if missing:
         if id(values) not in starts:
@@ -196,6 +198,8 @@ def _find_additions(
         elif not first_line:
             added = added[1:] + " "
         additions[at] = added
+
+    # The sections inside it.
     return all(
         name == "version"
         or _find_additions(text, item, target.fields[name], starts, number, additions)

@@ -92,7 +92,7 @@ class Validator(Problems):
             finite: False allows infinity.
             values: Numbers to check in place of fields, by what messages call them.
         """
-        values = values or {name: getattr(self._config, name) for name in names}
+        # The limits in words.
         if at_least is not None and at_most is not None:
             limits = f" from {at_least} to {at_most}"
         elif above is not None and below is not None:
@@ -102,6 +102,9 @@ class Validator(Problems):
             limits = " and".join(f" {word} {x}" for word, x in words.items() if x is not None)
         is_bounded = at_most is not None or below is not None
         expected = f"{'a finite' if finite and not is_bounded else 'a'} number{limits}"
+
+        # The numbers.
+        values = values or {name: getattr(self._config, name) for name in names}
         for name, value in values.items():
             is_valid = value is None or (
                 (at_least is None or value >= at_least)
