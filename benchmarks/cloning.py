@@ -28,8 +28,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from enn_trainer import CloneRunConfig, StateManager, clone, load_agent, train
 from enn_trainer.agent import PPOAgent
+from enn_trainer.config.load import load_config
 from enn_trainer.evaluation.play_episodes import Seats, play
-from enn_trainer.settings.config_io import load_config
 from entity_env import EnvList
 from entity_env.examples import CherryPick
 from entity_env.record import RecordingVecEnv

@@ -4,16 +4,19 @@ from enn_trainer import stop_conditions
 from enn_trainer.agent import Act, PPOAgent, RogueNetAgent
 from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
-from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.clone_config import CloneConfig, CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import command
 from enn_trainer.config import (
+    CheckpointConfig,
+    CloneRunConfig,
     EnvConfig,
     EvalConfig,
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig
+from enn_trainer.config.imitation_config import BCConfig, CloneConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.errors import (
     AgentError,
     CheckpointError,
@@ -21,12 +24,8 @@ from enn_trainer.errors import (
     EnnTrainerError,
     NotFiniteError,
 )
-from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.imitation_config import BCConfig
 from enn_trainer.load_agent import load_agent
 from enn_trainer.loop import Trainer, train
-from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
-from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.run import TrainResult
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager, load_checkpoint

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
 from enn_trainer.errors import RonError
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.settings import ron
 from enn_trainer.state import State
 
 

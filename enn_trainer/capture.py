@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import all_suites
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager

@@ -15,11 +15,11 @@ from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.help import hps_info
+from enn_trainer.config.sources import show_config
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by
-from enn_trainer.settings.config_help import hps_info
-from enn_trainer.settings.config_sources import show_config
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError

@@ -14,11 +14,11 @@ import numpy as np
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.bounds import shortened
 from entity_env.env_list import EnvList
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.parallel_env_list import ParallelEnvList
+from entity_env.short_repr import short_repr
 from entity_env.vec_env import VecEnv
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
@@ -67,7 +67,7 @@ def env_factory(
     if not callable(env):
         raise TypeError(
             "env: expected a class or a factory, or a function that makes one world, got "
-            f"{shortened(env)}"
+            f"{short_repr(env)}"
         )
     if _makes_one_environment(env):
         return functools.partial(_make_list, None, env, sent or env)

@@ -13,6 +13,7 @@ from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.cloning.bc_term import open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluate import scalars_of
@@ -35,7 +36,6 @@ from enn_trainer.runtime.process import (
     infrequent_garbage_collection,
     keep_freed_memory,
 )
-from enn_trainer.schedules import follow_schedules
 from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager

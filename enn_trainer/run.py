@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from enn_trainer.checkpoint_config import read_best
 from enn_trainer.checkpoints.retention import measured
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.schedules import scheduled_fields
+from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluate import SuiteResult
 from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.schedules import scheduled_fields
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now

@@ -21,10 +21,10 @@ from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
 from enn_trainer.checkpoints.writer import Saveable
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import load_with_sources
+from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
+from enn_trainer.config.sources import Sources
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings.config_io import load_with_sources
-from enn_trainer.settings.config_sources import Sources
-from enn_trainer.settings.hyperstate_schedules import schedule_as_ours, schedules_as_theirs
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
@@ -128,7 +128,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         )
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
-            schedule_as_ours(manager._config, manager._schedules, fixed)
+            read_hyperstate_schedules(manager._config, manager._schedules, fixed)
             if changes(manager._config, ours._configured()[0]):
                 ours._config = manager._config  # changed after loading
         ours._state = manager._state
@@ -240,7 +240,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
         """Show the configuration and state of this manager in the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
-        manager._schedules = schedules_as_theirs(self.config)
+        manager._schedules = hyperstate_schedules(self.config)
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from operator import or_
 from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.errors import ConfigError
-from entity_env.bounds import shortened
+from entity_env.short_repr import short_repr
 
 Memory: TypeAlias = dict[str, Any]
 """What conditions remember: plain data, by the text of the condition."""
@@ -284,6 +284,6 @@ def read_bound(text: str, field: str) -> Condition:
     if match is None or math.isnan(bound):
         raise ConfigError(
             f"{field}: expected a metric and a bound, as in "
-            f"'eval/episodic_reward.mean >= 0.99', got {shortened(text)}"
+            f"'eval/episodic_reward.mean >= 0.99', got {short_repr(text)}"
         )
     return (AtLeast if match["relation"] == ">=" else AtMost)(match["key"], bound)

@@ -15,6 +15,8 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.short_repr import short_repr
+
 MAX_SAME_HASH = 64
 """Keys of one dictionary that may share a hash; distinct numbers of 64 bits are at most 33."""
 
@@ -89,7 +91,7 @@ def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
-        raise ValueError(f"expected the key {shortened(twice)} once, it is there twice")
+        raise ValueError(f"expected the key {short_repr(twice)} once, it is there twice")
     return found
 
 
@@ -147,9 +149,9 @@ def number_array(
     """
     kind = _number_dtype(dtype) if isinstance(dtype, str) else None
     if kind is None:
-        raise ValueError(f"expected an array of numbers, got {shortened(dtype)}")
+        raise ValueError(f"expected an array of numbers, got {short_repr(dtype)}")
     if not isinstance(shape, list) or len(shape) > _MAX_AXES or not {*map(type, shape)} <= {int}:
-        raise ValueError(f"expected the shape of an array, got {shortened(shape)}")
+        raise ValueError(f"expected the shape of an array, got {short_repr(shape)}")
     if min(shape, default=0) < 0:
         raise ValueError(f"expected the shape of an array, got {shape}")
     # NumPy would set aside the other axes of an array without numbers; a view takes nothing.
@@ -166,19 +168,3 @@ def _number_dtype(dtype: str) -> "np.dtype[Any] | None":
         return np.dtype(dtype)
     except TypeError:
         return None
-
-
-def shortened(value: object, most: int = 80) -> str:
-    """Return a value as it stands in a message, cut short if it is long."""
-    if isinstance(value, list | tuple | dict | set):
-        return f"a {type(value).__name__} of {len(value)}" if len(value) > 8 else _cut(value, most)
-    if isinstance(value, str | bytes):
-        return _cut(value[:most], most)
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    return _cut(value, most)
-
-
-def _cut(value: object, most: int) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else text[: most - 3] + "..."

@@ -23,13 +23,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.bounds import Allowance, dict_of, number_array, shortened, unpack_bounded
+from entity_env.bounds import Allowance, dict_of, number_array, unpack_bounded
 from entity_env.ragged import Ragged
 from entity_env.read_recording import Recording
 from entity_env.rebuild import rebuilt
 from entity_env.record import EpisodeClock
 from entity_env.recorded_steps import Header, check_header, check_step
 from entity_env.recording_format import Decisions, RecordingError, Step
+from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     GLOBAL,
     CategoricalActionSpace,
@@ -176,10 +177,10 @@ def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
     value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
     if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
-        raise ValueError(f"{name}: expected {count} numbers, got {shortened(value)}")
+        raise ValueError(f"{name}: expected {count} numbers, got {short_repr(value)}")
     kind = numbers.dtype.kind
     if count and kind not in ("biuf" if name in _OF_OBS else "iu"):
-        raise ValueError(f"{name}: expected numbers, got {shortened(value)}")
+        raise ValueError(f"{name}: expected numbers, got {short_repr(value)}")
     return numbers if name in _OF_OBS else numbers.astype(np.int64)
 
 
@@ -203,7 +204,9 @@ def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
                 if not isinstance(fields, dict) or name not in fields:
                     raise ValueError(f"{name}: expected this field, got none")
                 if not is_valid(value := fields[name]):
-                    raise ValueError(f"{name}: cannot be {type(value).__name__} {shortened(value)}")
+                    raise ValueError(
+                        f"{name}: cannot be {type(value).__name__} {short_repr(value)}"
+                    )
     return sample
 
 
@@ -239,7 +242,7 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     # Masks and features that contradict the spaces.
     for name in action_space:
         if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
-            raise ValueError(f"action_masks[{name!r}]: expected a mask, got {shortened(mask)}")
+            raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
     widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
         widths[GLOBAL] = len(obs_space.global_features)
@@ -324,7 +327,7 @@ def _decode(pairs: Sequence[tuple[Any, Any]], allowance: Allowance) -> Any:
     if "__classname__" in value:
         name = value["__classname__"]
         if not isinstance(name, str) or name not in _CLASSES:
-            raise RecordingError(f"expected one of {list(_CLASSES)}, got {shortened(name)}")
+            raise RecordingError(f"expected one of {list(_CLASSES)}, got {short_repr(name)}")
         kind = _CLASSES[name]
         return value["data"] if kind is dict else rebuilt(kind, value["data"], allowance)
     return value

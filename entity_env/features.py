@@ -11,7 +11,8 @@ from entity_env.errors import InvalidObservation, invalid_in
 from entity_env.obs_space import GLOBAL, EntityName, ObsSpace
 from entity_env.observation import Observation, as_block
 from entity_env.ragged import Ragged
-from entity_env.real_numbers import has_mask, real_array, real_rows, shown
+from entity_env.real_numbers import has_mask, real_array, real_rows
+from entity_env.short_repr import LONG, short_repr
 
 Indices = npt.NDArray[np.int64]
 _FLOAT32 = np.dtype(np.float32)
@@ -74,7 +75,7 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
     except TypeError:
         i = next(i for i, block in enumerate(blocks) if not _has_len(block))
         raise invalid_in(
-            i, f"{what}: expected rows of {width} numbers, got {shown(blocks[i])}"
+            i, f"{what}: expected rows of {width} numbers, got {short_repr(blocks[i], LONG)}"
         ) from None
     rows = _cat_alike(blocks, width)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
@@ -140,7 +141,7 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray
                 return array.astype(np.bool_)
     except Exception:  # nested sequences of different lengths, or an object's own conversion
         pass
-    error = InvalidObservation(f"{what}: expected booleans, got {shown(flags)}")
+    error = InvalidObservation(f"{what}: expected booleans, got {short_repr(flags, LONG)}")
     error.env_index = env_index
     raise error
 
@@ -165,7 +166,9 @@ def as_numbers(
     except (TypeError, ValueError, OverflowError):
         pass
     i = next(i for i, value in enumerate(values) if not _is_number(value))
-    raise invalid_in(env_indices[i], f"{what}: expected a number, got {shown(values[i])}")
+    raise invalid_in(
+        env_indices[i], f"{what}: expected a number, got {short_repr(values[i], LONG)}"
+    )
 
 
 def _is_number(value: Any) -> bool:

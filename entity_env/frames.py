@@ -14,7 +14,7 @@ from entity_env.features import all_none
 from entity_env.obs_space import EntityID, EntityName, ObsSpace
 from entity_env.observation import Observation
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
-from entity_env.real_numbers import shown
+from entity_env.short_repr import LONG, short_repr
 
 Indices = npt.NDArray[np.int64]
 
@@ -146,12 +146,14 @@ class Frames:
             try:
                 num_ids = len(ids)
             except TypeError:
-                raise invalid_in(i, f"{what} a sequence of {n} ids, got {shown(ids)}") from None
+                raise invalid_in(
+                    i, f"{what} a sequence of {n} ids, got {short_repr(ids, LONG)}"
+                ) from None
             if num_ids != n:
                 raise invalid_in(i, f"{what} {n} ids, got {num_ids}")
             for one in ids:
                 if not _is_hashable(one):
-                    raise invalid_in(i, f"{what} hashable ids, got {shown(one)}")
+                    raise invalid_in(i, f"{what} hashable ids, got {short_repr(one, LONG)}")
                 if one in rows:
                     raise invalid_in(
                         i, f"{what} other ids than {one!r}, which an entity without an id has"

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from entity_env.bounds import (
     Allowance,
     number_array,
-    shortened,
     unpack_bounded,
 )
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.rebuild import rebuilt
+from entity_env.short_repr import short_repr
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
 from entity_env.vec_env import Metric, VecObs
 
@@ -124,14 +124,14 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
         cls = _class_of(name) if isinstance(name, str) else None
         if cls is None:
             known = [*_CLASSES, *ACTION_SPACES]
-            raise MessageError(f"expected one of {known}, got {shortened(name)}")
+            raise MessageError(f"expected one of {known}, got {short_repr(name)}")
         return rebuilt(cls, fields, allowance)
     if code == _LARGE_INT:
         return int.from_bytes(data, "little", signed=True)
     if code == _TRANSPOSED:
         axes, array = _unpack(data, allowance, depth + 1)
         if not isinstance(array, np.ndarray) or sorted(axes) != list(range(array.ndim)):
-            raise MessageError(f"expected an array and its axes, got {shortened(axes)}")
+            raise MessageError(f"expected an array and its axes, got {short_repr(axes)}")
         return array.transpose(np.argsort(axes))
     raise MessageError(f"unknown type code {code}")
 

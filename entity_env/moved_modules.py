@@ -60,8 +60,36 @@ MOVED: dict[str, str] = {
     "enn_trainer.garbage": "enn_trainer.runtime.process",
     "enn_trainer.malloc": "enn_trainer.runtime.process",
     "enn_trainer.tracking.span_times": "enn_trainer.tracking.spans",
+    "enn_trainer.checkpoint_config": "enn_trainer.config.train_config",
+    "enn_trainer.clone_config": "enn_trainer.config.train_config",
+    "enn_trainer.config_checks": "enn_trainer.config.validation",
+    "enn_trainer.eval_config": "enn_trainer.config.eval_config",
+    "enn_trainer.imitation_config": "enn_trainer.config.imitation_config",
+    "enn_trainer.optimizer_config": "enn_trainer.config.ppo_config",
+    "enn_trainer.ppo_config": "enn_trainer.config.ppo_config",
+    "enn_trainer.schedules": "enn_trainer.config.schedules",
+    "enn_trainer.settings": "enn_trainer.config",
+    "enn_trainer.settings.config_build": "enn_trainer.config.build",
+    "enn_trainer.settings.config_files": "enn_trainer.config.formats",
+    "enn_trainer.settings.config_help": "enn_trainer.config.help",
+    "enn_trainer.settings.config_io": "enn_trainer.config.load",
+    "enn_trainer.settings.config_schema": "enn_trainer.config.schema",
+    "enn_trainer.settings.config_sources": "enn_trainer.config.sources",
+    "enn_trainer.settings.config_upgrade": "enn_trainer.config.load",
+    "enn_trainer.settings.hyperstate_schedules": "enn_trainer.config.schedules",
+    "enn_trainer.settings.ron": "enn_trainer.config.ron",
+    "enn_trainer.settings.schema_changes": "enn_trainer.config.schema_diff",
+    "enn_trainer.settings.upgrade_files": "enn_trainer.config.upgrade_files",
+    "enn_trainer.settings.yaml_text": "enn_trainer.config.yaml_format",
 }
 """The path of each moved module, by the path that it had."""
+_IN_MOVED_FOLDERS = {
+    f"{MOVED[folder]}.{name}": new
+    for old, new in MOVED.items()
+    for folder, _, name in [old.rpartition(".")]
+    if folder in MOVED and f"{MOVED[folder]}.{name}" not in MOVED.values()
+}
+"""For `from OLD.FOLDER import old_module`, which asks the folder at its new path."""
 
 
 class _MovedModuleFinder(MetaPathFinder):
@@ -74,9 +102,8 @@ class _MovedModuleFinder(MetaPathFinder):
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the spec of a moved module, None for any other."""
-        if fullname not in MOVED:
-            return None
-        return ModuleSpec(fullname, _MovedModuleLoader(fullname, MOVED[fullname]))
+        new = MOVED.get(fullname) or _IN_MOVED_FOLDERS.get(fullname)
+        return None if new is None else ModuleSpec(fullname, _MovedModuleLoader(fullname, new))
 
 
 class _MovedModuleLoader(Loader):

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from entity_env.actions import ActionMask
 from entity_env.errors import InvalidObservation
 from entity_env.obs_space import ActionName, EntityID, EntityName, ObsSpace
-from entity_env.real_numbers import real_array, shown
+from entity_env.real_numbers import real_array
+from entity_env.short_repr import LONG, short_repr
 
 Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
 Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
@@ -141,7 +142,7 @@ def as_flag(value: Any, name: str) -> bool:
             return bool(array.item())
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InvalidObservation(f"{name}: expected True or False, got {shown(value)}")
+    raise InvalidObservation(f"{name}: expected True or False, got {short_repr(value, LONG)}")
 
 
 @lru_cache(maxsize=256)
@@ -220,7 +221,8 @@ def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.flo
         array = np.asarray(real_array(features), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidObservation(
-            f"{what}: expected {n} rows of {width} numbers, got {shown(features)} ({error})"
+            f"{what}: expected {n} rows of {width} numbers, got {short_repr(features, LONG)} "
+            f"({error})"
         ) from None
     if array.shape != (n, width):
         raise InvalidObservation(f"{what}: expected shape ({n}, {width}), got {array.shape}")

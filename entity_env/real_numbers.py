@@ -20,7 +20,6 @@ _NOT_REAL = (
     np.ma.MaskedArray,
 )
 _MAX_DEPTH = 64  # of nested sequences: as many axes as NumPy has
-_LONGEST = 2000  # characters of a value that a message shows
 
 
 def real_array(values: Any) -> npt.NDArray[Any]:
@@ -80,13 +79,3 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
         return True
     is_nested = depth > 0 and any(issubclass(cls, list | tuple) for cls in classes)
     return is_nested and any(has_mask(value, depth - 1) for value in values)
-
-
-def shown(value: Any) -> str:
-    """Return the `repr` of a value for a message, whatever the value is."""
-    try:
-        text = " ".join(repr(value).split())  # arrays are printed in several lines
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        kind = "an int" if isinstance(value, int) else f"a {type(value).__name__}, an int in it"
-        return f"{kind} of thousands of digits"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

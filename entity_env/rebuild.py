@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.bounds import Allowance, shortened
+from entity_env.bounds import Allowance
 from entity_env.ragged import Ragged
+from entity_env.short_repr import short_repr
 from entity_env.spaces import Entity, ObsSpace
 from entity_env.vec_env import Metric, VecActionMask, VecObs
 
@@ -29,19 +30,19 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     """
     checks, required = _fields_of(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(fields, dict):
-        raise ValueError(f"{cls.__name__}: expected fields by name, got {shortened(fields)}")
+        raise ValueError(f"{cls.__name__}: expected fields by name, got {short_repr(fields)}")
     unknown = [name for name in fields if name not in checks]
     missing = [name for name in required if name not in fields]
     if unknown or missing:
         raise ValueError(
-            f"{cls.__name__}: expected the fields {', '.join(checks)}, got {shortened([*fields])}"
+            f"{cls.__name__}: expected the fields {', '.join(checks)}, got {short_repr([*fields])}"
         )
     for name, value in fields.items():
         is_valid, expected = checks[name]
         if not is_valid(value):
             raise ValueError(
                 f"{cls.__name__}.{name}: expected {expected}, got {type(value).__name__} "
-                f"{shortened(value)}"
+                f"{short_repr(value)}"
             )
     return _ragged(**fields, allowance=allowance) if cls is Ragged else cls(**fields)
 

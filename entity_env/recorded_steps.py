@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.bounds import shortened
 from entity_env.ragged import Ragged
 from entity_env.recording_format import (
     Decisions,
@@ -21,6 +20,7 @@ from entity_env.recording_format import (
     damaged,
     read_payload,
 )
+from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     GLOBAL,
     ActionName,
@@ -267,9 +267,9 @@ def _check_positions(rows: Ragged, ends: npt.NDArray[np.int64], what: str) -> No
 
 
 def _expect_names(got: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    _expect(got.keys() == expected.keys(), what, shortened([*expected]), [*got])
+    _expect(got.keys() == expected.keys(), what, short_repr([*expected]), [*got])
 
 
 def _expect(holds: bool, what: str, expected: str, got: object) -> None:
     if not holds:
-        raise ValueError(f"{what}: expected {expected}, got {shortened(got)}")
+        raise ValueError(f"{what}: expected {expected}, got {short_repr(got)}")

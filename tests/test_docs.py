@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import TrainConfig
-from enn_trainer.settings.config_io import load_config
+from enn_trainer.config.load import load_config
 from tests.enn_trainer.builders import SMALL
 
 ROOT = Path(__file__).parent.parent

@@ -47,3 +47,11 @@ def test_a_moved_module_is_found_in_a_folder_that_moved(monkeypatch: pytest.Monk
     assert old.__name__ == "entity_env.adapters.mapping"
     for name in ("entity_env.models", "entity_env.models.mapping"):
         del sys.modules[name]
+
+
+def test_an_old_module_is_found_in_an_old_folder_by_name() -> None:
+    sys.modules.pop("enn_trainer.settings", None)
+    sys.modules.pop("enn_trainer.config.config_io", None)
+    with pytest.warns(DeprecationWarning, match="enn_trainer"):
+        from enn_trainer.settings import config_io  # type: ignore[import-not-found]
+    assert config_io is importlib.import_module("enn_trainer.config.load")

@@ -31,12 +31,11 @@ from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles,
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
 from enn_trainer.checkpoints.state_files import OPTIMIZER
 from enn_trainer.checkpoints.weights import check_size
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import shown
-from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.bounds import check_complete, dict_of
+from entity_env.short_repr import short_repr
 from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
@@ -242,7 +241,8 @@ def _renamed_moments(shapes: Mapping[str, torch.Size], content: Any) -> dict[str
     for number, entry in content["state"].items():
         if number not in range(len(names)) or entry.keys() != _MOMENTS:
             raise ValueError(
-                f"{shown(number)}: expected a number and {sorted(_MOMENTS)}, got {[*entry][:5]}"
+                f"{short_repr(number)}: expected a number and {sorted(_MOMENTS)}, "
+                f"got {[*entry][:5]}"
             )
         name = names[number]
         for key in ("exp_avg", "exp_avg_sq"):

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.checkpoints.plain_file import read_plain_file
-from enn_trainer.config_checks import once
+from enn_trainer.config import ron
+from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import shown
 from enn_trainer.start_folder import start_folder
+from entity_env.short_repr import short_repr
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -117,7 +117,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     """
     data = read_plain_file(path, MAX_MANIFEST_BYTES)
     try:
-        content = json.loads(data, object_pairs_hook=once)
+        content = json.loads(data, object_pairs_hook=dict_of_unique)
         if not isinstance(content, dict) or content.get("sha256") != own_hash(content):
             raise CheckpointError(f"{path}: damaged, its sha256 does not fit")
         if data != _as_json(content):  # 1E-05 means what 1e-05 does, but nobody wrote it
@@ -176,7 +176,7 @@ def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
 
 def _shown(value: object) -> str:
     """Return a value for a message; of one that holds others only its type."""
-    return type(value).__name__ if isinstance(value, dict | list) else shown(value)
+    return type(value).__name__ if isinstance(value, dict | list) else short_repr(value)
 
 
 def _is_text(value: object) -> bool:

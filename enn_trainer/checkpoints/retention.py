@@ -4,7 +4,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from enn_trainer.checkpoint_config import CheckpointConfig, read_best
+from enn_trainer.config import CheckpointConfig
+from enn_trainer.config.train_config import read_best
 
 NEWEST = "newest"
 PINNED = "pinned"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
 from enn_trainer.checkpoints.format import (
     SUPERSEDED,
@@ -28,6 +27,7 @@ from enn_trainer.checkpoints.format import (
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.plain_file import read_plain_file
 from enn_trainer.checkpoints.run_lock import RunLock, folder_lock
+from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
 
 INDEX, PINS = "index.json", "pins.json"

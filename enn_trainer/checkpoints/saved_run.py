@@ -12,9 +12,9 @@ from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.saved_state import read_state
 from enn_trainer.checkpoints.state_files import read_tensors, restore_network
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.formats import parse
+from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings.config_files import parsed
-from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env.spaces import ActionSpace, ObsSpace
 
 
@@ -111,7 +111,7 @@ def _settings(saved: Checkpoint) -> TrainConfig | None:
         return load_config(TrainConfig, None, text=text)
     except ConfigError as error:
         try:
-            if isinstance(parsed(text), dict):
+            if isinstance(parse(text), dict):
                 return None
         except ConfigError:
             pass

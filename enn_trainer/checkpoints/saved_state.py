@@ -7,13 +7,12 @@ from typing import Any
 
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.manifest import is_count
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.load import load_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_help import shown
-from enn_trainer.settings.config_io import load_config
 from entity_env.bounds import Allowance
 from entity_env.rebuild import rebuilt
+from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     ACTION_SPACES,
     ActionSpace,
@@ -154,7 +153,7 @@ def _refuse_other_fields(plain: Mapping[str, Any]) -> None:
         if name not in plain and name not in _OPTIONAL:
             problems.append(f"{name}: expected {expected}, got nothing")
         elif name in plain and not is_one(plain[name]):
-            problems.append(f"{name}: expected {expected}, got {shown(plain[name])}")
+            problems.append(f"{name}: expected {expected}, got {short_repr(plain[name])}")
     if problems:
         raise ValueError("; ".join(problems[:10]))
 

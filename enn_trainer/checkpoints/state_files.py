@@ -16,13 +16,12 @@ from enn_trainer.checkpoints.migrate.resume_changes import changes, fixed
 from enn_trainer.checkpoints.plain_file import check_tensor_header
 from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
 from enn_trainer.checkpoints.weights import fitting_network, load_weights
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.load import dump_config
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.ppo import loss_state
 from enn_trainer.ppo.optimizers import make_optimizers, trained_by, value_network
-from enn_trainer.schedules import follow_schedules
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import dump_config
 from enn_trainer.state import State
 from entity_env.messages import pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace

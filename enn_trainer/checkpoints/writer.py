@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.format import (
     DAMAGED,
@@ -26,6 +25,7 @@ from enn_trainer.checkpoints.retention import adds_metrics
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes
+from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
 
 

@@ -21,10 +21,10 @@ from enn_trainer.cloning.demonstrations import (
 )
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.imitation_config import BCConfig
+from enn_trainer.config.ppo_config import OptimizerConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.imitation_config import BCConfig
 from enn_trainer.lanes import cost_of_entity
-from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext

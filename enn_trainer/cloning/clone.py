@@ -12,16 +12,16 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
-from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_epochs import Cloning
 from enn_trainer.cloning.clone_score import CloneScore
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.config import CloneRunConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.interrupt import Interrupts
 from enn_trainer.lanes import Lanes
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
-from enn_trainer.schedules import follow_schedules
-from enn_trainer.settings.config_io import load_config
 from enn_trainer.state import State, init_train_state
 from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed

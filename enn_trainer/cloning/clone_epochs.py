@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone_score import CloneLoss, CloneScore, loss_of, value_scale
 from enn_trainer.cloning.demonstrations import Demonstrations
+from enn_trainer.config import CloneRunConfig
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.lanes import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.ppo.gradients import add_gradients

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, resolve
@@ -28,6 +27,7 @@ from enn_trainer.commands.evolve_command import (
 )
 from enn_trainer.commands.next_steps import resume_command, typable
 from enn_trainer.commands.show_save import in_bytes, show_save
+from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
-from enn_trainer.clone_config import CloneRunConfig
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.commands.next_steps import resume_command
 from enn_trainer.commands.trust import names_code
-from enn_trainer.config import EnvConfig
+from enn_trainer.config import CloneRunConfig, EnvConfig
+from enn_trainer.config.help import hps_info
+from enn_trainer.config.load import load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
-from enn_trainer.settings.config_help import hps_info
-from enn_trainer.settings.config_io import load_with_sources
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY

@@ -24,8 +24,8 @@ from enn_trainer.commands.eval_report import (
 from enn_trainer.commands.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.evaluation.eval_envs import differences
 from enn_trainer.evaluation.eval_film import require_writer
 from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, evaluate

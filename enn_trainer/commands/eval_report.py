@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.eval_config import all_suites
 from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import all_suites
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
 from enn_trainer.evaluation.evaluate import SuiteResult
 from enn_trainer.tables import printable, show_table

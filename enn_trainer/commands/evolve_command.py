@@ -19,7 +19,7 @@ from enn_trainer.command import add_rename_arguments
 from enn_trainer.commands.load_world import make_any_world, parse_kwargs
 from enn_trainer.commands.next_steps import resume_command
 from enn_trainer.config import TrainConfig
-from enn_trainer.settings.config_io import dump_config, load_with_sources
+from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.start_folder import located
 from entity_env.spaces import ActionSpace, ObsSpace
 

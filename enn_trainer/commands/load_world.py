@@ -12,12 +12,12 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.errors import ConfigError
 from enn_trainer.start_folder import start_folder
-from entity_env.bounds import shortened
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
+from entity_env.short_repr import short_repr
 from entity_env.vec_env import VecEnv
 
 
@@ -132,7 +132,7 @@ def _find(name: str, field: str) -> Any:
     except UnknownWorld as error:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
-        raise ConfigError(f"{field}: expected a class or a function, got {name}: {shortened(env)}")
+        raise ConfigError(f"{field}: expected a class or a function, got {name}: {short_repr(env)}")
     if not is_environment_factory(env):  # then nobody knows what calling it does
         shown = getattr(env, "__name__", type(env).__name__)
         hint = "" if inspect.isclass(env) else f"; annotate it, as in def {shown}() -> Environment"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.config import EnvConfig, TrainConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.sources import Names
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_io import load_config
-from enn_trainer.settings.config_sources import Names
 from enn_trainer.state_manager import StateManager
-from entity_env.bounds import shortened
 from entity_env.examples import __name__ as EXAMPLES
+from entity_env.short_repr import short_repr
 
 TRUST = "--trust"
 
@@ -57,7 +57,7 @@ class UntrustedCode(NamedTuple):
             expected = "an environment of `enn envs` or one named on the command line"
         may_be = "may be" if self.is_argument else "is"
         return ConfigError(
-            f"{self.field}: expected {expected}, got {shortened(self.text, 200)} from {save}, "
+            f"{self.field}: expected {expected}, got {short_repr(self.text, 200)} from {save}, "
             f"which {may_be} code that would be imported and run; {remedy}"
         )
 

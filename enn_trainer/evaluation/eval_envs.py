@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import suite_path
 from enn_trainer.envs import EnvFactory, in_section
 from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import suite_path
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace

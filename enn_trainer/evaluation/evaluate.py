@@ -14,9 +14,9 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.capture import capture_of_evals, recorded
 from enn_trainer.checkpoints.migrate.space_diff import label_orders
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.eval_config import all_suites, suite_path
 from enn_trainer.evaluation.eval_envs import Trained, make_envs
 from enn_trainer.evaluation.eval_film import VIDEOS, film_of_suite, require_writer
 from enn_trainer.evaluation.eval_metrics import (

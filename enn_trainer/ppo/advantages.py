@@ -1,9 +1,9 @@
 """Returns and advantages of a rollout, as the configuration asks for them."""
 
+from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.ppo.returns import Estimate, discounted_returns, gae, next_values
 from enn_trainer.ppo.reward_scaling import RewardScaling
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.ppo_config import PPOConfig
 
 
 def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:

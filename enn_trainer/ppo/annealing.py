@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.schedules import Scheduled
+from enn_trainer.config.schedules import Scheduled
 
 
 class Rates(NamedTuple):

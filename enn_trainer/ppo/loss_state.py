@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.ppo.entropy_targets import begun
 from enn_trainer.ppo.reward_scaling import RewardScaling
-from enn_trainer.ppo_config import PPOConfig
 from entity_env.spaces import ActionSpace
 from rogue_net.input_norm import Moments
 

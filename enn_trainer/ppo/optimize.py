@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.lanes import cost_of_entity
-from enn_trainer.optimizer_config import OptimizerConfig
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import tune, tuned_scalars
 from enn_trainer.ppo.gradients import add_gradients
@@ -20,7 +20,6 @@ from enn_trainer.ppo.optimizers import clipped_step
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.ppo.sums import Sums
-from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.seeding import derive_seed, mix
 

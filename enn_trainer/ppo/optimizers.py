@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig
+from enn_trainer.config.schedules import ScheduledFloat
 from enn_trainer.errors import ConfigError
-from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.ppo.torch_optimizers import new_optimizer
-from enn_trainer.schedules import ScheduledFloat
 from rogue_net.embedding import FeaturelessEmbedding
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.value_net import RogueNetWithValueNet

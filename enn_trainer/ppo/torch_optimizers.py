@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from entity_env.bounds import shortened
+from entity_env.short_repr import short_repr
 
 PUBLISHED = "AdamW"
 _PUBLISHED_KWARGS = {"eps": 1e-5}
@@ -81,7 +81,7 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
         near = [one for one in usable if one.lower() == name.lower()]
         near += get_close_matches(name, usable, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
-        yield f"name: expected one of {', '.join(usable)}, got {shortened(name)}{hint}"
+        yield f"name: expected one of {', '.join(usable)}, got {short_repr(name)}{hint}"
         return
     arguments = inspect.signature(classes[name]).parameters
     if decays and "weight_decay" not in arguments:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Self, final
 
-from enn_trainer.config_checks import unwritable
+from enn_trainer.config.validation import unwritable
 from entity_env.plain_open import replace_file
 
 

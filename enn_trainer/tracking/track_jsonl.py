@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from enn_trainer.config_checks import unwritable
+from enn_trainer.config.validation import unwritable
 from entity_env.plain_open import append_plain, new_file, open_plain
 
 EVAL_PREFIX = "eval/"

@@ -27,7 +27,8 @@ from entity_env.adapters.observation_fields import locate, value_at
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.real_numbers import real_array, shown
+from entity_env.real_numbers import real_array
+from entity_env.short_repr import LONG, short_repr
 from entity_env.spaces import ActionName, ActionSpace, Entity, ObsSpace
 
 _AGENT_FEATURES = np.zeros((1, 0), dtype=np.float32)
@@ -297,5 +298,5 @@ def metrics_of(info: Mapping[str, Any], paths: Sequence[str]) -> dict[str, float
         return {path: float(real_array(value).reshape(())) for path, value in found.items()}
     except (TypeError, ValueError, OverflowError):
         raise InvalidObservation(
-            f"metrics: expected numbers in the info, got {shown(found)}"
+            f"metrics: expected numbers in the info, got {short_repr(found, LONG)}"
         ) from None

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError, InvalidObservation
-from entity_env.real_numbers import real_array, shown
+from entity_env.real_numbers import real_array
+from entity_env.short_repr import LONG, short_repr
 
 T = TypeVar("T")
 GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
@@ -99,8 +100,8 @@ def as_reward(reward: Any) -> float:
         return float(real_array(reward).reshape(()))
     except (TypeError, ValueError, OverflowError):
         raise InvalidObservation(
-            f"reward: expected a number, got {shown(reward)}; an environment with several agents "
-            "is for FromGymnasiumAgents"
+            f"reward: expected a number, got {short_repr(reward, LONG)}; an environment with "
+            "several agents is for FromGymnasiumAgents"
         ) from None
 
 

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.real_numbers import real_array, shown
+from entity_env.real_numbers import real_array
+from entity_env.short_repr import LONG, short_repr
 
 Space: TypeAlias = spaces.Space[Any]
 Numbers: TypeAlias = npt.NDArray[np.float32]
@@ -133,7 +134,7 @@ def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.flo
         array = np.array(real_array(value), dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidObservation(
-            f"{field}: expected numbers, got {shown(value)} ({error})"
+            f"{field}: expected numbers, got {short_repr(value, LONG)} ({error})"
         ) from None
     if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
         expected = shape[1:] if shape[0] == 1 else shape

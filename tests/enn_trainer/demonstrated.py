@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from enn_trainer import CloneRunConfig
-from enn_trainer.settings.config_io import load_config
+from enn_trainer.config.load import load_config
 from entity_env import (
     Action,
     CategoricalActionMask,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from enn_trainer import CheckpointError, ConfigError
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import disk, writer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
+from enn_trainer.config import CheckpointConfig
 from enn_trainer.tracking.spans import Spans
 from enn_trainer.tracking.track_jsonl import JsonlSink
 from entity_env.env_list import EnvList

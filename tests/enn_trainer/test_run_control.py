@@ -12,7 +12,6 @@ from unittest.mock import ANY
 import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, TrainConfig, train
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.migrate.resume_changes import (
     FIXED,
@@ -24,8 +23,8 @@ from enn_trainer.checkpoints.migrate.resume_changes import (
 )
 from enn_trainer.checkpoints.run_dir import PINS, RunDir
 from enn_trainer.cli import run as enn
-from enn_trainer.config import BCConfig, EvalConfig
-from enn_trainer.settings.config_io import load_config
+from enn_trainer.config import BCConfig, CheckpointConfig, EvalConfig
+from enn_trainer.config.load import load_config
 from entity_env import Observation
 from rogue_net import RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import hyperstate
 import pytest
 import torch
+from hyperstate.schema.types import materialize_type
 
 from enn_trainer import (
     ConfigError,
@@ -16,11 +17,11 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
+from enn_trainer.config.help import _entries
+from enn_trainer.config.load import load_config
+from enn_trainer.config.schedules import follow_schedules, scheduled_fields
 from enn_trainer.ppo.annealing import rates_at
 from enn_trainer.ppo.entropy_targets import tuned_coef
-from enn_trainer.schedules import follow_schedules, scheduled_fields
-from enn_trainer.settings.config_help import _entries
-from enn_trainer.settings.config_io import load_config
 from enn_trainer.tracking.track import flatten_config
 from entity_env.examples import MultiArmedBandit
 from tests.enn_trainer.builders import SMALL, run_small, weights
@@ -75,7 +76,7 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     fixed = tuple(TrainConfig.fixed_during_run())
     numbers = {
         entry.path
-        for entry in _entries(TrainConfig)
+        for entry in _entries(materialize_type(TrainConfig))
         if str(entry.field.type) in ("int", "float", "Optional[int]", "Optional[float]")
         and "[" not in entry.path  # what is in a list never can
     }

@@ -24,10 +24,10 @@ from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import load_moments, moments_of, restore, to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError
 from enn_trainer.ppo import loss_state
 from enn_trainer.ppo.optimizers import make_optimizers, value_network
-from enn_trainer.schedules import follow_schedules
 from enn_trainer.state import State, make_network
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.resume_changes import shown
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.optimizer_config import OptimizerConfig
-from enn_trainer.ppo_config import PPOConfig
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from rogue_net.config import RogueNetConfig
 

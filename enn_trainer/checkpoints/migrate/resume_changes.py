@@ -4,9 +4,9 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
-from enn_trainer.schedules import as_written
-from enn_trainer.settings.config_help import joined
-from enn_trainer.settings.config_sources import as_data, in_one_line
+from enn_trainer.config.help import join_path
+from enn_trainer.config.schedules import as_written
+from enn_trainer.config.sources import as_data, in_one_line
 
 FIXED = {
     "net": "the weights are those of this network",
@@ -78,7 +78,7 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
         pair = getattr(before, field.name), getattr(after, field.name)
         if "json_text" in field.metadata and json.loads(pair[0]) == json.loads(pair[1]):
             continue
-        found += changes(*pair, joined(path, field.name))
+        found += changes(*pair, join_path(path, field.name))
     return found
 
 

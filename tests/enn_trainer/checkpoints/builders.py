@@ -6,7 +6,7 @@ from typing import Any
 
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.settings import ron
+from enn_trainer.config import ron
 from tests.golden.make_checkpoint import CHECKPOINTS
 
 FIRST_FIELDS = ("version", "step", "restart", "next_eval_step", "obs_space", "action_space")

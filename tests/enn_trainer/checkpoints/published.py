@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from enn_trainer import StateManager
-from enn_trainer.settings import ron
+from enn_trainer.config import ron
 from tests.rogue_net.published_case import GOLDEN as CASES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16"

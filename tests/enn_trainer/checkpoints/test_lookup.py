@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import CheckpointError, StateManager, load_agent
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import lookup, writer
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
+from enn_trainer.config import CheckpointConfig
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Pasture
 

@@ -180,7 +180,7 @@ def test_run_folder_called_like_a_save_is_a_run(
 
 
 def prune_of(run_dir: Path) -> list[str]:
-    from enn_trainer.checkpoint_config import CheckpointConfig
+    from enn_trainer.config import CheckpointConfig
 
     return [*RunDir(run_dir).prune(CheckpointConfig()).deleted]
 

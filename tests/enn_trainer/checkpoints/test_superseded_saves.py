@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from enn_trainer import Callback, CheckpointError, StateManager, Trainer, train
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.checkpoints import disk, writer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.format import VerifiedSaves
@@ -17,6 +16,7 @@ from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
+from enn_trainer.config import CheckpointConfig
 from enn_trainer.stop_conditions import Steps, StopsRising
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk

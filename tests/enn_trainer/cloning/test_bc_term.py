@@ -22,9 +22,9 @@ from enn_trainer import (
 from enn_trainer.cloning.bc_term import add_bc_gradient, bc_of_update, drawn_frames
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings, with_actors
 from enn_trainer.cloning.imitation import imitation_losses
+from enn_trainer.config.load import load_config
 from enn_trainer.interrupt import UpdateAbandoned
 from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.settings.config_io import load_config
 from entity_env.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, Sorting, record

@@ -539,7 +539,7 @@ MISTAKES: Mapping[str, Callable[[str], list[str]]] = {
         *[rec, f"{Path(rec).parent}/../{Path(rec).parent.name}/expert.rec"],
         *["--checkpoint-dir", "run"],
     ],
-    "clone.lr: expected a number up to 1e+30, got 1e+38": lambda rec: [
+    "clone.lr: expected a number above 0.0 and up to 1e+30, got 1e+38": lambda rec: [
         *[rec, "clone.lr=1e38", "--checkpoint-dir", "run"]
     ],
     "clone.epochs: expected a finite number of at least 1, got 0": lambda rec: [

@@ -20,21 +20,19 @@ from hyperstate.schema.rewrite_rule import (
     RenameField,
     RewriteRule,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 import enn_trainer
 from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.formats import format_text, read_file
+from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.schema import Schema, dump_schema, load_schema, schema_of
+from enn_trainer.config.schema_diff import accepts, schema_changes
+from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_files import read_file, written
-from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.settings.config_schema import Schema, dump_schema, load_schema, schema_of
-from enn_trainer.settings.schema_changes import accepts, edit_distance, schema_changes
-from enn_trainer.settings.upgrade_files import upgraded_file, write_whole
-from tests.enn_trainer.settings.builders import PUBLISHED
+from tests.enn_trainer.config.builders import PUBLISHED
 
-SCHEMA = Path(enn_trainer.__file__).parent / "settings" / "config_schema.ron"
+SCHEMA = Path(enn_trainer.__file__).parent / "config" / "config_schema.ron"
 
 
 def test_the_schema_of_the_project_is_that_of_its_classes() -> None:
@@ -170,14 +168,6 @@ def test_a_schema_of_a_later_version_is_refused() -> None:
         schema_changes(dataclasses.replace(schema_of(Old), version=4), Old)
 
 
-@given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
-def test_edit_distance_is_a_distance(one: str, two: str, three: str) -> None:
-    assert (edit_distance(one, two) == 0) == (one == two)
-    assert edit_distance(one, two) == edit_distance(two, one)
-    assert edit_distance(one, three) <= edit_distance(one, two) + edit_distance(two, three)
-    assert edit_distance("", one) == len(one)
-
-
 def test_what_a_type_accepts() -> None:
     assert accepts("float", "int")
     assert not accepts("int", "float")
@@ -303,7 +293,7 @@ def test_a_published_file_is_upgraded_and_keeps_its_comments(
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_files_of_other_formats_are_upgraded(suffix: str, path: Path, tmp_path: Path) -> None:
     copy = tmp_path / f"copy{suffix}"
-    copy.write_text(written(copy, read_file(path)))
+    copy.write_text(format_text(copy, read_file(path)))
     before = dump_config(load_config(TrainConfig, copy))
     assert run(["config", "upgrade-config", str(copy)]) == 0
     assert read_file(copy)["version"] == TrainConfig.version()

@@ -8,8 +8,8 @@ import pytest
 
 from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import load_with_sources
 from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_io import load_with_sources
 from tests.enn_trainer.builders import OURS, SMALL
 
 

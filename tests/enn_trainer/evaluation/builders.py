@@ -8,7 +8,7 @@ from enn_trainer import (
     TrainConfig,
     train,
 )
-from enn_trainer.settings.config_io import load_config
+from enn_trainer.config.load import load_config
 from entity_env.examples import Duel
 
 DUEL = [

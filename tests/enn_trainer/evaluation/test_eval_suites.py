@@ -8,10 +8,10 @@ import torch
 
 from enn_trainer import ConfigError, EvalConfig, EvalSuiteConfig, StateManager, TrainConfig
 from enn_trainer.agent import PPOAgent
-from enn_trainer.eval_config import all_suites
+from enn_trainer.config.eval_config import all_suites
+from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.evaluation.evaluate import evaluate
 from enn_trainer.evaluation.opponents import RandomAgent
-from enn_trainer.settings.config_io import dump_config, load_config
 from entity_env import Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel, MineSweeper
 from tests.enn_trainer.evaluation.builders import DUEL, EPISODES, config_of, run_duel

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, TrainConfig
+from enn_trainer.config.load import load_config
 from enn_trainer.runtime import process
 from enn_trainer.runtime.process import (
     choose_device,
@@ -21,7 +22,6 @@ from enn_trainer.runtime.process import (
     infrequent_garbage_collection,
     keep_freed_memory,
 )
-from enn_trainer.settings.config_io import load_config
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.worlds import Meadow
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.config import OptimizerConfig
+from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.optimize import optimize
 from enn_trainer.ppo.rollout import Rollout, collect
-from enn_trainer.ppo_config import PPOConfig
 from enn_trainer.tracking.action_statistics import action_statistics, num_legal
 from entity_env import EnvList
 from entity_env.spaces import GLOBAL, SelectEntityActionSpace

@@ -1,7 +1,7 @@
-"""The shape of a configuration class in a file: which fields it has, of which types and defaults.
+"""Schema files: the fields of a configuration class with types and defaults.
 
 It is kept beside the code, so that a change of the class that gives older configurations another
-meaning is noticed, see `schema_changes.py`.
+meaning is noticed, see `schema_diff.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from hyperstate.schema.rewrite_rule import (
     RewriteRule,
 )
 
+from enn_trainer.config import ron
+from enn_trainer.config.build import within_optional
+from enn_trainer.config.formats import parse
+from enn_trainer.config.help import join_path
+from enn_trainer.config.sources import as_data, in_one_line
 from enn_trainer.errors import ConfigError, RonError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_files import parsed
-from enn_trainer.settings.config_help import joined, shown
-from enn_trainer.settings.config_sources import as_data, in_one_line
+from entity_env.short_repr import short_repr
 
 NO_DEFAULT = object()
 COMPUTED = "(computed when a run begins)"
@@ -40,7 +41,7 @@ class SchemaField:
     """A field or section.
 
     Attributes:
-        type: In words.
+        type: Such as "List[int]".
         default: Plain data; `NO_DEFAULT` if there is none, `COMPUTED` if it is not always the same.
     """
 
@@ -65,14 +66,14 @@ class Schema:
 
 
 def schema_of(cls: type[Versioned]) -> Schema:
-    """The schema of a configuration class."""
+    """Return the schema of a configuration class."""
     return Schema(cls.__name__, cls.version(), dict(_fields(cls, "")))
 
 
 def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        kind, where = kinds[field.name], joined(path, field.name)
+        kind, where = kinds[field.name], join_path(path, field.name)
         yield where, SchemaField(str(schema.materialize_type(kind)), _default(field))
         while not dataclasses.is_dataclass(kind):
             inside = within_optional(kind)
@@ -101,21 +102,17 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def dump_schema(schema: Schema) -> str:
-    """A schema as text, one field to a line."""
-    lines = [
-        f"        {in_one_line(path)}: {in_one_line(ron.Struct('', _as_dict(field)))},\n"
-        for path, field in schema.fields.items()
-    ]
+    """Return a schema as text, one field to a line."""
+    lines = []
+    for path, field in schema.fields.items():
+        default = {} if field.default is NO_DEFAULT else {"default": field.default}
+        values = ron.Struct("", {"type": field.type, **default})
+        lines.append(f"        {in_one_line(path)}: {in_one_line(values)},\n")
     return (
         f"// Written by `enn config dump-schema`: what configurations of this version have.\n"
         f"Schema(\n    name: {in_one_line(schema.name)},\n    version: {schema.version},\n"
         f"    fields: {{\n{''.join(lines)}    }},\n)\n"
     )
-
-
-def _as_dict(field: SchemaField) -> dict[str, Any]:
-    default = {} if field.default is NO_DEFAULT else {"default": field.default}
-    return {"type": field.type, **default}
 
 
 def load_schema(path: Path) -> Schema:
@@ -125,7 +122,7 @@ def load_schema(path: Path) -> Schema:
         ConfigError: the file cannot be read or holds none.
     """
     try:
-        values = parsed(path.read_text("utf-8"))
+        values = parse(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (ConfigError, UnicodeDecodeError) as error:
@@ -141,25 +138,30 @@ def load_schema(path: Path) -> Schema:
         return Schema(str(values["name"]), version, fields)
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(
-            f"{path}: expected a schema as `enn config dump-schema` writes it, got {shown(values)}"
+            f"{path}: expected a schema as `enn config dump-schema` writes it, "
+            f"got {short_repr(values)}"
         ) from None
 
 
 def apply_rules(
     fields: dict[str, SchemaField], rules: Sequence[RewriteRule], now: dict[str, SchemaField]
 ) -> dict[str, SchemaField]:
-    """What a schema becomes by the rules of an upgrade.
+    """Return the fields of a schema after the rules of an upgrade.
 
-    A rule that maps or checks values declares that the type of its field is the one of now.
+    A rule that maps or checks values declares that its field has the type that the class gives it.
 
     Args:
-        fields: of the schema; as it was.
-        rules: in order.
-        now: the fields of the class.
+        fields: Of the schema.
+        rules: In order.
+        now: The fields of the class.
     """
     for rule in rules:
         if isinstance(rule, RenameField):
-            fields = _renamed(fields, ".".join(rule.old_field), ".".join(rule.new_field))
+            old, new = ".".join(rule.old_field), ".".join(rule.new_field)
+            fields = {
+                new + name.removeprefix(old) if is_at(name, old) else name: field
+                for name, field in fields.items()
+            }
             continue
         path = ".".join(getattr(rule, "field", ()))
         if isinstance(rule, DeleteField):
@@ -176,13 +178,6 @@ def apply_rules(
     return fields
 
 
-def _renamed(fields: dict[str, SchemaField], old: str, new: str) -> dict[str, SchemaField]:
-    return {
-        new + name.removeprefix(old) if is_at(name, old) else name: field
-        for name, field in fields.items()
-    }
-
-
 def is_at(name: str, path: str) -> bool:
-    """Whether a field is the one at a path or inside it."""
+    """Return whether a field is the one at a path or inside it."""
     return name == path or name.startswith((f"{path}.", f"{path}[]"))

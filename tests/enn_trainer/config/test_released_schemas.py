@@ -30,19 +30,17 @@ from hyperstate.schema.rewrite_rule import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.checkpoint_config import CheckpointConfig
-from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_io import load_config
-from enn_trainer.settings.config_schema import (
+from enn_trainer.config import CheckpointConfig, TrainConfig, ron
+from enn_trainer.config.load import load_config
+from enn_trainer.config.schema import (
     COMPUTED,
     NO_DEFAULT,
     Schema,
     load_schema,
     schema_of,
 )
-from enn_trainer.settings.schema_changes import schema_changes
+from enn_trainer.config.schema_diff import schema_changes
+from enn_trainer.errors import ConfigError
 
 SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))
 BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}

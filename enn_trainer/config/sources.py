@@ -1,18 +1,18 @@
-"""Where the values of a configuration come from, environment variables among them."""
+"""Sources of the values of a configuration, environment variables among them."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, get_origin
 
 from hyperstate import Versioned
 
-from enn_trainer.schedules import Scheduled, as_written
-from enn_trainer.settings import ron
-from enn_trainer.settings.config_build import within_optional
-from enn_trainer.settings.config_help import joined
+from enn_trainer.config import ron
+from enn_trainer.config.build import type_of_field, within_optional
+from enn_trainer.config.help import join_path
+from enn_trainer.config.schedules import Scheduled, as_written
 
 PREFIX = "ENN_"
 
@@ -34,7 +34,7 @@ class Sources:
         self._by_path: dict[Names, str] = {}
 
     def note(self, path: Names, value: Any, source: str) -> None:
-        """Everything at and below a path comes from a source from now on."""
+        """Note the source of everything at and below a path."""
         for old in [old for old in self._by_path if _is_within(old, path)]:
             del self._by_path[old]
         for leaf, _ in leaves(value, path):
@@ -45,20 +45,20 @@ class Sources:
         self._by_path[leaf] = source
 
     def of(self, path: str) -> str:
-        """The source of the field at a dotted path, or of something in it."""
+        """Return the source of the field at a dotted path, or of something in it."""
         return next(self._within(tuple(path.split("."))), "default")
 
     def is_given(self, path: Names) -> bool:
         """Return whether the user gave all that is at and below a path: typed it or named its file.
 
-        A default is not given, and neither is what a checkpoint says.
+        Defaults and the values of a checkpoint are not given.
         """
         sources = list(self._within(path))
         given = (COMMAND_LINE, ENVIRONMENT, FILE)
         return bool(sources) and all(source.startswith(given) for source in sources)
 
     def named_in(self, problem: str) -> str:
-        """A problem, with the environment variable that it comes from."""
+        """Return a problem with the environment variable that it comes from."""
         path = _PATH.match(problem)
         source = self.of(path[0]) if path else ""
         return f"{problem} (from {source})" if source.startswith(ENVIRONMENT) else problem
@@ -72,7 +72,7 @@ def _is_within(path: Names, section: Names) -> bool:
 
 
 def leaves(value: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
-    """Yield what is no section, or an empty one, with its path."""
+    """Yield each value that is not a section, and empty sections, with their paths."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from leaves(item, (*path, str(key)))
@@ -81,33 +81,33 @@ def leaves(value: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
 
 
 def environment_overrides(cls: Any, environment: Mapping[str, str]) -> dict[str, str]:
-    """The overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
+    """Return the overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
 
     The names of fields are in upper case there; those of the items of a dict stay as they are.
     """
-    return {
-        name: f"{_path_of(cls, name.removeprefix(PREFIX).split('__'))}={value}"
-        for name, value in sorted(environment.items())  # a section before its fields
-        if name.startswith(PREFIX)
-    }
-
-
-def _path_of(cls: Any, names: Sequence[str]) -> str:
-    kind, path = cls, []
-    for name in names:
-        section = within_optional(kind)
-        if get_origin(section) is dict:
-            kind = get_args(section)[1]
-        else:
-            name = name.lower()
-            kind = get_type_hints(section).get(name) if dataclasses.is_dataclass(section) else None
-        path.append(name)
-    return ".".join(path)
+    overrides = {}
+    for name, value in sorted(environment.items()):  # a section before its fields
+        if not name.startswith(PREFIX):
+            continue
+        kind, path = cls, []
+        for part in name.removeprefix(PREFIX).split("__"):
+            is_item = get_origin(within_optional(kind)) is dict
+            path.append(part if is_item else part.lower())
+            kind = type_of_field(kind, path[-1])
+        overrides[name] = f"{'.'.join(path)}={value}"
+    return overrides
 
 
 def show_config(config: Any, sources: Sources) -> str:
-    """Every value of a configuration and where it comes from, by section, in aligned columns."""
-    rows = [_row(path, value, sources) for path, value in settings_of(config)]
+    """Return a table of every value of a configuration and its source, by section."""
+    rows = []
+    for path, value in settings_of(config):
+        label = "  " * path.count(".") + path.rpartition(".")[2]
+        if dataclasses.is_dataclass(value):
+            rows.append((label, "", ""))
+            continue
+        mark = " (schedule)" if isinstance(value, Scheduled) else ""
+        rows.append((label, in_one_line(as_data(value)), sources.of(path) + mark))
     widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
     return "\n".join(
         f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
@@ -116,24 +116,16 @@ def show_config(config: Any, sources: Sources) -> str:
 
 
 def settings_of(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a tree of dataclasses by dotted paths, each section before what is in it."""
+    """Yield the values of a tree of dataclasses by dotted paths, sections before their fields."""
     for field in dataclasses.fields(section):
-        value, where = getattr(section, field.name), joined(path, field.name)
+        value, where = getattr(section, field.name), join_path(path, field.name)
         yield where, value
         if dataclasses.is_dataclass(value):
             yield from settings_of(value, where)
 
 
-def _row(path: str, value: Any, sources: Sources) -> tuple[str, str, str]:
-    label = "  " * path.count(".") + path.rpartition(".")[2]
-    if dataclasses.is_dataclass(value):
-        return label, "", ""
-    mark = " (schedule)" if isinstance(value, Scheduled) else ""
-    return label, in_one_line(as_data(value)), sources.of(path) + mark
-
-
 def in_one_line(value: Any) -> str:
-    """A value as RON; whatever is inside strings, a line break is not."""
+    """Return a value as RON without line breaks."""
     if isinstance(value, list):
         return f"[{', '.join(map(in_one_line, value))}]"
     if isinstance(value, dict):
@@ -144,7 +136,7 @@ def in_one_line(value: Any) -> str:
 
 
 def as_data(value: Any) -> Any:
-    """A configuration, or a part of it, as what is written of it; schedules as their text."""
+    """Return a configuration, or a part of it, as what is written of it; schedules as text."""
     if isinstance(value, list):
         return [as_data(item) for item in value]
     if isinstance(value, dict):

@@ -33,7 +33,7 @@ MAX_DEPTH = 64
 # Below 640 digits Python converts between int and decimal text whatever its settings.
 MAX_NUMBER_LENGTH = 500
 
-_BLANK = re.compile(r"(?:\s++|//[^\n]*+)++")
+_BLANKS = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ATTRIBUTE = re.compile(r"#!\s*\[\s*enable\s*\([\w\s,]*\)\s*\]")
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -46,8 +46,9 @@ _NUMBER = re.compile(
 )
 _SIGNED_WORD = re.compile(r"[+-](?:inf|NaN)\b")
 _RAW_STRING = re.compile(r'r(#*)"')
-_PLAIN = re.compile(r'[^"\\]+')
-_HEX_ESCAPE = re.compile(r"x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}")
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_CHAR = re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}|(.))", re.DOTALL)
 
 _WORDS = {"true": True, "false": False, "None": None, "inf": float("inf"), "NaN": float("nan")}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
@@ -78,9 +79,10 @@ def loads(text: str, named: bool = False) -> Any:
 
 
 def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, int]]:
-    """As `loads`, and where the fields of each dict that has some begin in the text, by its id."""
+    """Read one RON value, and the position of the fields of each dict in the text, by its id."""
     reader = _Reader(text, named)
-    reader.skip_attributes()
+    while text.startswith("#!", reader.at):
+        reader.match(_ATTRIBUTE, "expected #![enable(...)]")
     value = reader.value()
     if reader.at < len(text):
         raise reader.error("expected the end of the text")
@@ -88,7 +90,7 @@ def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, in
 
 
 class _Reader:
-    """A position in a text; every method leaves it after what it read and the blanks behind."""
+    """A position in a text; every method moves it behind what it reads and the blanks there."""
 
     def __init__(self, text: str, named: bool = False) -> None:
         self.text = text
@@ -106,30 +108,29 @@ class _Reader:
         return RonError(f"{problem}, got {came}", line, column)
 
     def skip_blanks(self) -> None:
+        """Skip white space and comments; those in /* */ may be nested."""
         while True:
-            if blank := _BLANK.match(self.text, self.at):
-                self.at = blank.end()
+            blanks = _BLANKS.match(self.text, self.at)
+            self.at = blanks.end() if blanks else self.at
             if not self.text.startswith("/*", self.at):
                 return
-            self.skip_block_comment()
+            depth = 0
+            for mark in _COMMENT_MARK.finditer(self.text, self.at):
+                depth += 1 if mark.group() == "/*" else -1
+                if depth == 0:
+                    self.at = mark.end()
+                    break
+            else:
+                raise self.error("expected */ to end this comment")
 
-    def skip_block_comment(self) -> None:
-        start = self.at
-        depth = 0
-        for mark in _COMMENT_MARK.finditer(self.text, start):
-            depth += 1 if mark.group() == "/*" else -1
-            if depth == 0:
-                self.at = mark.end()
-                return
-        raise self.error("expected */ to end this comment", start)
-
-    def skip_attributes(self) -> None:
-        while self.text.startswith("#!", self.at):
-            attribute = _ATTRIBUTE.match(self.text, self.at)
-            if attribute is None:
-                raise self.error("expected #![enable(...)]")
-            self.at = attribute.end()
-            self.skip_blanks()
+    def match(self, pattern: re.Pattern[str], problem: str) -> re.Match[str]:
+        """Take what a pattern matches here, or raise an error with the problem."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise self.error(problem)
+        self.at = found.end()
+        self.skip_blanks()
+        return found
 
     def take(self, token: str) -> bool:
         if not self.text.startswith(token, self.at):
@@ -172,15 +173,15 @@ class _Reader:
             return self.string()
         if char == "'":
             return self.char()
-        if _RAW_STRING.match(self.text, self.at):
-            return self.raw_string()
+        if opening := _RAW_STRING.match(self.text, self.at):
+            return self.raw_string(opening)
         # A digit other than 0 to 9 is part of no RON number.
         if char and char in "+-.0123456789":
             return self.number()
         return self.word()
 
     def word(self) -> Any:
-        """An identifier: a constant, an option, the name of a struct, or an enum's variant."""
+        """Read a constant, an option, a struct that has a name, or an enum's variant."""
         start = self.at
         name = self.name()
         if name is None:
@@ -268,60 +269,33 @@ class _Reader:
         return value
 
     def string(self) -> str:
-        start = self.at
-        self.at += 1
-        parts = []
-        while not self.text.startswith('"', self.at):
-            if plain := _PLAIN.match(self.text, self.at):
-                parts.append(plain.group())
-                self.at = plain.end()
-            elif self.at < len(self.text):
-                parts.append(self.escape())
-            else:
-                raise self.error('expected " to end this string', start)
-        self.at += 1
-        self.skip_blanks()
-        return "".join(parts)
+        found = self.match(_STRING, 'expected " to end this string')
+        return self.unescaped(found[1], found.start(1))
 
-    def escape(self) -> str:
-        start = self.at
-        self.at += 1
-        char = self.text[self.at : self.at + 1]
-        if char in _ESCAPES:
-            self.at += 1
-            return _ESCAPES[char]
-        code = _HEX_ESCAPE.match(self.text, self.at)
-        point = int(code[1] or code[2], 16) if code else -1
-        if code is None or point > 0x10FFFF:
-            raise self.error(r"expected one of \n \r \t \0 \\ \" \' \x41 \u{1F600}", start)
-        self.at = code.end()
-        return chr(point)
+    def char(self) -> str:
+        found = self.match(_CHAR, "expected one character between ' and '")
+        return self.unescaped(found[1], found.start(1))
 
-    def raw_string(self) -> str:
-        start = self.at
-        opening = _RAW_STRING.match(self.text, start)
-        assert opening is not None, "the caller saw the opening"
+    def unescaped(self, text: str, at: int) -> str:
+        """Return the text of a string that begins at a position."""
+
+        def character(escape: re.Match[str]) -> str:
+            point = int(escape[1] or escape[2] or "0", 16)
+            if point > 0x10FFFF or (escape[3] and escape[3] not in _ESCAPES):
+                expected = r"expected one of \n \r \t \0 \\ \" \' \x41 \u{1F600}"
+                raise self.error(expected, at + escape.start())
+            return _ESCAPES[escape[3]] if escape[3] else chr(point)
+
+        return _ESCAPE.sub(character, text)
+
+    def raw_string(self, opening: re.Match[str]) -> str:
         closing = '"' + opening[1]
         end = self.text.find(closing, opening.end())
         if end < 0:
-            raise self.error(f"expected {closing} to end this string", start)
+            raise self.error(f"expected {closing} to end this string")
         self.at = end + len(closing)
         self.skip_blanks()
         return self.text[opening.end() : end]
-
-    def char(self) -> str:
-        start = self.at
-        self.at += 1
-        if self.text.startswith("\\", self.at):
-            char = self.escape()
-        else:
-            char = self.text[self.at : self.at + 1]
-            self.at += 1
-        if char == "" or not self.text.startswith("'", self.at):
-            raise self.error("expected one character between ' and '", start)
-        self.at += 1
-        self.skip_blanks()
-        return char
 
 
 def dumps(value: Any) -> str:

@@ -3,19 +3,20 @@
 What a word without quotes means follows the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is
 a number; on, off, yes, no and dates are text. There are two exceptions: 010 and 0o17, which are 10
 and 15 in YAML 1.2 and something else for others, are text; and numbers may be grouped, as in
-1_000_000. A field that wants something else than text then says so.
+1_000_000. Fields of other types refuse text.
 """
 
 import re
-from collections import Counter
 from collections.abc import Hashable
+from itertools import compress
 from typing import Any
 
 import yaml
 
-from entity_env.bounds import MAX_SAME_HASH
+from enn_trainer.config.ron import MAX_NUMBER_LENGTH
+from entity_env.bounds import check_hashes
+from entity_env.short_repr import short_repr
 
-_MAX_NUMBER_LENGTH = 500  # as of RON
 _WORDS = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -56,43 +57,38 @@ def dumps(value: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
-    """Reads what plain words mean by `_WORDS`, and refuses keys that are there twice."""
+    """A reader by the words of `_WORDS`, in which no key is there twice."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
 
     def construct_yaml_int(self, node: Any) -> int:
         # With a tag !!int, PyYAML takes 1:30:00 for digits to the base 60, in quadratic time.
         value = self.construct_scalar(node)
-        if ":" in value or len(value) > _MAX_NUMBER_LENGTH:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"expected a number, got {value[:80]!r}", node.start_mark
-            )
+        if ":" in value or len(value) > MAX_NUMBER_LENGTH:
+            raise _error(f"expected a number, got {short_repr(value)}", node)
         number: int = super().construct_yaml_int(node)
         return number
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        found: set[Any] = set()
-        same_hash: Counter[int] = Counter()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+        keys = [self.construct_object(key_node, deep=True) for key_node, _ in node.value]
+        hashable = [isinstance(key, Hashable) for key in keys]  # the class above refuses others
+        try:
+            check_hashes(compress(keys, hashable))
+        except ValueError as error:
+            raise _error(str(error), node) from None
+        found = set()
+        for (key_node, _), key in compress(zip(node.value, keys, strict=True), hashable):
             if key == "<<" and key_node.style is None:  # in quotes it is a name like others
-                raise yaml.constructor.ConstructorError(
-                    None, None, "expected no merge key (<<): say its fields", key_node.start_mark
-                )
-            if isinstance(key, Hashable):  # else the class above refuses it
-                if not isinstance(key, str):
-                    same_hash[hash(key)] += 1
-                if same_hash[hash(key)] > MAX_SAME_HASH:  # a dict would take quadratic time
-                    raise yaml.constructor.ConstructorError(
-                        None, None, "expected keys with different hashes", key_node.start_mark
-                    )
-                if key in found:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"expected {key!r} once, it is there twice", key_node.start_mark
-                    )
-                found.add(key)
+                raise _error("expected no merge key (<<): say its fields", key_node)
+            if key in found:
+                raise _error(f"expected {short_repr(key)} once, it is there twice", key_node)
+            found.add(key)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+def _error(problem: str, node: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 _KNOWN = {
@@ -106,7 +102,7 @@ _Loader.yaml_constructors = {
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes words without quotes where they are read back as they were."""
+    """A writer of words without quotes where they are read back as they were."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
-from enn_trainer.optimizer_config import OptimizerConfig
-from enn_trainer.schedules import (
+from enn_trainer.config.load import load_config
+from enn_trainer.config.ppo_config import OptimizerConfig
+from enn_trainer.config.schedules import (
     Schedule,
     as_written,
     follow_schedules,
@@ -24,7 +24,7 @@ from enn_trainer.schedules import (
     scheduled,
     scheduled_fields,
 )
-from enn_trainer.settings.config_io import load_config
+from enn_trainer.errors import ConfigError
 
 VALUES = st.floats(-1e6, 1e6).filter(lambda y: y == 0 or abs(y) > 1e-6)
 POSITIVE = st.floats(1e-6, 1e6)

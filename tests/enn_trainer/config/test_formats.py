@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.formats import MAX_VALUES, format_text, read_file
+from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.schedules import scheduled_fields
+from enn_trainer.config.sources import as_data
 from enn_trainer.errors import ConfigError
-from enn_trainer.schedules import scheduled_fields
-from enn_trainer.settings.config_files import MAX_VALUES, read_file, written
-from enn_trainer.settings.config_io import dump_config, load_config
-from enn_trainer.settings.config_sources import as_data
-from tests.enn_trainer.settings.builders import PUBLISHED, Inner, Outer
+from tests.enn_trainer.config.builders import PUBLISHED, Inner, Outer
 
 SUFFIXES = [".ron", ".yaml", ".yml", ".toml", ".json"]
 
@@ -55,7 +55,7 @@ def test_a_configuration_is_the_same_in_all_formats(
 ) -> None:
     folder = tmp_path_factory.mktemp("formats")
     for suffix in SUFFIXES:
-        text = written(Path(f"x{suffix}"), as_data(config))
+        text = format_text(Path(f"x{suffix}"), as_data(config))
         assert loaded(folder, suffix, text, Outer) == config, text
 
 
@@ -73,9 +73,9 @@ def test_a_run_is_the_same_in_all_formats(path: Path, suffix: str, tmp_path: Pat
             'optim.groups=[(pattern: "x")]',
         ],
     )
-    again = loaded(tmp_path, suffix, written(Path(f"x{suffix}"), as_data(config)))
+    again = loaded(tmp_path, suffix, format_text(Path(f"x{suffix}"), as_data(config)))
     assert dump_config(again) == dump_config(config)
-    old = written(Path(f"x{suffix}"), read_file(path))
+    old = format_text(Path(f"x{suffix}"), read_file(path))
     assert dump_config(loaded(tmp_path, suffix, old)) == dump_config(load_config(TrainConfig, path))
 
 
@@ -311,7 +311,7 @@ def test_aliases_do_not_grow_without_bound(tmp_path: Path) -> None:
 
 def test_none_in_a_list_cannot_be_written_as_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected no None in a list"):
-        written(Path("x.toml"), {"a": [None]})  # type: ignore[arg-type]
+        format_text(Path("x.toml"), {"a": [None]})  # type: ignore[arg-type]
 
 
 @settings(deadline=None)

@@ -1,9 +1,9 @@
-"""What changed in a configuration class since its schema was written, and what older files need.
+"""Changes of a configuration class since its schema was written, and the rules they need.
 
 A change is of one of three kinds:
 
 | INFO | older files mean what they meant |
-| WARN | they would be refused or mean something else, and a rule repairs that |
+| WARN | they are refused or mean something else, unless a rule repairs that |
 | ERROR | the same, and no rule can be proposed |
 """
 
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import RenameField
 
-from enn_trainer.errors import ConfigError
-from enn_trainer.settings.config_schema import (
+from enn_trainer.config.help import similarity
+from enn_trainer.config.schema import (
     COMPUTED,
     NO_DEFAULT,
     Schema,
@@ -24,21 +24,22 @@ from enn_trainer.settings.config_schema import (
     apply_rules,
     schema_of,
 )
+from enn_trainer.errors import ConfigError
 
-# Names less alike than this are of two fields, not of one that was renamed.
-_ALIKE = 0.35
+# Names less similar than this are of two fields, not of one that was renamed.
+_SIMILAR = 0.6
 
 Fields = dict[str, SchemaField]
 
 
 class Change(NamedTuple):
-    """A difference between a schema and the class of now.
+    """A difference between a schema and the current class.
 
     Attributes:
         severity: INFO, WARN or ERROR.
-        path: of the field.
-        what: in words.
-        rule: the rewrite rule that repairs it, as Python; None if none is needed or known.
+        path: Of the field.
+        what: A description.
+        rule: The rewrite rule that repairs it, as Python; None if none is needed or known.
     """
 
     severity: str
@@ -51,7 +52,7 @@ class Change(NamedTuple):
 
 
 def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
-    """What changed since a schema was written and is not said by the upgrade rules of the class.
+    """Return what changed since a schema was written, beside what the upgrade rules repair.
 
     Raises:
         ConfigError: the schema is of a later version than the class.
@@ -65,29 +66,40 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
     declared = [rule for v in range(old.version, new.version) for rule in rules.get(v, [])]
     before = apply_rules(old.fields, declared, new.fields)
     found = []
-    while (names := _most_alike(before, new.fields)) is not None:
+
+    # Renamed fields, the most similar ones first.
+    while (names := _most_similar(before, new.fields)) is not None:
         rule = RenameField(*(tuple(name.split(".")) for name in names))
         before = apply_rules(before, [rule], new.fields)
         rendered = _rule("RenameField", names[0], _path(names[1]))
         found.append(_repaired(names[0], f"renamed to {names[1]}", rendered))
-    return [*found, *_removed(before, new.fields), *_others(before, new.fields)]
+
+    # Fields that are there on one side only, and those that changed.
+    for name in _only_in(before, new.fields):
+        found.append(_repaired(name, "removed", _rule("DeleteField", name)))
+    for name, field in new.fields.items():
+        is_section = _is_section(name, new.fields)
+        if name in before:
+            found += _changed(name, before[name], field, is_section)
+        elif not _within_new_default(name, before, new.fields):
+            found.append(_added(name, field, is_section))
+    return found
 
 
 def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
-    """What changed, and what to do about it."""
+    """Return the changes as text, and the rules to add."""
     lines = [str(change) for change in changes]
     rules = [change.rule for change in changes if change.rule is not None]
     if all(change.severity == "INFO" for change in changes):
         fits = "is" if not changes and old == schema_of(cls) else "fits"
         return "\n".join([*lines, f"the schema {fits} that of {cls.__name__}"])
+
+    # What to do about it.
     lines += ["", f"so that older files keep their meaning, in {cls.__name__}:"]
     if old.version == cls.version():
         lines.append(f"  let version() be {old.version + 1}")
     if rules:
-        version = (
-            min(old.version, cls.version() - 1) if old.version < cls.version() else old.version
-        )
-        lines += ["  add to upgrade_rules():", f"    {version}: ["]
+        lines += ["  add to upgrade_rules():", f"    {old.version}: ["]
         lines += [f"        {rule}," for rule in rules] + ["    ],"]
     if any(change.severity == "ERROR" for change in changes):
         lines.append("  for what is marked ERROR no rule can be proposed")
@@ -110,11 +122,8 @@ def _path(path: str) -> str:
     return repr(tuple(path.split(".")))
 
 
-# Fields that are there on one side only
-
-
 def _only_in(one: Fields, other: Fields) -> list[str]:
-    """The topmost fields and sections that the other one does not have."""
+    """Return the topmost fields and sections that the other schema does not have."""
     return [
         name
         for name in one
@@ -126,62 +135,32 @@ def _parent(name: str) -> str | None:
     return name.rpartition(".")[0].removesuffix("[]") or None
 
 
-def _most_alike(old: Fields, new: Fields) -> tuple[str, str] | None:
-    """A field that is gone and one that came, equal but for their names, which are most alike."""
+def _most_similar(old: Fields, new: Fields) -> tuple[str, str] | None:
+    """Return the removed and the added field that are equal but for similar names, if any are."""
     pairs = [
-        (_likeness(gone, came), gone, came)
-        for gone in _only_in(old, new)
-        for came in _only_in(new, old)
-        if old[gone] == new[came] and "[]" not in gone + came
+        (_similarity(removed, added), removed, added)
+        for removed in _only_in(old, new)
+        for added in _only_in(new, old)
+        if old[removed] == new[added] and "[]" not in removed + added
     ]
     best = max(pairs, key=lambda pair: pair[0], default=(0.0, "", ""))
-    return best[1:] if best[0] > _ALIKE else None
+    return best[1:] if best[0] > _SIMILAR else None
 
 
-def _likeness(one: str, other: str) -> float:
+def _similarity(one: str, other: str) -> float:
+    """Return the similarity of two paths; that of names counts if they are in one section."""
     (section, _, name), (other_section, _, other_name) = one.rpartition("."), other.rpartition(".")
     if name == other_name:
         return 1.1
     if section != other_section:
         return 0.0
-    if name.replace("_", "") == other_name.replace("_", "") or _initials(name, other_name):
-        return 1.0
-    return 1 - edit_distance(name, other_name) / max(len(name), len(other_name))
-
-
-def _initials(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
-    return len(short) > 1 and short == "".join(word[:1] for word in long.split("_"))
-
-
-def edit_distance(one: str, other: str) -> int:
-    """How many characters to put in, take out or replace to make one text the other."""
-    row = list(range(len(other) + 1))
-    for i, char in enumerate(one, 1):
-        before, row = row, [i]
-        for j, other_char in enumerate(other, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (char != other_char)))
-    return row[-1]
-
-
-def _removed(old: Fields, new: Fields) -> Iterator[Change]:
-    for name in _only_in(old, new):
-        yield _repaired(name, "removed", _rule("DeleteField", name))
-
-
-# Fields that are there on both sides, or new
-
-
-def _others(old: Fields, new: Fields) -> Iterator[Change]:
-    for name, field in new.items():
-        if name in old:
-            yield from _changed(name, old[name], field, _is_section(name, new))
-        elif not _within_new_default(name, old, new):
-            yield _added(name, field, _is_section(name, new))
+    short, long = sorted((name, other_name), key=len)
+    is_abbreviation = len(short) > 1 and short == "".join(word[:1] for word in long.split("_"))
+    return 1.0 if is_abbreviation else similarity(name, other_name)
 
 
 def _is_section(name: str, fields: Fields) -> bool:
-    """Whether it is made of its own defaults where a file leaves it out."""
+    """Return whether a section is built from its defaults where a file leaves it out."""
     return (
         fields[name].default is NO_DEFAULT
         and any(other.startswith(f"{name}.") for other in fields)
@@ -190,7 +169,7 @@ def _is_section(name: str, fields: Fields) -> bool:
 
 
 def _within_new_default(name: str, old: Fields, new: Fields) -> bool:
-    """Whether a new section that has a default stands around it, so that no file misses it."""
+    """Return whether a field is inside a new section that has a default, as no file misses it."""
     parent = _parent(name)
     while parent is not None and parent not in old:
         if not _is_section(parent, new):
@@ -229,7 +208,7 @@ def _changed(name: str, old: SchemaField, new: SchemaField, is_section: bool) ->
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, and not only as true equals 1."""
+    """Return whether two defaults are equal, unlike True and 1."""
     return one is other or (one == other and isinstance(one, bool) == isinstance(other, bool))
 
 
@@ -238,7 +217,7 @@ def _shown(default: Any) -> str:
 
 
 def accepts(new: str, old: str) -> bool:
-    """Whether a field of the new type takes every value of the old one."""
+    """Return whether a field of the new type takes every value of the old one."""
     if new == old or (old, new) == ("int", "float"):
         return True
     if new.startswith("Optional["):
@@ -254,7 +233,7 @@ def accepts(new: str, old: str) -> bool:
 
 
 def _literal(kind: str) -> set[str]:
-    """The values of a Literal as Python; none for another type."""
+    """Return the values of a Literal as Python, an empty set for another type."""
     is_literal = "[" not in kind and ("|" in kind or kind[:1] in "'\"")
     return set(kind.split("|")) if is_literal else set()
 

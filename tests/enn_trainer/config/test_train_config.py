@@ -10,24 +10,23 @@ import pytest
 from hyperstate.schema import types as schema
 from hyperstate.schema.types import materialize_type
 
-from enn_trainer.checkpoint_config import CheckpointConfig
 from enn_trainer.config import (
+    CheckpointConfig,
     EnvConfig,
     EvalConfig,
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config.eval_config import EvalSuiteConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
+from enn_trainer.config.ron import loads
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
-from enn_trainer.eval_config import EvalSuiteConfig
-from enn_trainer.optimizer_config import OptimizerConfig, ParamGroupConfig
-from enn_trainer.ppo_config import PPOConfig
-from enn_trainer.settings.config_io import load_config
-from enn_trainer.settings.ron import loads
 from rogue_net.rogue_net import RogueNetConfig
 from rogue_net.value_bins import ValueBinsConfig
 
 GOLDEN_CONFIG = (
-    Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
+    Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
 )
 
 

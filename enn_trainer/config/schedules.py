@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
+import hyperstate.schedule
+
 from enn_trainer.errors import ConfigError
 
 CLOCKS = ("step", "time_used")
@@ -50,10 +52,10 @@ class Schedule:
     """A value as a function of a clock.
 
     Attributes:
-        text: What it was parsed from.
+        text: The text of the schedule.
         clock: The attribute of the state that it is a function of.
         knots: At least one, by rising positions.
-        repeats: Whether it begins again after the last knot.
+        repeats: True if it begins again after the last knot.
     """
 
     text: str
@@ -62,14 +64,14 @@ class Schedule:
     repeats: bool = False
 
     def value_at(self, x: float) -> float:
-        """The value where the clock shows `x`."""
+        """Return the value where the clock shows `x`."""
         first, last = self.knots[0].position, self.knots[-1].position
         if self.repeats and x > first:
             x = first + (x - first) % (last - first)
         return self.first_pass(x)
 
     def first_pass(self, x: float) -> float:
-        """The value where the clock shows `x`, if nothing is repeated."""
+        """Return the value where the clock shows `x`, if nothing is repeated."""
         i = bisect_right(self.knots, x, key=lambda knot: knot.position)
         if i in (0, len(self.knots)):
             return self.knots[max(0, i - 1)].value
@@ -90,13 +92,13 @@ def _between(start: float, end: float, t: float, shape: str) -> float:
 
 
 def _power(shape: str) -> float:
-    """The p of a shape (1 - t) ** p; NaN if it is another one."""
+    """Return the p of a shape (1 - t) ** p, NaN if it is another one."""
     poly = _POLY.fullmatch(shape)
     return _number(poly[1]) if poly else _POWERS.get(shape, math.nan)
 
 
 def _number(text: str) -> float:
-    """What a text says if that is a finite number, else NaN."""
+    """Return the number in a text if it is finite, else NaN."""
     try:
         number = float(text)
     except ValueError:
@@ -174,9 +176,9 @@ def _unexpected(expected: str, word: re.Match[str] | None, text: str) -> ConfigE
 
 
 class Scheduled:
-    """A number of a configuration that follows a schedule; it is the value of now.
+    """A number of a configuration that follows a schedule, as which it has the current value.
 
-    So whatever reads a setting reads what holds now, a copy of the configuration keeps its
+    So whatever reads a setting reads its current value, a copy of the configuration keeps its
     schedules, and to assign a number to the setting ends its schedule.
     """
 
@@ -199,7 +201,7 @@ class ScheduledInt(Scheduled, int):
 
 
 def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
-    """The setting that follows a schedule, where its clock shows `x`.
+    """Return the setting that follows a schedule, where its clock shows `x`.
 
     Args:
         schedule: what to follow.
@@ -213,7 +215,7 @@ def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
 
 
 def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -> Scheduled:
-    """What the schedule of a setting says at the beginning of a run.
+    """Return the setting that follows the schedule in a text, at the beginning of a run.
 
     Args:
         text: the schedule.
@@ -241,12 +243,12 @@ def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -
 
 
 def as_written(value: Any) -> Any:
-    """What a configuration file says for the value of a field: of a scheduled one, its schedule."""
+    """Return the value of a field as files have it: of a scheduled one, its schedule."""
     return value.schedule.text if isinstance(value, Scheduled) else value
 
 
 def scheduled_fields(config: Any, path: str = "") -> dict[str, Any]:
-    """The settings of a tree of dataclasses that follow schedules, by their dotted paths."""
+    """Return the settings of a tree of dataclasses that follow schedules, by dotted paths."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -258,7 +260,7 @@ def scheduled_fields(config: Any, path: str = "") -> dict[str, Any]:
 
 
 def follow_schedules(config: Any, state: Any) -> None:
-    """Set every setting that follows a schedule to what it is now.
+    """Set every setting that follows a schedule to its current value.
 
     Args:
         config: a tree of dataclasses; it is changed.
@@ -268,3 +270,29 @@ def follow_schedules(config: Any, state: Any) -> None:
         *sections, name = path.split(".")
         now = scheduled(value.schedule, type(value), getattr(state, value.schedule.clock))
         setattr(reduce(getattr, sections, config), name, now)
+
+
+# Schedules as hyperstate keeps them: beside the configuration, by section
+
+
+def read_hyperstate_schedules(
+    section: Any, schedules: Mapping[str, Any], fixed: Mapping[str, str], path: str = ""
+) -> None:
+    """Let the settings that hyperstate loaded follow the schedules that it keeps beside them."""
+    for name, schedule in schedules.items():
+        value = getattr(section, name)
+        if isinstance(schedule, dict):
+            read_hyperstate_schedules(value, schedule, fixed, f"{path}{name}.")
+        else:
+            kind = int if isinstance(value, int) else float
+            setattr(section, name, read_scheduled(schedule.unparsed, kind, path + name, fixed))
+
+
+def hyperstate_schedules(config: Any) -> dict[str, Any]:
+    """Return the schedules of a configuration as hyperstate keeps them, by section."""
+    nested: dict[str, Any] = {}
+    for path, value in scheduled_fields(config).items():
+        *sections, name = path.split(".")
+        within = reduce(lambda inner, section: inner.setdefault(section, {}), sections, nested)
+        within[name] = hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
+    return nested

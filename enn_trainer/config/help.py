@@ -1,4 +1,4 @@
-"""What a configuration class has: its help, and the names nearest to one that it does not have."""
+"""Help of the fields of a configuration class, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from hyperstate.schema import types as schema
 
+from entity_env.short_repr import short_repr, truncate
+
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
 
 MAX_PATH = 200
 """Characters of a path in a message; what it may mean is not looked for in more."""
 MAX_PROBLEMS = 20
-"""Problems of a configuration that a message tells, of which unknown fields have suggestions."""
+"""Problems of a configuration in a message; of so many unknown fields it has suggestions."""
 MAX_PROBLEM_LENGTH = 1000
 """Characters of one of them."""
 
@@ -39,7 +41,7 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
         are indented by section, and what a schedule is stands below; with one, the best matches
         come first, with their whole paths.
     """
-    entries = list(_entries(cls))
+    entries = list(_entries(schema.materialize_type(cls)))
     if not query:
         lines = [_described("  " * e.path.count(".") + e.name, e) for e in entries]
         return "\n".join([*lines, "", *_SCHEDULES])
@@ -62,24 +64,19 @@ class _Entry(NamedTuple):
         return " ".join((self.field.docstring or "").split())
 
 
-def _entries(cls: type[Any]) -> Iterator[_Entry]:
-    """Every section and field of a class, each section before its fields."""
-    return _entries_of(schema.materialize_type(cls), "")
-
-
-def _entries_of(kind: schema.Type, path: str) -> Iterator[_Entry]:
+def _entries(kind: schema.Type, path: str = "") -> Iterator[_Entry]:
+    """Yield every section and field of a type, each section before its fields."""
     while isinstance(kind, schema.Option):
         kind = kind.type
     if isinstance(kind, schema.List):
         kind, path = kind.inner, f"{path}[]"
     if isinstance(kind, schema.Dict):
         kind, path = kind.val, f"{path}.<name>"
-    if not isinstance(kind, schema.Struct):
-        return
-    for field in kind.fields.values():
-        entry = _Entry(joined(path, field.name), field)
-        yield entry
-        yield from _entries_of(field.type, entry.path)
+    if isinstance(kind, schema.Struct):
+        for field in kind.fields.values():
+            entry = _Entry(join_path(path, field.name), field)
+            yield entry
+            yield from _entries(field.type, entry.path)
 
 
 def _described(label: str, entry: _Entry) -> str:
@@ -92,20 +89,20 @@ def _described(label: str, entry: _Entry) -> str:
 
 
 def _likeness(query: str, entry: _Entry) -> float:
-    """How well an entry fits a query, from 0 to 1.
+    """Return the similarity of an entry to a query, from 0 to 1.
 
     The last part of the path counts most. A query that stands in the description is a likely
     match, the likelier the more of the description it is.
     """
     query, path = query.lower(), entry.path.lower()
     last = query.rsplit(".", 1)[-1]
-    likeness = _ratio(last, entry.name.lower())
+    likeness = similarity(last, entry.name.lower())
     if _begins_a_word(query, path):
         likeness = max(likeness, 0.8)
     words = re.escape(last.replace("_", " "))
     if len(last) > 2 and re.search(rf"\b{words}\b", entry.doc.lower()):
         likeness = max(likeness, 0.7 + 0.2 * len(last) / len(entry.doc))
-    return 0.9 * likeness + 0.1 * _ratio(query, path)
+    return 0.9 * likeness + 0.1 * similarity(query, path)
 
 
 def _begins_a_word(query: str, text: str) -> bool:
@@ -113,12 +110,13 @@ def _begins_a_word(query: str, text: str) -> bool:
     return f" {query}" in f" {text}"
 
 
-def _ratio(one: str, other: str) -> float:
+def similarity(one: str, other: str) -> float:
+    """Return the similarity of two texts, from 0 to 1."""
     return SequenceMatcher(None, one, other).ratio()
 
 
 def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]:
-    """The entries that fit a query with their likeness, the best first."""
+    """Return the entries that fit a query with their likeness, the best first."""
     pairs = [(_likeness(query, entry), entry) for entry in entries]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
@@ -137,15 +135,15 @@ class UnknownFields:
         self._count = 0
 
     def message(self, path: str, value: object) -> str:
-        """Say that there is no such field, and which ones may be meant."""
+        """Return the message about an unknown field, with the nearest known ones."""
         self._count += 1
-        path = cut(path, MAX_PATH)
+        path = truncate(path, MAX_PATH)
         hint = f"; {_suggestion(self.root, path)}" if self._count <= MAX_PROBLEMS else ""
-        return f"{path}={shown(value)}: no such field{hint}"
+        return f"{path}={short_repr(value)}: no such field{hint}"
 
 
 def _suggestion(root: type[Any], path: str) -> str:
-    entries = list(_entries(root))
+    entries = list(_entries(schema.materialize_type(root)))
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
     ranked = _ranked(path, entries)
@@ -157,22 +155,12 @@ def _suggestion(root: type[Any], path: str) -> str:
 
 
 def listed(problems: Sequence[str]) -> list[str]:
-    """The first of some problems, each cut short if it is long, and the number of the others."""
-    told = [cut(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
-    more = len(problems) - len(told)
-    return [*told, f"and {more} more"] if more else told
+    """Return the first MAX_PROBLEMS problems, truncated, and the number of the others."""
+    first = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
+    more = len(problems) - len(first)
+    return [*first, f"and {more} more"] if more else first
 
 
-def shown(value: object) -> str:
-    """A value as it stands in a message, cut short if it is long."""
-    return cut(repr(value), 80)
-
-
-def cut(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def joined(path: str, name: str) -> str:
-    """The dotted path of a name in the section at `path`, "" for the whole configuration."""
+def join_path(path: str, name: str) -> str:
+    """Return the dotted path of a name in the section at `path`, "" for the configuration."""
     return f"{path}.{name}" if path else name

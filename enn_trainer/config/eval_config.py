@@ -1,0 +1,231 @@
+"""Settings of environments and evaluations, and the named suites of these.
+
+hyperstate's type reader knows `Optional[int]` and not `int | None`: no
+`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Dict, Optional
+
+from enn_trainer.config.validation import JSON_TEXT, Problems, Validator
+from entity_env.short_repr import short_repr
+
+NAME_TAKEN = "entity_count"
+"""Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
+
+
+@dataclass
+class EnvConfig:
+    """The environment to run, and its arguments.
+
+    Attributes:
+        kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
+        id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
+        validate: Check everything that the environment returns against its spaces.
+    """
+
+    kwargs: str = field(default="{}", metadata=JSON_TEXT)
+    id: str = "MoveToOrigin"
+    validate: bool = True
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.json_object("kwargs")
+            check.paths("id")
+
+
+@dataclass
+class EvalEnvConfig:
+    """Environment of one suite.
+
+    Attributes:
+        kwargs: Arguments, as a JSON object, that replace those of the same names in eval.env; all
+            of them if `id` is another one.
+        id: The environment's id; as in eval.env if not set.
+        validate: Check everything that the environment returns; as in eval.env if not set.
+    """
+
+    kwargs: str = field(default="{}", metadata=JSON_TEXT)
+    id: Optional[str] = None
+    validate: Optional[bool] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.json_object("kwargs")
+            check.paths("id")
+
+
+@dataclass
+class EvalSuiteConfig:
+    """One of several evaluations at the same time. Fields that are left out are as in `eval`.
+
+    Attributes:
+        steps: Number of steps in each environment, instead of whole episodes.
+        episodes: Number of whole episodes, instead of steps.
+        max_steps: Number of steps in each environment after which whole episodes are given up.
+        num_envs: Number of environments that run side by side.
+        env: Changes of the environment.
+        deterministic: Take the most probable choices instead of sampling.
+        opponent: Path of a checkpoint whose policy plays the other side, or "random"; "" for none.
+        opponent_only: Let the opponent play itself, and leave the policy out.
+    """
+
+    steps: Optional[int] = None
+    episodes: Optional[int] = None
+    max_steps: Optional[int] = None
+    num_envs: Optional[int] = None
+    env: Optional[EvalEnvConfig] = None
+    deterministic: Optional[bool] = None
+    opponent: Optional[str] = None
+    opponent_only: Optional[bool] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("steps", "episodes", "max_steps", "num_envs", at_least=1)
+            check.paths("opponent")
+            check.require(
+                self.steps is None or self.episodes is None,
+                "steps, episodes: expected one of them, got both",
+            )
+
+
+@dataclass
+class EvalConfig:
+    """Settings of the evaluations during a run.
+
+    Attributes:
+        steps: Number of steps in each environment per evaluation; one of steps and episodes is set.
+        interval: Number of environment steps between evaluations.
+        num_envs: Number of environments that run side by side; as in rollouts if not set.
+        processes: Number of processes that share the environments; as in rollouts if not set.
+        env: The environment to evaluate in; as in rollouts if not set.
+        capture_videos: Render videos of the environments.
+        capture_samples: Write the samples of evaluations to this file; if its path is relative,
+            under data_dir.
+        capture_logits: Keep the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Keep one of this many frames, chosen at random.
+        run_on_first_step: Evaluate before the first update, too.
+        opponent: Path of a checkpoint whose policy plays the other side, or "random".
+        opponent_only: Let the opponent play itself, and leave the policy out.
+        episodes: Number of whole episodes per evaluation, as many in each environment.
+        max_steps: Number of steps in each environment after which whole episodes are given up.
+        deterministic: Take the most probable choices instead of sampling.
+        seed: Seed of episodes and choices; that of the run if not set.
+        suites: More evaluations at the same time by their names, with other settings.
+    """
+
+    steps: Optional[int] = None
+    interval: int = 100_000
+    num_envs: Optional[int] = None
+    processes: Optional[int] = None
+    env: Optional[EnvConfig] = None
+    capture_videos: bool = False
+    capture_samples: str = ""
+    capture_logits: bool = True
+    capture_samples_subsample: int = 1
+    run_on_first_step: bool = True
+    opponent: Optional[str] = None
+    opponent_only: bool = False
+    episodes: Optional[int] = None
+    max_steps: int = 10_000
+    deterministic: bool = False
+    seed: Optional[int] = None
+    suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.require(
+                (self.steps is None) != (self.episodes is None),
+                "steps, episodes: expected exactly one of them, got "
+                + ("neither" if self.steps is None else "both"),
+            )
+            check.numbers("steps", "episodes", "max_steps", at_least=1)
+            check.numbers("seed", at_least=0)
+            for name in self.suites:
+                # A suite's name becomes a part of tags and file names.
+                check.require(
+                    name.isprintable()
+                    and name.strip() == name not in ("", NAME_TAKEN)
+                    and "/" not in name,
+                    f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} "
+                    f"and not empty, got {short_repr(name)}",
+                )
+            check.numbers("interval", "num_envs", "processes", at_least=1)
+            check.numbers("capture_samples_subsample", at_least=1)
+            check.paths("capture_samples", "opponent")
+            check.require(
+                self.opponent is not None or not self.opponent_only,
+                "opponent_only: expected an opponent, got opponent=None",
+            )
+            check_capture_file(check, self.capture_samples, self.capture_samples_subsample)
+
+
+def check_capture_file(
+    check: Problems, capture_samples: Optional[str], subsample: int, logits: bool = False
+) -> None:
+    """Check that what is set of recordings has a file to write to."""
+    for name, is_set in (("logits", logits), ("samples_subsample", subsample > 1)):
+        check.require(
+            bool(capture_samples) or not is_set,
+            f"capture_{name}: expected capture_samples with a file to write to, got none; leave "
+            f"capture_{name} out",
+        )
+
+
+def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the evaluations that a configuration asks for by name, the unnamed one first.
+
+    Args:
+        evaluation: With suites.
+        env: The environment of rollouts.
+
+    Returns:
+        Pairs of a name, "" for the unnamed one, and an `EvalConfig` without suites, whose
+        environment is set.
+
+    Raises:
+        ConfigError: a suite does not fit the rest; the problems begin with its path in `eval`.
+    """
+    whole = replace(evaluation, suites={}, env=evaluation.env or env)
+    yield "", whole
+    for name, suite in evaluation.suites.items():
+        with Problems() as problems, problems.collect(f"{suite_path(name)}."):
+            changed = _with_suite(whole, suite)
+        yield name, changed
+
+
+def suite_path(name: str) -> str:
+    """Return the path of a suite in `eval`, for messages."""
+    return f"suites[{name!r}]"
+
+
+def _with_suite(evaluation: EvalConfig, suite: EvalSuiteConfig) -> EvalConfig:
+    """Return an evaluation with what one of its suites changes."""
+    changes: dict[str, Any] = {
+        f.name: getattr(suite, f.name) for f in fields(suite) if getattr(suite, f.name) is not None
+    }
+    if suite.steps is not None:
+        changes["episodes"] = None
+    if suite.episodes is not None:
+        changes["steps"] = None
+    if suite.opponent == "":
+        changes |= {"opponent": None, "opponent_only": bool(suite.opponent_only)}
+    if suite.env is not None and evaluation.env is not None:
+        changes["env"] = with_env(evaluation.env, suite.env)
+    # A file of samples has those of one evaluation, the unnamed one.
+    changes |= {"capture_samples": "", "capture_samples_subsample": 1}
+    return replace(evaluation, **changes)
+
+
+def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
+    """Return an environment with what a suite changes; another one starts from its own defaults."""
+    same = change.id in (None, env.id)
+    kwargs = {**(json.loads(env.kwargs) if same else {}), **json.loads(change.kwargs)}
+    return replace(
+        env,
+        id=env.id if change.id is None else change.id,
+        kwargs=json.dumps(kwargs),
+        validate=env.validate if change.validate is None else change.validate,
+    )

@@ -1,0 +1,209 @@
+"""Formats of configuration files, chosen by the suffix: text to plain data and back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_trainer.config import ron
+from enn_trainer.config.validation import dict_of_unique
+from enn_trainer.errors import ConfigError, RonError
+from entity_env.short_repr import short_repr
+
+MAX_CHARACTERS = 1 << 22
+"""Length of a file, a thousand times that of a configuration."""
+MAX_VALUES = 100_000
+"""Values of a file, which may repeat parts of itself by YAML's aliases."""
+MAX_PATHS = 1 << 24
+"""Characters in the paths of all values together; a thousand times what a configuration has."""
+
+_PLAIN = (dict, list, str, bool, int, float, type(None))
+
+
+class Format(NamedTuple):
+    """A file format.
+
+    Attributes:
+        loads: Reads text; raises ValueError.
+        dumps: Writes a tree of `ron.Struct`, Mapping, list and scalars; raises ValueError.
+        comment: The start of a comment, None if the format has none.
+    """
+
+    loads: Callable[[str], Any]
+    dumps: Callable[[Any], str]
+    comment: str | None
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file by its suffix.
+
+    Raises:
+        ConfigError: it has another suffix.
+    """
+    if path.suffix not in _FORMATS:
+        raise ConfigError(
+            f"{path}: expected a file of {', '.join(_FORMATS)}, got the suffix {path.suffix!r}"
+        )
+    return _FORMATS[path.suffix]
+
+
+def read_file(path: Path) -> Any:
+    """Read a configuration file as plain data.
+
+    Args:
+        path: The suffix says the format: .ron, .yaml, .yml, .toml or .json.
+
+    Returns:
+        dict, list, str, int, float, bool or None, nested at most `ron.MAX_DEPTH` deep.
+
+    Raises:
+        ConfigError: it has another suffix, cannot be read, names a field twice, nests too
+            deeply, or has values of other kinds, such as dates.
+    """
+    loads = format_of(path).loads
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            raise ConfigError(f"expected at most {MAX_CHARACTERS} characters")
+        return parse(text, loads)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
+    """Parse text, by default RON, to plain data.
+
+    Raises:
+        ConfigError: as `read_file`.
+    """
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting") from None
+    except (RonError, ValueError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    _PlainDataCheck().visit(value)
+    return value
+
+
+def format_text(path: Path, value: ron.Struct) -> str:
+    """Return the text of a configuration file.
+
+    Args:
+        path: The suffix says the format.
+        value: The configuration, as tree of `ron.Struct`, Mapping, list and scalars.
+
+    Raises:
+        ConfigError: the format has no text for it; None in TOML is left out.
+    """
+    try:
+        return format_of(path).dumps(value)
+    except (RonError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+class _PlainDataCheck:
+    """Bounds of the depth, number and paths of values, whose types are those of plain data."""
+
+    def __init__(self) -> None:
+        self.path: list[str] = []
+        self.num_values = self.num_characters = 0
+
+    def visit(self, value: Any, path_length: int = 0) -> None:
+        """Check a value and all inside it.
+
+        Raises:
+            ConfigError: names the path of a value that is no plain data.
+        """
+        # An alias inside itself has no end: count before going on.
+        self.num_values += 1
+        self.num_characters += path_length
+        if self.num_values > MAX_VALUES:
+            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
+        if self.num_characters > MAX_PATHS:
+            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
+        if len(self.path) >= ron.MAX_DEPTH:
+            raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
+        if type(value) not in _PLAIN:
+            raise ConfigError(
+                f"{self._path()}: expected text in quotes, a number, true or false, a list or a "
+                f"section, got {type(value).__name__} {short_repr(str(value))}"
+            )
+        if type(value) is int and not ron.is_writable(value):
+            raise ConfigError(
+                f"{self._path()}: expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
+            )
+        items: Iterable[tuple[str, Any]] = ()
+        if isinstance(value, dict):
+            items = ((f".{key}", item) for key, item in value.items())
+        elif isinstance(value, list):
+            items = ((f"[{i}]", item) for i, item in enumerate(value))
+        for name, item in items:
+            self.path.append(name)
+            self.visit(item, path_length + len(name))
+            self.path.pop()
+
+    def _path(self) -> str:
+        return "".join(self.path).removeprefix(".")
+
+
+def _without_names(value: Any) -> Any:
+    """Return structs as dicts, for formats in which sections have no names."""
+    if isinstance(value, ron.Struct):
+        value = value.fields
+    if isinstance(value, Mapping):
+        return {key: _without_names(item) for key, item in value.items()}
+    return [_without_names(item) for item in value] if isinstance(value, list) else value
+
+
+def _without_none(value: Any) -> Any:
+    """Return data without the fields that are None, which TOML has no word for."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list) and None in value:
+        raise ValueError("expected no None in a list, TOML has none")
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+# Libraries of formats are imported where they are used: most runs need none.
+
+
+def _loads_yaml(text: str) -> Any:
+    from enn_trainer.config import yaml_format
+
+    return yaml_format.loads(text)
+
+
+def _dumps_yaml(value: Any) -> str:
+    from enn_trainer.config import yaml_format
+
+    return yaml_format.dumps(_without_names(value))
+
+
+def _loads_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=dict_of_unique)
+
+
+def _dumps_json(value: Any) -> str:
+    return json.dumps(_without_names(value), indent=4, ensure_ascii=False) + "\n"
+
+
+def _dumps_toml(value: Any) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(_without_names(value)))
+
+
+_FORMATS = {
+    ".ron": Format(ron.loads, lambda value: ron.dumps(value) + "\n", "//"),
+    ".yaml": Format(_loads_yaml, _dumps_yaml, "#"),
+    ".yml": Format(_loads_yaml, _dumps_yaml, "#"),
+    ".toml": Format(tomllib.loads, _dumps_toml, "#"),
+    ".json": Format(_loads_json, _dumps_json, None),
+}

@@ -1,0 +1,202 @@
+"""Settings of the learning algorithm and its optimizer."""
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Literal, Optional
+
+from enn_trainer.config.validation import JSON_TEXT, Validator
+from enn_trainer.ppo.torch_optimizers import problems_of_optimizer
+from rogue_net.value_bins import ValueBinsConfig
+
+PerActorOrFrame = Literal["actor", "frame"]
+ValueLoss = Literal["mse", "huber", "hl_gauss"]
+
+
+@dataclass
+class PPOConfig:
+    """Settings of proximal policy optimization.
+
+    Attributes:
+        gae: Estimate advantages by generalized advantage estimation.
+        gamma: Discount factor of rewards.
+        gae_lambda: The lambda of generalized advantage estimation.
+        norm_adv: Normalize advantages to mean 0 and standard deviation 1.
+        clip_coef: How far the probability of an action may move away from 1 times its old one
+            before its gradient is cut.
+        clip_vloss: Clip the value function's loss, too.
+        ent_coef: Coefficient of the entropy bonus.
+        vf_coef: Coefficient of the value function's loss.
+        target_kl: Leave a rollout's optimization once the KL divergence from the policy that
+            collected it exceeds this.
+        anneal_entropy: Lower the entropy coefficient linearly to 0 over the run, unless ent_coef
+            has a schedule.
+        ratio: Clip the probability ratio of each "actor" by itself, or that of all that was chosen
+            in a "frame" together, for actors whose choices only make sense together.
+        weight_by: Every "actor" counts the same in the policy's loss, so that frames with many
+            dominate, or every "frame", for worlds whose number of actors changes a lot.
+        dual_clip: Where an action turned out badly, ignore how much more probable than this many
+            times it became; above 1, such as 3. For many actors, of which rare ones get huge
+            ratios.
+        value_loss: The value function's loss: "mse" squares; "huber" grows linearly beyond
+            huber_delta, for rare large returns; "hl_gauss" learns the probabilities of value_bins
+            as classes, for returns of several sizes.
+        vf_clip_coef: How far a value may move before clip_vloss stops it, in units of the returns;
+            clip_coef if not set. Set it where returns are not of the size of 1.
+        huber_delta: The error beyond which value_loss "huber" grows linearly.
+        value_bins: The bins of value_loss "hl_gauss".
+        reward_scaling: Divide rewards by the running standard deviation of discounted returns, for
+            rewards that are far from 1. What is reported stays as it was.
+        ent_targets: For each action named, the share of the largest possible entropy to keep,
+            between 0 and 1. Its coefficient starts as ent_coef and is learnt, and not annealed;
+            for keeping several actions exploring to a known degree.
+        ent_target_lr: Relative change of these coefficients in an optimizer step, for an entropy
+            that misses its target by 1.
+    """
+
+    gae: bool = True
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    norm_adv: bool = True
+    clip_coef: float = 0.2
+    clip_vloss: bool = True
+    ent_coef: float = 0.1
+    vf_coef: float = 0.5
+    target_kl: Optional[float] = None
+    anneal_entropy: bool = True
+    ratio: PerActorOrFrame = "actor"
+    weight_by: PerActorOrFrame = "actor"
+    dual_clip: Optional[float] = None
+    value_loss: ValueLoss = "mse"
+    vf_clip_coef: Optional[float] = None
+    huber_delta: float = 1.0
+    value_bins: Optional[ValueBinsConfig] = None
+    reward_scaling: bool = False
+    ent_targets: Dict[str, float] = field(default_factory=dict)
+    ent_target_lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("gamma", "gae_lambda", at_least=0.0, at_most=1.0)
+            check.numbers("clip_coef", "target_kl", above=0, finite=False)
+            check.numbers("ent_coef", "vf_coef")
+            check.choices(PerActorOrFrame, "ratio", "weight_by")
+            check.choices(ValueLoss, "value_loss")
+            check.numbers("dual_clip", above=1.0)
+            check.numbers("vf_clip_coef", "huber_delta", "ent_target_lr", above=0.0)
+            targets = {f"ent_targets[{name!r}]": t for name, t in self.ent_targets.items()}
+            check.numbers(values=targets, above=0, below=1)
+
+            # Settings that have no effect beside the others.
+            is_binned = self.value_loss == "hl_gauss"
+            check.require(
+                not is_binned or self.value_bins is not None,
+                "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
+                "and high, beyond all returns",
+            )
+            check.require(
+                is_binned or self.value_bins is None,
+                f"value_bins: expected value_loss='hl_gauss', which they are for, got "
+                f"{self.value_loss!r}; leave them out",
+            )
+            check.require(
+                not (is_binned and self.clip_vloss),
+                "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
+                "clip, got true",
+            )
+            check.require(
+                self.clip_vloss or self.vf_clip_coef is None,
+                "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out",
+            )
+            check.require(
+                self.value_loss == "huber" or self.huber_delta == 1.0,
+                f"huber_delta: expected value_loss='huber', which it is for, got "
+                f"{self.value_loss!r}; leave it out",
+            )
+            check.require(
+                bool(self.ent_targets) or self.ent_target_lr == 0.1,
+                "ent_target_lr: expected ent_targets, which it is for, got none; leave it out",
+            )
+            check.require(
+                not self.ent_targets or self.ent_coef > 0,
+                f"ent_coef: expected a number above 0, where the coefficients of ent_targets "
+                f"start, got {self.ent_coef}",
+            )
+
+
+@dataclass
+class ParamGroupConfig:
+    """Settings of some of the parameters.
+
+    Attributes:
+        pattern: Names of the parameters, such as "embedding.*"; * stands for anything.
+        lr_factor: Factor of the learning rate.
+        weight_decay: Weight decay of all of them, also of those that optim.weight_decay spares;
+            as of all others if not set.
+        freeze_from: Leave them as they are from this step on; from the first one if only
+            freeze_until is set.
+        freeze_until: Train them again from this step on; never if only freeze_from is set.
+    """
+
+    pattern: str
+    lr_factor: float = 1.0
+    weight_decay: Optional[float] = None
+    freeze_from: Optional[int] = None
+    freeze_until: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.require(
+                self.pattern != "", "pattern: expected one such as \"embedding.*\", got ''"
+            )
+            check.numbers("lr_factor", "weight_decay", "freeze_from", at_least=0)
+            check.numbers("freeze_until", at_least=(self.freeze_from or 0) + 1)
+
+
+@dataclass
+class OptimizerConfig:
+    """Settings of the optimizer.
+
+    Attributes:
+        lr: The learning rate.
+        lr_warmup_steps: Number of environment steps over which the learning rate rises from 0 to
+            its value; none if not set.
+        bs: Batch size: frames in one optimizer step.
+        weight_decay: Weight decay, of the matrices; biases, norms and embedding tables have
+            none.
+        micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
+            a batch. A smaller number needs less memory, takes longer, and learns the same.
+        anneal_lr: Lower the learning rate linearly to 0 over the run, unless lr has a schedule.
+        update_epochs: Number of passes over the frames of each rollout.
+        max_grad_norm: Scale gradients down to this norm, those of a value network for themselves.
+        groups: Settings of some of the parameters; each follows the first group that fits its name.
+        name: Which optimizer: a class of torch.optim.
+        kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 if it
+            is not among them.
+        shuffle: Draw a new order of the frames for each pass over them; without it they come step
+            by step, as they were collected.
+        max_entities: Entities in one forward and backward pass, at most; a frame with more of them
+            has one for itself. As with micro_bs, less memory, more time, and the same is learnt.
+    """
+
+    lr: float = 0.001
+    lr_warmup_steps: Optional[int] = None
+    bs: int = 1024
+    weight_decay: float = 0.0
+    micro_bs: Optional[int] = None
+    anneal_lr: bool = True
+    update_epochs: int = 3
+    max_grad_norm: float = 2.0
+    groups: List[ParamGroupConfig] = field(default_factory=list)
+    name: str = "AdamW"
+    kwargs: str = field(default="{}", metadata=JSON_TEXT)
+    shuffle: bool = True
+    max_entities: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("lr", "weight_decay", at_least=0.0)
+            check.numbers("lr_warmup_steps", at_least=0)
+            check.numbers("bs", "micro_bs", "update_epochs", "max_entities", at_least=1)
+            check.numbers("max_grad_norm", above=0, finite=False)
+            if check.json_object("kwargs"):
+                decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
+                check.found += problems_of_optimizer(self.name, self.kwargs, decays)

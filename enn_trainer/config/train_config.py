@@ -1,0 +1,353 @@
+"""The settings of a run, their versions, and the rules that upgrade older files.
+
+hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not string annotations: no
+`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+"""
+
+import re
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+
+from hyperstate import Versioned
+from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
+
+from enn_trainer.config.eval_config import (
+    EnvConfig,
+    EvalConfig,
+    all_suites,
+    check_capture_file,
+    suite_path,
+)
+from enn_trainer.config.imitation_config import BCConfig, CloneConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.validation import COMPUTED, Validator
+from enn_trainer.errors import ConfigError
+from enn_trainer.stop_conditions import read_bound
+from entity_env.short_repr import short_repr
+from rogue_net.config import RogueNetConfig
+
+
+def _script_name() -> str:
+    return Path(sys.argv[0]).stem or "run"
+
+
+MAX_STOPS = 1000
+"""Conditions in `stop`, all of which are checked after every update."""
+
+
+@dataclass
+class RolloutConfig:
+    """Settings of the phase that collects experience.
+
+    Attributes:
+        steps: Number of steps in each environment per rollout.
+        num_envs: Number of environments that run side by side.
+        processes: Number of processes that share the environments as evenly as possible.
+    """
+
+    steps: int = 16
+    num_envs: int = 128
+    processes: int = 4
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("steps", "num_envs", "processes", at_least=1)
+
+
+@dataclass
+class CheckpointConfig:
+    """Settings of when a run is saved and which saves are kept. Pinned ones always are.
+
+    Attributes:
+        every_seconds: Save when the last save is this long ago; 0 to save, and to wait for it,
+            after every update.
+        keep: Number of newest saves that are kept.
+        keep_every_steps: Save, and keep the first save, in each window of this many steps.
+        keep_every_minutes: Save, and keep the first save, in each window of this many minutes of
+            training.
+        best: Save, and keep the save, where one of these metrics was best, such as
+            "eval/episodic_reward.mean max" or "losses/entropy min".
+        keep_best: Number of saves that are kept for each metric of best.
+    """
+
+    every_seconds: float = 60.0
+    keep: int = 3
+    keep_every_steps: Optional[int] = None
+    keep_every_minutes: Optional[float] = None
+    best: List[str] = field(default_factory=list)
+    keep_best: int = 1
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.numbers("every_seconds", at_least=0, finite=False)  # infinity switches it off
+            check.numbers("keep", "keep_every_steps", "keep_best", at_least=1)
+            check.numbers("keep_every_minutes", above=0.0)
+            for i, text in enumerate(self.best):
+                with check.collect(f"best[{i}]: "):
+                    read_best(text)
+
+
+class Best(NamedTuple):
+    """A metric and the direction in which it is better.
+
+    Attributes:
+        key: the tag of a metric, such as `eval/episodic_reward.mean`.
+        sign: 1 if the largest value is best, -1 if the smallest is.
+    """
+
+    key: str
+    sign: int
+
+
+_BEST = re.compile(r"(?P<key>\S+)\s+(?P<direction>max|min)")
+
+
+def read_best(text: str) -> Best:
+    """Return the metric and direction in a text such as `losses/entropy min`.
+
+    Raises:
+        ConfigError: it is not in this form.
+    """
+    match = _BEST.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
+            f"{short_repr(text)}"
+        )
+    return Best(match["key"], 1 if match["direction"] == "max" else -1)
+
+
+@dataclass
+class TrainConfig(Versioned):
+    """Settings of a run.
+
+    Attributes:
+        env: The environment.
+        net: The policy network.
+        optim: The optimizer.
+        ppo: The learning algorithm.
+        rollout: How experience is collected.
+        eval: Evaluations during the run; none if not set.
+        vf_net: A network of its own for the value function; shared with the policy if not set.
+        name: Name of the run.
+        seed: Seed of every random draw.
+        total_timesteps: Number of environment steps to train for.
+        max_train_time: Stop after this many seconds of training.
+        torch_deterministic: Use only deterministic algorithms of cuDNN during the run.
+        cuda: Use the GPU if there is one.
+        track: Send metrics to Weights & Biases.
+        wandb_project_name: The Weights & Biases project to send them to.
+        wandb_entity: The team or user who owns that project; the account's default if not set.
+        capture_samples: Write the samples of rollouts to this file; if its path is relative, under
+            data_dir.
+        capture_logits: Keep the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Keep one of this many frames, chosen at random.
+        trial: Number of the trial that this run is in a search for hyperparameters.
+        data_dir: Directory under which the run writes its results and logs.
+        cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
+        stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
+        bc: Behavioural cloning beside PPO; none if not set.
+        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
+        checkpoint: When the run is saved, and which saves are kept.
+    """
+
+    env: EnvConfig
+    net: RogueNetConfig
+    optim: OptimizerConfig
+    ppo: PPOConfig
+    rollout: RolloutConfig
+    eval: Optional[EvalConfig] = None
+    vf_net: Optional[RogueNetConfig] = None
+    name: str = field(default_factory=_script_name, metadata=COMPUTED)
+    seed: int = 1
+    total_timesteps: int = 1000000
+    max_train_time: Optional[int] = None
+    torch_deterministic: bool = True
+    cuda: bool = True
+    track: bool = False
+    wandb_project_name: str = "enn-ppo"
+    wandb_entity: Optional[str] = None
+    capture_samples: Optional[str] = None
+    capture_logits: bool = False
+    capture_samples_subsample: int = 1
+    trial: Optional[int] = None
+    data_dir: str = "."
+    cuda_empty_cache: bool = False
+    stop: List[str] = field(default_factory=list)
+    bc: Optional[BCConfig] = None
+    mlflow_tracking_uri: Optional[str] = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.require(
+                "/" not in self.name and "\\" not in self.name and self.name.isprintable(),
+                f"name: expected a name without /, \\ and line breaks, as a folder has it, got "
+                f"{short_repr(self.name)}",
+            )
+            check.numbers("seed", "max_train_time", at_least=0)
+            check.numbers("total_timesteps", "capture_samples_subsample", at_least=1)
+            check.paths("capture_samples", "data_dir")
+            steps, num_envs = self.rollout.steps, self.rollout.num_envs
+            check.require(
+                self.optim.bs <= steps * num_envs,
+                f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
+                f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
+                "raise the other two",
+            )
+            check_capture_file(
+                check, self.capture_samples, self.capture_samples_subsample, self.capture_logits
+            )
+            self._check_evaluation(check)
+            check.require(
+                len(self.stop) <= MAX_STOPS,
+                f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}",
+            )
+            for i, text in enumerate(self.stop[:MAX_STOPS]):
+                with check.collect():
+                    read_bound(text, f"stop[{i}]")
+            check.require(
+                self.cuda or not self.cuda_empty_cache,
+                "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; "
+                "leave it out",
+            )
+
+    def _check_evaluation(self, check: Validator) -> None:
+        """Check what evaluations have to do with the rest."""
+        if self.eval is None:
+            for i, text in enumerate(self.checkpoint.best):
+                check.require(
+                    not read_best(text).key.startswith("eval/"),
+                    f"checkpoint.best[{i}]: expected evaluations for {text!r}, there are none; "
+                    "set eval.interval and what to play, such as eval.steps",
+                )
+            return
+        check.require(
+            not _is_same_file(self.data_dir, self.eval.capture_samples, self.capture_samples),
+            "eval.capture_samples: expected another file than capture_samples, got the same",
+        )
+        with check.collect("eval."):
+            for name, suite in all_suites(self.eval, self.env):
+                # An opponent needs environments of its own to play in.
+                num_envs = suite.num_envs or self.rollout.num_envs
+                path = f"{suite_path(name)}." if name else ""
+                check.require(
+                    suite.opponent is None or suite.opponent_only or num_envs >= 2,
+                    f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got "
+                    f"{num_envs}",
+                )
+
+    @property
+    def eval_num_envs(self) -> int:
+        """Number of environments of an evaluation."""
+        return (self.eval and self.eval.num_envs) or self.rollout.num_envs
+
+    @classmethod
+    def version(cls) -> int:
+        """Return the version of the configurations that this code writes."""
+        return 5
+
+    @classmethod
+    def fixed_during_run(cls) -> Dict[str, str]:
+        """Return why numbers cannot follow a schedule, by the path of the field or section."""
+        network = "the network is built once"
+        comparison = "evaluations are there to be compared"
+        end = "it says when the run ends"
+        return {
+            "net": network,
+            "vf_net": network,
+            "ppo.value_bins": network,
+            "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
+            "rollout": "the environments are made once, and every update has as many frames",
+            "eval.steps": comparison,
+            "eval.num_envs": comparison,
+            "eval.processes": comparison,
+            "eval.episodes": comparison,
+            "eval.max_steps": comparison,
+            "eval.seed": comparison,
+            "eval.suites": comparison,
+            "checkpoint": "which saves are kept is decided anew with each of them",
+            "seed": "a run has one",
+            "total_timesteps": end,
+            "max_train_time": end,
+            "trial": "it is the number of the run",
+            "capture_samples_subsample": "a file is one sample of the run",
+            "eval.capture_samples_subsample": "a file is one sample of the run",
+            "bc.bs": "its loss is a mean, and bc.coef says how much that counts",
+        }
+
+    @classmethod
+    def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
+        """Return the rules that keep the meaning of files of older versions, by version."""
+        return {
+            0: [
+                ChangeDefault(("net", "relpos_encoding", "per_entity_values"), True, False),
+                ChangeDefault(("vf_net", "relpos_encoding", "per_entity_values"), True, False),
+            ],
+            1: [
+                ChangeDefault(("net", "n_layer"), 1, 2),
+                ChangeDefault(("net", "d_model"), 64, 32),
+                ChangeDefault(("optim", "lr"), 0.00025, 0.001),
+                ChangeDefault(("optim", "bs"), 128, 1024),
+                ChangeDefault(("ppo", "ent_coef"), 0.01, 0.1),
+                ChangeDefault(("ppo", "anneal_entropy"), False, True),
+                ChangeDefault(("rollout", "steps"), 128, 16),
+                ChangeDefault(("rollout", "num_envs"), 4, 128),
+                ChangeDefault(("rollout", "processes"), 1, 4),
+                ChangeDefault(("vf_net", "n_layer"), 1, 2),
+                ChangeDefault(("vf_net", "d_model"), 64, 32),
+            ],
+            2: [ChangeDefault(("total_timesteps",), 25000, 1000000)],
+            3: [
+                ChangeDefault(
+                    (net, "relpos_encoding", "enable_negative_distance_weight_bug"), True, False
+                )
+                for net in ("net", "vf_net")
+            ],
+            4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
+        }
+
+
+def _is_same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
+    if not one or not other:
+        return False
+    try:
+        return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
+    except ValueError:  # one of them is no usable path, which is a problem of its own
+        return False
+
+
+@dataclass
+class CloneRunConfig(TrainConfig):
+    """Settings of cloning, and of the run that PPO may continue from it.
+
+    Attributes:
+        clone: Behavioural cloning.
+    """
+
+    clone: CloneConfig = field(default_factory=CloneConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with Validator(self) as check:
+            check.require(
+                not (self.ppo.reward_scaling and self.clone.value_coef),
+                "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
+                "of the rewards of a run is not known before it; got true",
+            )
+            check.require(
+                self.bc is None,
+                "bc: expected none while cloning, which learns from recordings alone; leave it "
+                "out, and give it to enn train",
+            )
+
+    @classmethod
+    def fixed_during_run(cls) -> Dict[str, str]:
+        """Return those of `TrainConfig` and of cloning."""
+        return {**super().fixed_during_run(), "clone": "cloning is over before the run begins"}
+
+    def of_run(self) -> TrainConfig:
+        """Return the settings of the run that PPO may continue from it."""
+        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

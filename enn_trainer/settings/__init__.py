@@ -1,1 +1,0 @@
-"""How settings are read, upgraded and explained."""

@@ -1,0 +1,48 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_env.short_repr import short_repr, truncate
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        ("a  b\n", r"'a  b\n'"),
+        ([1, "a"], "[1, 'a']"),
+        (np.array([[1], [2]]), "array([[1], [2]])"),
+        ("x" * 100, f"'{'x' * 76}..."),
+        ([0] * 30, f"a list of 30: [{'0, ' * 25}0..."),
+        ({"key": "x" * 100}, f"a dict of 1: {{'key': '{'x' * 68}..."),
+        ([0] * 1000, "a list of 1000"),
+        (10**70, str(10**70)),
+        (10**90, f"an integer of 299 bits: 1{'0' * 76}..."),
+        pytest.param(10**5000, "an integer of 16610 bits", id="int"),
+        pytest.param([10**5000], "a list of 1", id="int in a list"),
+    ],
+)
+def test_a_value_is_shown_on_one_short_line(value: Any, text: str) -> None:
+    assert short_repr(value) == text
+
+
+def test_a_value_that_nests_too_deeply_to_be_printed_is_shown_by_its_size() -> None:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    assert short_repr(value) == "a list of 1"
+
+
+def test_more_of_a_value_is_shown_where_it_is_asked_for() -> None:
+    assert short_repr("x" * 100, 200) == repr("x" * 100)
+    assert short_repr([0] * 30, 200) == repr([0] * 30)
+
+
+@given(st.text(), st.integers(3, 20))
+def test_a_truncated_text_says_that_it_is(text: str, most: int) -> None:
+    short = truncate(text, most)
+    assert len(short) <= most
+    assert short == text or short.endswith("...")
