@@ -1,6 +1,6 @@
 """What plays: the protocol of a network that can be trained, and `RogueNetAgent`, which acts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,12 +13,11 @@ from entity_env.actions import Action
 from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged
-from entity_env.seeding import derive_seed, key_of, mix, mix_ints, uniforms
+from entity_env.seeding import derive_seed, key_of
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
-from rogue_net.heads import actor_ranks
-from rogue_net.native import library as native
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths
+from rogue_net.native import backend
+from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 
 
@@ -61,20 +60,13 @@ def draw_uniforms(
     draws = {}
     for name, action in actions.items():
         keys, lengths = (seed, frame, key_of(name)), action.actors.lengths
-        drawn = _draw(keys, env, lengths)
+        drawn = backend.draw_uniforms(keys, env, lengths)
         if action.num_draws > 1:
-            others = [_draw((*keys, k), env, lengths) for k in range(1, action.num_draws)]
+            further = [(*keys, k) for k in range(1, action.num_draws)]
+            others = [backend.draw_uniforms(one, env, lengths) for one in further]
             drawn = torch.stack([drawn, *others], dim=1)
         draws[name] = drawn.to(action.actors.values.device, non_blocking=True)
     return draws
-
-
-def _draw(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:
-    """Return a number for each actor, (actors,) float32 in [0, 1)."""
-    if native.AVAILABLE:
-        return native.draw_uniforms(mix_ints(*keys), env, lengths)
-    bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
-    return torch.from_numpy(uniforms(bits))
 
 
 def chosen_on_host(out: NetOutput, batch: EntityBatch) -> dict[str, Ragged]:

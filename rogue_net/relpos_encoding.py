@@ -8,21 +8,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from entity_env.ragged import row_indices
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.native.functions import pair_cells
-from rogue_net.native.library import MOST_AXES
-from rogue_net.native.packed import Gate, PackedPairs, PackedRows, Tables
 from rogue_net.pair_rows import make_rows, table_of
-from rogue_net.ragged import to_device
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.relpos_attention import Pairs, relative_scores, relative_values
 from rogue_net.relpos_cells import (
@@ -124,85 +118,28 @@ class RelposEncoding(nn.Module):
             inputs: (n, features) for each type.
             layout: of the batch.
         """
-        places = self._places(inputs, layout)
+        places = self.places(inputs, layout)
         return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
 
-    @torch.no_grad()
-    def packed_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
-        """Return the relative positions of the pairs of a packed layout, for compiled code."""
-        if self.norm is None and len(self.config.position_features) <= MOST_AXES:
-            return self._compiled_pairs(inputs, layout)
-        places = self._places(inputs, layout)
-        n = layout.lengths
-        of_row = np.repeat(n, n)  # the number of targets of each query
-        query = to_device(np.repeat(np.arange(len(of_row)), of_row), places.position.device)
-        target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), query.device)
-        position, heading, placed, types = places
-        return self._packed_pairs(
-            position.index_select(0, query) - position.index_select(0, target),
-            heading.index_select(0, query),
-            placed.index_select(0, query) & placed.index_select(0, target),
-            types.index_select(0, query),
-            types.index_select(0, target),
-        )
-
-    def _compiled_pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> PackedPairs:
-        """Compute `packed_pairs` in compiled code, for an encoding without projections."""
-        assert layout.packed is not None
-        placed = heading = first_value = None
-        if len(self.columns) < len(inputs):
-            flags = [torch.full((len(x),), n in self.columns) for n, x in inputs.items()]
-            placed = layout.pad(torch.cat(flags))
-        if self.heading_columns:
-            angles = [_heading(x, self.heading_columns.get(n, [])) for n, x in inputs.items()]
-            heading = layout.pad(torch.cat(angles))
-        if self.config.per_entity_values:
-            first = self.num_cells * np.arange(len(inputs), dtype=np.int32)
-            of_entity = np.repeat(first, [len(x) for x in inputs.values()])
-            first_value = layout.pad(torch.from_numpy(of_entity))
-        position = torch.cat([self._position(name, x) for name, x in inputs.items()])
-        config = self.config
-        axes = len(config.extent)
-        return pair_cells(
-            layout.packed,
-            position=layout.pad(position),
-            heading=heading,
-            placed=placed,
-            first_value=first_value,
-            radial=config.radial,
-            distance=config.distance,
-            interpolate=config.interpolate,
-            extent=config.extent,
-            scale=config.scale,
-            num_cells=self.num_cells,
-            corners=2**axes if config.interpolate else 1,
-            no_row=(len(self.keys), len(self.values)),
-        )
-
-    def _position(self, name: str, x: Tensor) -> Tensor:
+    def positions(self, name: str, x: Tensor) -> Tensor:
         """Return the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
         columns = self.columns.get(name)
         if columns is None:
             return x.new_zeros(len(x), len(self.config.position_features))
         return columns_from(x, columns)
 
-    def native_tables(self) -> Tables:
-        """Return the tables that the rows of `packed_pairs` refer to, see `table_of`."""
-        return Tables(
-            table_of(self.keys, self._stacked(self.key_projection)),
-            table_of(self.values, self._stacked(self.value_projection)),
-        )
+    def key_table(self) -> Tensor:
+        """Return a row for each cell and for each input of the projections, see `table_of`."""
+        return table_of(self.keys, self._stacked(self.key_projection))
 
-    def native_gate(self) -> Gate | None:
-        """Return the parameters of the gate for compiled code, or None without a gate."""
-        if self.gate is None or self.config.value_gate is None:
-            return None
-        return Gate(self.config.value_gate, self.gate.weight, self.gate.bias)
+    def value_table(self) -> Tensor:
+        """Return the same of values."""
+        return table_of(self.values, self._stacked(self.value_projection))
 
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
         """Return the moments of relative positions and distances, the inputs of projections."""
         assert self.norm is not None
-        places = self._places({name: x.double() for name, x in inputs.items()}, layout)
+        places = self.places({name: x.double() for name, x in inputs.items()}, layout)
         total = Moments.of(self.norm.mean.new_zeros(0, len(self.norm.mean)))
         for bucket in layout.buckets:
             n = bucket.length
@@ -210,69 +147,33 @@ class RelposEncoding(nn.Module):
             for start in range(bucket.start, bucket.rows.stop, frames * n):
                 rows = slice(start, min(start + frames * n, bucket.rows.stop))
                 placed = places.placed[rows].view(-1, n)
-                offsets = _offsets(_relative(places.position[rows].view(len(placed), n, -1)))
+                offsets = offsets_of(_relative(places.position[rows].view(len(placed), n, -1)))
                 both = placed.unsqueeze(1) & placed.unsqueeze(2)
                 total = total.merged(Moments.of(offsets[both]))
         return total
 
-    def _places(self, inputs: Mapping[str, Tensor], layout: Layout) -> "_Places":
+    def places(self, inputs: Mapping[str, Tensor], layout: Layout) -> "Places":
+        """Return the position, heading and type of each entity, in padded rows."""
         x = next(iter(inputs.values()))
         positions, headings, placed, types = [], [], [], []
         for k, (name, rows) in enumerate(inputs.items()):
-            positions.append(self._position(name, rows))
-            headings.append(_heading(rows, self.heading_columns.get(name, [])))
+            positions.append(self.positions(name, rows))
+            headings.append(heading_of(rows, self.heading_columns.get(name, [])))
             placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
             types.append(torch.full((len(rows),), k, device=x.device))
-        return _Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
+        return Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
 
-    def _packed_pairs(
-        self,
-        relative: Tensor,
-        heading: Tensor,
-        both: Tensor,
-        query_type: Tensor,
-        target_type: Tensor,
-    ) -> PackedPairs:
-        """Return the rows of pairs.
-
-        Args:
-            relative: (pairs, axes), position of the query minus that of the target.
-            heading: (pairs,), of the query.
-            both: (pairs,) bool, True if both have a position.
-            query_type: (pairs,) int64.
-            target_type: (pairs,) int64.
-        """
-        cells = _cells(self.config, relative, heading)
-        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
-        offsets = None
-        if self.norm is not None:
-            offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
-            if self.config.per_entity_projections:
-                is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
-                offsets = (is_type.unsqueeze(2) * offsets.unsqueeze(1)).flatten(1)
-            offsets = offsets * both.unsqueeze(1)
-        # Keys and values share the rows if they have the same cells and projections.
-        of_keys = offsets if self.config.key_relpos_projection else None
-        of_values = offsets if self.config.value_relpos_projection else None
-        keys = _packed_rows(cells, both, of_keys, len(self.keys))
-        if self.config.per_entity_values:
-            first = self.num_cells * target_type
-            cells = Cells([c + first for c in cells.corners], cells.weights)
-        elif of_keys is of_values:
-            return PackedPairs(keys, keys)
-        return PackedPairs(keys, _packed_rows(cells, both, of_values, len(self.values)))
-
-    def _pairs_of(self, places: "_Places", rows: slice, num_frames: int) -> Pairs:
+    def _pairs_of(self, places: "Places", rows: slice, num_frames: int) -> Pairs:
         position, heading, placed, types = (
             x[rows].view(num_frames, -1, *x.shape[1:]) for x in places
         )
         relative = _relative(position)
         both = placed.unsqueeze(1) & placed.unsqueeze(2)
-        cells = _cells(self.config, relative, heading.unsqueeze(2))
+        cells = cells_of(self.config, relative, heading.unsqueeze(2))
         # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
         if self.norm is not None:
-            offsets = F.pad(self.norm(_offsets(relative)), (0, 1), value=1.0)
+            offsets = F.pad(self.norm(offsets_of(relative)), (0, 1), value=1.0)
             if self.config.per_entity_projections:
                 is_type = F.one_hot(types, len(self.types)).to(offsets.dtype)
                 offsets = (is_type[:, :, None, :, None] * offsets.unsqueeze(3)).flatten(3)
@@ -308,25 +209,7 @@ class RelposEncoding(nn.Module):
         return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
 
 
-def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:
-    """Return the rows of all pairs: their corners, or the row of zeros, then the offsets."""
-    num_corners = len(cells.corners)
-    num_offsets = 0 if offsets is None else offsets.shape[1]
-    rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
-    for k, corner in enumerate(cells.corners):
-        rows[:, k] = corner.masked_fill(~both, num_cells)
-    if cells.weights is None and offsets is None:
-        return PackedRows(rows, None)
-    weights = torch.ones(rows.shape)
-    for k, weight in enumerate(cells.weights or []):
-        weights[:, k] = weight
-    if offsets is not None:
-        rows[:, num_corners:] = torch.arange(num_cells + 1, num_cells + 1 + num_offsets)
-        weights[:, num_corners:] = offsets
-    return PackedRows(rows, weights)
-
-
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """Positions of the P padded rows of a layout.
 
     Attributes:
@@ -342,7 +225,7 @@ class _Places(NamedTuple):
     type: Tensor
 
 
-def _cells(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
+def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
     """Return the cells of relative positions (..., axes), rotated by headings (...)."""
     extent, scale, interpolate = config.extent, config.scale, config.interpolate
     if not config.radial and not config.distance:
@@ -372,7 +255,7 @@ def _relative(position: Tensor) -> Tensor:
     return position.unsqueeze(2) - position.unsqueeze(1)
 
 
-def _offsets(relative: Tensor) -> Tensor:
+def offsets_of(relative: Tensor) -> Tensor:
     """Append the distance to relative positions, (..., axes) -> (..., axes + 1)."""
     return torch.cat([relative, torch.linalg.vector_norm(relative, dim=-1, keepdim=True)], dim=-1)
 
@@ -415,7 +298,7 @@ def _heading_columns(
     return columns
 
 
-def _heading(rows: Tensor, columns: Sequence[int]) -> Tensor:
+def heading_of(rows: Tensor, columns: Sequence[int]) -> Tensor:
     """Return the angles of entities in radians, (n, features) -> (n,)."""
     if not columns:
         return rows.new_zeros(len(rows))

@@ -9,20 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from entity_env.seeding import mix, mix_ints, uniforms
 from rogue_net.attention import Attention, Context
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.heads import ActionHead, CategoricalHead
+from rogue_net.heads import ActionHead, CategoricalHead, actor_ranks
 from rogue_net.input_norm import CLIP
 from rogue_net.layout import Layout, layout_of, visible_rows
-from rogue_net.native import functions, network
+from rogue_net.native import functions, library, network
 from rogue_net.native.library import fits
 from rogue_net.native.packed import Gate, PackedFrames, Tables, TypeRows
-from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.native.pairs import gate_parameters, packed_pairs, tables_of
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths
 from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
@@ -105,6 +109,23 @@ class PackedContext(Context):
         )
 
 
+def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:
+    """Return a random number for each actor, a function of the arguments alone.
+
+    Args:
+        keys: different for each purpose.
+        env: (B,) int64, the environment of each frame.
+        lengths: (B,) int64, the actors of each frame.
+
+    Returns:
+        (actors,) float32 in [0, 1).
+    """
+    if library.AVAILABLE:
+        return library.draw_uniforms(mix_ints(*keys), env, lengths)
+    bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
+    return torch.from_numpy(uniforms(bits))
+
+
 def has_compiled_blocks(config: RogueNetConfig) -> bool:
     """Return whether whole blocks are compiled, on the CPU in float32: faster than bfloat16."""
     is_narrow = config.d_model <= network.WIDEST and fits(config.d_model, config.n_head)
@@ -140,7 +161,7 @@ def run(
     layout = layout_of(batch, net.embedding.types, is_packed=True)
     inputs = net.embedding.inputs(batch)
     context = _context(net, batch, inputs, layout)
-    gate: Gate | None = None if net.relpos is None else net.relpos.native_gate()
+    gate: Gate | None = None if net.relpos is None else gate_parameters(net.relpos)
     heads = {}
     if with_heads:
         heads = {n: head for n, head in net.heads.items() if type(head) in _COMPILED_HEADS}
@@ -235,8 +256,8 @@ def _context(
     frames = layout.packed if visible is None else replace(layout.packed, visible=visible)
     if net.relpos is None:
         return PackedContext(frames)
-    pairs = net.relpos.packed_pairs(inputs, layout)
-    return PackedContext(replace(frames, pairs=pairs), net.relpos, net.relpos.native_tables())
+    pairs = packed_pairs(net.relpos, inputs, layout)
+    return PackedContext(replace(frames, pairs=pairs), net.relpos, tables_of(net.relpos))
 
 
 def _type_rows(
