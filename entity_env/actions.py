@@ -1,4 +1,4 @@
-"""Masks, which an environment gives to allow actions, and actions, which it gets back."""
+"""Action masks, which observations contain, and actions, which environments receive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from entity_env.obs_space import EntityID, EntityName
 BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
 
 
-def _both(mask: object, ids: str, types: str) -> InvalidObservation:
+def _two_ways_error(mask: object, ids: str, types: str) -> InvalidObservation:
     return InvalidObservation(
         f"{type(mask).__name__}: expected {ids} or {types}, got both; leave one out"
     )
@@ -33,7 +33,7 @@ class CategoricalActionMask(ActionMask):
     Attributes:
         actor_ids: the actors by id; or
         actor_types: every entity of these types acts. With neither, every entity acts.
-        mask: (actors, choices) bool, True where allowed; without it everything is.
+        mask: (actors, choices) bool, True where allowed; everything is allowed without it.
     """
 
     entity_fields = ("actor_ids", "actor_types")
@@ -43,15 +43,15 @@ class CategoricalActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _both(self, "actor_ids", "actor_types")
+            raise _two_ways_error(self, "actor_ids", "actor_types")
 
 
 @dataclass
 class GlobalCategoricalActionMask(ActionMask):
-    """A global action can be taken now.
+    """The choices of a global action, which can be taken now.
 
     Attributes:
-        mask: (choices,) bool, True where allowed; without it everything is.
+        mask: (choices,) bool, True where allowed; everything is allowed without it.
     """
 
     mask: npt.NDArray[np.bool_] | Sequence[bool] | None = None
@@ -78,9 +78,9 @@ class SelectEntityActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _both(self, "actor_ids", "actor_types")
+            raise _two_ways_error(self, "actor_ids", "actor_types")
         if self.actee_ids is not None and self.actee_types is not None:
-            raise _both(self, "actee_ids", "actee_types")
+            raise _two_ways_error(self, "actee_ids", "actee_types")
 
 
 class Action:
@@ -133,7 +133,7 @@ class SelectEntityAction(Action):
     Attributes:
         actors: ids of the actors, as in `CategoricalAction`.
         actees: ids of the selected entities, one per actor.
-        probs: (actors, actees that may be selected) float32, when the policy was asked for them.
+        probs: (actors, actees that may be selected) float32, if they were requested.
     """
 
     actors: Sequence[EntityID]
@@ -153,7 +153,7 @@ class GlobalCategoricalAction(Action):
     Attributes:
         index: the choice.
         label: its label.
-        probs: (choices,) float32, when the policy was asked for them.
+        probs: (choices,) float32, if they were requested.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""From the observations of many environments to one batch.
+"""Batching of the observations of many environments.
 
 Batching costs a few array operations per entity type and action and a little Python per frame,
 never Python per entity. Ids are arbitrary objects: each frame's are put into one set, which shows
@@ -22,7 +22,7 @@ from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace, has_glo
 from entity_env.vec_env import Metric, VecObs
 
 LAST = "last observation of a truncated episode"
-"""How messages about it begin."""
+"""Prefix of messages about that observation."""
 
 
 def batch_obs(
@@ -31,7 +31,7 @@ def batch_obs(
     action_space: Mapping[ActionName, ActionSpace],
     outcomes: Sequence[Observation] | None = None,
 ) -> VecObs:
-    """One batch of the observations of B environments.
+    """Batch the observations of B environments.
 
     Args:
         obs: B observations, whose entities, masks and visibility are shown.
@@ -43,12 +43,14 @@ def batch_obs(
     Raises:
         InvalidObservation: something contradicts the spaces; `env_index` says which observation.
     """
+    # Features, visibility and ids of what is shown.
     outcomes = obs if outcomes is None else outcomes
     features, visible = batch_entities(
         obs, obs_space, with_globals=has_global_entity(obs_space, action_space)
     )
     frames = Frames(obs, list(obs_space.entities), features, visible)
     frames.check_ids()
+    # Rewards, flags and metrics of the step that was taken.
     given_names([o.actions for o in obs], action_space, "actions: expected some of")
     env_metrics = _env_metrics(outcomes)
     reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")

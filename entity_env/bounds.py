@@ -1,7 +1,7 @@
-"""Bounds for data that strangers wrote: time and memory in proportion to the bytes that there are.
+"""Limits on untrusted data: time and memory stay in proportion to its bytes.
 
-msgpack sets a list's memory aside as its header says, level by level, before the items are read;
-and a dictionary takes quadratic time if its keys share a hash, which integers modulo 2**61 - 1 can.
+msgpack allocates a list as its header says, level by level, before the items are read; and a
+dictionary takes quadratic time if its keys share a hash, which integers modulo 2**61 - 1 can.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from entity_env.short_repr import short_repr
 
 MAX_SAME_HASH = 64
-"""Keys of one dictionary that may share a hash; distinct numbers of 64 bits are at most 33."""
+"""Most keys of a dictionary that may share a hash; of distinct 64-bit numbers at most 33 do."""
 
 _NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")
 _MAX_AXES = 32
@@ -63,10 +63,10 @@ def unpack_bounded(
 
 
 def check_complete(data: bytes | memoryview) -> None:
-    """Raise if a list or dictionary announces more items than there are; sets no memory aside.
+    """Raise if a list or dictionary announces more items than there are; allocates nothing.
 
     Raises:
-        ValueError: it does.
+        ValueError: the data ends before the value does.
         Exception: anything that msgpack raises for damaged data.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
@@ -78,7 +78,7 @@ def check_complete(data: bytes | memoryview) -> None:
 
 
 def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a dictionary in linear time, whatever the keys are.
+    """Return a dictionary of items in linear time, whatever the keys are.
 
     Raises:
         ValueError: a key is there twice, is no plain value, or shares its hash with too many.
@@ -99,7 +99,7 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
     """Raise if so many keys share a hash that a dictionary or set of them takes quadratic time.
 
     Raises:
-        ValueError: they do.
+        ValueError: more than `MAX_SAME_HASH` of them do.
     """
     # Hashes are integers below 2**64, of which few share a hash in turn.
     counts = Counter(hash(key) for key in keys if type(key) not in _TEXT_KEYS)
@@ -110,22 +110,22 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
 
 
 class Allowance:
-    """A limit on what takes no bytes in a file but memory once it is used.
+    """Budget for data that takes memory once it is used, but no bytes in a file.
 
-    That is an array without numbers whose other axes are long, and rows without columns.
+    Examples are an empty array with long axes, and rows without columns.
 
     Args:
-        num_bytes: Of the message that they are in.
+        num_bytes: The size of the message.
     """
 
     def __init__(self, num_bytes: int) -> None:
         self.left = _FREE + _FREE_PER_BYTE * num_bytes
 
     def take(self, count: int, what: str) -> None:
-        """Count some more.
+        """Subtract `count` from the budget.
 
         Raises:
-            ValueError: they are more than the bytes allow.
+            ValueError: the budget is exceeded.
         """
         self.left -= count
         if self.left < 0:
@@ -142,7 +142,7 @@ def number_array(
         shape: Its shape, with as many numbers as there are.
         data: The bytes.
         allowance: For an array without numbers.
-        start: Of the numbers in the bytes.
+        start: The first byte of the numbers.
 
     Raises:
         ValueError: this is no array of numbers, or of another size.

@@ -1,4 +1,4 @@
-"""Questions and answers between two processes: words through a pipe, arrays in shared memory."""
+"""Messages between two processes: pickles through a pipe, arrays in shared memory."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ Arrays = list[npt.NDArray[Any]]
 
 
 class ChannelClosedError(Exception):
-    """The other end of a channel is gone."""
+    """Error of a channel whose other end is closed."""
 
 
 _ALIGNMENT = 8  # bytes: the largest number
@@ -26,18 +26,18 @@ _PADDING = [bytes(n) for n in range(_ALIGNMENT)]
 
 
 def new_bell() -> int | None:
-    """A file that wakes whoever waits for it; None where the system has no such thing.
+    """Return a file that wakes the process waiting for it; None where the system has none.
 
     Linux takes a process that writes into a pipe for one that is about to sleep, and lets whoever
-    reads from it run in its place: right for the last worker that is asked, but the others should
-    run on other cores, and not before the last one is asked. A bell before the message wakes them
-    there; without it two workers ran one after the other in half of all runs.
+    reads from it run in its place: right for the last worker that gets a message, but the others
+    should run on other cores, and not wait for the last message. A bell before the message wakes
+    them there; without it two workers ran one after the other in half of all runs.
     """
     return os.eventfd(0) if hasattr(os, "eventfd") else None
 
 
 class Channel:
-    """One end of a connection on which both ends speak in turn.
+    """One end of a connection whose ends send messages in turn.
 
     Both ends belong to the same program and trust each other, so messages are pickles: one call
     in C takes them apart, arrays out of band, at half the cost of anything of our own.
@@ -96,11 +96,11 @@ class Channel:
             raise ChannelClosedError from None
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether a message, or the end of the other end, came in time."""
+        """Return whether a message, or the end of the connection, arrived in time."""
         return bool(self._waiting.poll(None if timeout_s is None else 1000 * timeout_s))
 
     def receive(self) -> Any:
-        """The next message. Its arrays are views, valid until the other end sends again.
+        """Return the next message. Its arrays are views, valid until the other end sends again.
 
         Raises:
             ChannelClosedError: the other end is gone.
@@ -131,7 +131,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class FlatArrays:
-    """Arrays that are sent as one: each by itself takes three times as long.
+    """Arrays that are sent as one buffer: separate ones take three times as long.
 
     They arrive as a list of writable views of one block of memory, in the order of C.
     """

@@ -1,4 +1,4 @@
-"""Everything that is wrong with an environment, at once and in words."""
+"""Check of an environment: one report of everything that is wrong with it."""
 
 import contextlib
 import random
@@ -26,7 +26,7 @@ def check_env(
     max_steps: int = 1000,
     seed: int = 0,
 ) -> Report:
-    """Play random legal actions and report everything that is wrong. Never raises for it.
+    """Play random legal actions and report everything that is wrong; raise nothing for it.
 
     The episodes are played a second time, and a third time by a new instance where `env` makes
     one, to see whether they are a function of their seeds. The global generators of `random` and
@@ -60,13 +60,13 @@ class _Check:
         self.report = Report(getattr(self.env, "__name__", type(self.env).__name__))
         self.made: list[Match] = []
         with contextlib.suppress(Stop):
-            self._judge()
+            self._check()
         for match in self.made:
             with contextlib.suppress(Stop):
                 answer(self.report, "close", "", match.close)
         return self.report
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         self._seed_global_generators("first")
         states = self._global_states()
         match = self._create()
@@ -74,15 +74,15 @@ class _Check:
         spaces = self._spaces(match)
         player = Player(match, spaces, self.report, self.seed, self.max_steps)
         trace = player.play(self.episodes)
-        drawn_from = self._changed(states)
-        self._refuse_other_spaces(match, spaces, "after the episodes")
-        differs = self._differs(trace, match, spaces, "when seeded again")
+        drawn_from = self._changed_generators(states)
+        self._report_changed_spaces(match, spaces, "after the episodes")
+        differs = self._find_difference(trace, match, spaces, "when seeded again")
         fresh = match
         if self.made:
             fresh = self._create()
-            self._refuse_other_spaces(fresh, spaces, "in a new instance")
-            differs = differs or self._differs(trace, fresh, spaces, "in a new instance")
-        self._judge_seeding(differs, drawn_from)
+            self._report_changed_spaces(fresh, spaces, "in a new instance")
+            differs = differs or self._find_difference(trace, fresh, spaces, "in a new instance")
+        self._report_seeding(differs, drawn_from)
         if self.report.ok:
             self._check_state(match, fresh, spaces)
 
@@ -111,7 +111,7 @@ class _Check:
             raise Stop
         return obs_space, action_space
 
-    def _refuse_other_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
+    def _report_changed_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
         try:
             now = self._spaces(match)
         except Stop:
@@ -119,8 +119,8 @@ class _Check:
         for problem in changed_spaces(spaces, now, when):
             self.report.problem(*problem)
 
-    def _differs(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
-        """Play the same seeds again; which part came out differently, or nothing."""
+    def _find_difference(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
+        """Play the same seeds again and describe the first difference, "" if there is none."""
         self._seed_global_generators(how)
         again = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
         for (where, a), (_, b) in zip(trace, again, strict=False):
@@ -128,7 +128,7 @@ class _Check:
                 return f"other {', '.join(changed)} in {where} {how}"
         return "" if len(trace) == len(again) else f"{len(again)} frames for {len(trace)} {how}"
 
-    def _judge_seeding(self, differs: str, drawn_from: str) -> None:
+    def _report_seeding(self, differs: str, drawn_from: str) -> None:
         if differs:
             cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
             self.report.problem(
@@ -146,11 +146,13 @@ class _Check:
             )
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
-        """Whether an episode goes on from a state as it went on before."""
+        """Report an episode that continues differently from a state than it did before."""
         world: Any = world_of(match)
         other: Any = world_of(fresh)
         if not (hasattr(world, "get_state") and hasattr(other, "set_state")):
             return
+
+        # Ids are saved with the state, so they must be plain data.
         try:
             for frame in answer(self.report, "reset", "", match.reset):
                 names_in(frame, spaces[1])
@@ -158,6 +160,8 @@ class _Check:
             fix = "name entities by numbers, text or tuples of them, or leave out get_state"
             self.report.problem("get_state", str(error), fix)
             return
+
+        # Save in the middle of an episode, which goes on to the end.
         player = Player(match, spaces, Report(""), self.seed, _STATE_STEPS)
         for steps_before in (0, 1, 4):
             state: Any = None
@@ -175,6 +179,8 @@ class _Check:
                     "get_state", f"expected plain data, got {wrong}", "return lists and numbers"
                 )
                 return
+
+            # Repeat the actions from the saved state, and compare what follows.
             future = player.actions[steps_before:]
             answer(self.report, "set_state", "", other.set_state, state)
             for (where, expected), actions in zip(begun[steps_before + 1 :], future, strict=False):
@@ -196,7 +202,7 @@ class _Check:
         numpy: Any = np.random.get_state()  # noqa: NPY002
         return repr(random.getstate()), repr((numpy[1].tolist(), numpy[2:]))
 
-    def _changed(self, before: tuple[str, str]) -> str:
+    def _changed_generators(self, before: tuple[str, str]) -> str:
         names = ("random", "numpy.random")
         pairs = zip(names, before, self._global_states(), strict=True)
         return " and ".join(name for name, a, b in pairs if a != b)

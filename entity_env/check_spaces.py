@@ -33,7 +33,7 @@ def space_problems(obs_space: Any, action_space: Any) -> list[SpaceProblem]:
 
 
 def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> list[SpaceProblem]:
-    """Return a problem for each space that differs, also in nothing but the order of its types.
+    """Return a problem for each space that differs, even if only in the order of its types.
 
     Args:
         before: the observation space and the action space.

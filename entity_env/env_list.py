@@ -13,15 +13,15 @@ from entity_env.actions import Action
 from entity_env.batch import LAST, batch_obs
 from entity_env.check_spaces import check_same_spaces, check_spaces
 from entity_env.check_states import (
+    check_saved_counters,
+    check_saved_frames,
     first_choices,
-    refuse_invalid_counts,
-    refuse_invalid_frames,
 )
 from entity_env.env_states import (
-    go_on,
+    check_num_envs,
     match_bytes,
     offers_state,
-    refuse_other_number,
+    restore_match,
     shown_last,
 )
 from entity_env.environment import Environment, Observation
@@ -32,7 +32,7 @@ from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.unbatch import unbatch_actions
-from entity_env.validate import refuse_invalid_batch
+from entity_env.validate import check_finite_batch
 from entity_env.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 from entity_env.world_errors import as_error, exits_as_errors, in_environment
@@ -51,11 +51,11 @@ class EnvList(VecEnv):
         create_env: makes one `Environment` or `Match`.
         num_envs: how many frames a step has; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite, with the environment, step and field.
+        validate: raise for numbers that are not finite, with the environment, step and field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
-        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
+        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class EnvList(VecEnv):
             seed: of the run.
             episodes: for each of the environments, how many episodes it had begun before.
         """
-        self.refuse_begun_step("seed")
+        self.check_no_begun_step("seed")
         self._seed = seed
         begun = [0] * len(self) if episodes is None else list(episodes)
         self._episodes = begun[:: self.sides]
@@ -122,7 +122,7 @@ class EnvList(VecEnv):
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        self.refuse_begun_step("reset")
+        self.check_no_begun_step("reset")
         everywhere = range(len(self.matches))
         frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
         self._steps[:] = 0
@@ -147,16 +147,16 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
-        """Return the state of all environments, as `env_states.py` describes it.
+        """Return the state of all environments, in the format of `env_states.py`.
 
         Returns:
-            None where one does not offer its state.
+            None if an environment does not offer its state.
 
         Raises:
-            EntityEnvError: there was no reset; or what an environment says of itself, or an id in
-                its last frame, is not plain data.
+            EntityEnvError: there was no reset; or the state of an environment, or an id in its
+                last frame, is not plain data.
         """
-        self.refuse_begun_step("get_state")
+        self.check_no_begun_step("get_state")
         if self._batch is None:
             raise EntityEnvError("get_state: call reset first")
         if not all(map(offers_state, self.matches)):
@@ -179,24 +179,24 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Continue from a state, whatever the number of processes that it is from.
+        """Continue from a state, whatever the number of processes that saved it.
 
         Args:
             state: what `get_state` returned.
             obs_config: as at the reset.
 
         Raises:
-            InvalidObservation: it is the state of more or fewer environments, or of such that
-                show something else.
-            EntityEnvError: one of them refuses its own.
+            InvalidObservation: it is the state of more or fewer environments, or of environments
+                with other spaces.
+            EntityEnvError: an environment raises for its own state.
         """
-        self.refuse_begun_step("set_state")
-        refuse_other_number(state, len(self))
+        self.check_no_begun_step("set_state")
+        check_num_envs(state, len(self))
         if not all(map(offers_state, self.matches)):
             return None
         sides, batch, frames = self.sides, shown_last(state["frames"]), []
-        refuse_invalid_counts(state, len(self), len(self.matches))
-        refuse_invalid_frames(batch, len(self), obs_config, self._action_space)
+        check_saved_counters(state, len(self), len(self.matches))
+        check_saved_frames(batch, len(self), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
@@ -204,11 +204,13 @@ class EnvList(VecEnv):
         self._steps = state["steps"].copy()
         for i, match in enumerate(self.matches):
             try:
-                frames += go_on(match, state["matches"][i].values.tobytes(), batch, i * sides)
+                frames += restore_match(
+                    match, state["matches"][i].values.tobytes(), batch, i * sides
+                )
             except Exception as error:
                 raise self._failed("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
-        # Decode some actions: whoever may act must be known by name.
+        # Decode some actions: the id of every actor must be known.
         chosen = first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         self._frames, self._batch, self._shown = frames, batch, obs_config
@@ -219,7 +221,7 @@ class EnvList(VecEnv):
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """Return what this process has used so far."""
+        """Return the time and memory that this process has used so far."""
         return [times_of_this_process(self._world_ns / 1e9)]
 
     @exits_as_errors()
@@ -287,6 +289,7 @@ class EnvList(VecEnv):
         """Begin an episode in each of these matches."""
         if len(which) == 0:
             return
+        # Seed of an episode: hash of the run's seed, "episode", the match and its episode number.
         seeds: Sequence[int | None] = [None] * len(which)
         if self._seed is not None:
             numbers = self.first_env_index // self.sides + np.array(which)
@@ -296,7 +299,7 @@ class EnvList(VecEnv):
             yield self._reset_match(i, seed, obs_filter)
 
     def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
-        """Begin an episode; reset again while it is over before anybody can act."""
+        """Begin an episode; reset again while it is over before any entity can act."""
         match, episode = self.matches[i], self._episodes[i]
         self._episodes[i] += 1
         for attempt in range(_ATTEMPTS):
@@ -305,6 +308,8 @@ class EnvList(VecEnv):
                 seed = derive_seed(self._seed, "episode", number, episode, attempt)
             if seed is not None:
                 match.seed(seed)
+
+            # The time of the environment's own code, and its frames.
             try:
                 start_ns = time.perf_counter_ns()
                 frames = match.reset_filter(obs_filter)
@@ -312,6 +317,8 @@ class EnvList(VecEnv):
                 for o in frames:
                     if not isinstance(o, Observation):
                         raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
+
+                # All sides begin together; if all are over at once, try again.
                 over = [o.done for o in frames]
                 if over == [False] * self.sides:
                     return frames
@@ -358,7 +365,7 @@ class EnvList(VecEnv):
         try:
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
-                refuse_invalid_batch(batch, shown)
+                check_finite_batch(batch, shown)
         except InvalidObservation as error:
             i = error.env_index or 0
             begins = outcomes[i] is not frames[i]
@@ -392,7 +399,7 @@ class EnvList(VecEnv):
         return error
 
     def _failed(self, method: str, error: Exception, i: int) -> EntityEnvError:
-        """Return the error for a match that fails in `get_state` or `set_state`."""
+        """Return the error for a match whose `get_state` or `set_state` raised."""
         name = type(world_of(self.matches[i])).__name__
         what = str(error).removeprefix(f"{method}: ")
         if not isinstance(error, EntityEnvError):

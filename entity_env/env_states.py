@@ -1,10 +1,10 @@
-"""What many environments are in the middle of, as plain data that any number of processes shares.
+"""States of environments, as plain data that does not depend on the number of processes.
 
-{"seed": what the episodes are seeded with, or None
- "episodes": (B,) int64, how many each environment has begun
- "steps": (B,) int64, how many the running ones have taken
+{"seed": seed of the run, from which those of episodes derive, or None
+ "episodes": (B,) int64, number of episodes that each environment has begun
+ "steps": (B,) int64, number of steps in the running ones
  "frames": the B frames that were shown last, without their rewards
- "matches": uint8 per match, the bytes of its state and of who is who in its frames}
+ "matches": uint8 per match, the bytes of its state and of the names in its frames}
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from entity_env.vec_env import VecObs
 
 
 def offers_state(match: Match) -> bool:
-    """Whether a world has the methods `get_state` and `set_state`."""
+    """Return whether an environment has the methods `get_state` and `set_state`."""
     world = world_of(match)
     return callable(getattr(world, "get_state", None)) and callable(
         getattr(world, "set_state", None)
@@ -36,7 +36,7 @@ def offers_state(match: Match) -> bool:
 def match_bytes(
     match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
 ) -> bytes:
-    """The state of a match, and who is who in its last frames.
+    """Return the bytes of the state of a match and of the names in its last frames.
 
     Args:
         match: it offers its state.
@@ -63,7 +63,7 @@ def match_bytes(
 
 
 def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
-    """All ids of a frame, and whom its masks name.
+    """Return all ids of a frame, and the entities that its masks name.
 
     Args:
         frame: what one side was shown.
@@ -83,22 +83,22 @@ def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace])
     return {"ids": ids, "actions": actions}
 
 
-def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
-    """Give a match its state back.
+def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
+    """Restore the state of a match, and return its last frames.
 
     Args:
         match: it offers its state.
         data: what `match_bytes` returned.
-        shown: the last frames, also those of others.
-        first: which of them is that of the match's first side.
+        shown: the last frames of all matches.
+        first: the index of the frame of the match's first side.
 
     Returns:
-        Observations of what was shown, in which everybody has the same name.
+        The last observation of each side, in which all entities have the same names.
     """
-    said = unpack(data)
+    saved = unpack(data)
     action_space = match.action_space()
     world: Any = world_of(match)
-    world.set_state(said["world"])
+    world.set_state(saved["world"])
     return [
         Observation(
             features={
@@ -112,12 +112,12 @@ def go_on(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observat
                 for name, entities in named["actions"].items()
             },
         )
-        for i, named in enumerate(said["frames"])
+        for i, named in enumerate(saved["frames"])
     ]
 
 
 def shown_last(batch: VecObs) -> VecObs:
-    """Frames without what belongs to the step before them."""
+    """Return frames without the fields that belong to the step before them."""
     blank = VecObs({}, {}, {}, np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_), {})
     return replace(
         blank,
@@ -128,7 +128,7 @@ def shown_last(batch: VecObs) -> VecObs:
 
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The environments of all states, one after the other."""
+    """Concatenate states: the environments of all, one state after the other."""
     return {
         "seed": states[0]["seed"],
         "episodes": np.concatenate([state["episodes"] for state in states]),
@@ -139,8 +139,8 @@ def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """The states of consecutive environments, so many each: whole matches."""
-    refuse_other_number(state, sum(counts))
+    """Split a state into those of consecutive environments, in pieces of whole matches."""
+    check_num_envs(state, sum(counts))
     sides = len(state["steps"]) // len(state["matches"])
     ends = np.cumsum(counts)
     return [
@@ -155,11 +155,11 @@ def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[st
     ]
 
 
-def refuse_other_number(state: Mapping[str, Any], num_envs: int) -> None:
-    """Refuse a state of more or fewer environments.
+def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
+    """Raise if a state is of more or fewer environments.
 
     Raises:
-        InvalidObservation: it is.
+        InvalidObservation: with both numbers.
     """
     if len(state["steps"]) != num_envs:
         raise InvalidObservation(

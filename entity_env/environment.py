@@ -29,14 +29,14 @@ __all__ = [
     "filter_observation",
 ]
 
-_SEED = "_seed_of_rng"  # what `SeededRandom.rng` will begin with
+_SEED = "_seed_of_rng"  # the first seed of `SeededRandom.rng`
 
 
 class SeededRandom:
-    """A source of randomness of one's own.
+    """Base class with a random number generator of its own.
 
-    What draws from `self.rng` has reproducible episodes; what draws from elsewhere, or puts a
-    generator of another library in its place, overrides `seed`.
+    Environments that draw from `self.rng` have reproducible episodes. Those that draw from
+    elsewhere, or replace it by a generator of another library, override `seed`.
     """
 
     def seed(self, seed: int) -> None:
@@ -53,15 +53,15 @@ class SeededRandom:
 
 
 class Environment(SeededRandom, ABC):
-    """One world. Override the first four methods; the rest has defaults."""
+    """Interface of one environment. Override the first four methods; the rest has defaults."""
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the entity types and features that can be observed."""
 
     @abstractmethod
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the action spaces by name."""
 
     @abstractmethod
     def reset(self) -> Observation:
@@ -69,10 +69,10 @@ class Environment(SeededRandom, ABC):
 
     @abstractmethod
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """Take a step: the chosen actions by name, for every action the last frame offered."""
+        """Take a step with the chosen actions, by name, of all that the last frame offered."""
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """A picture of the world now: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
+        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def close(self) -> None:
@@ -80,11 +80,11 @@ class Environment(SeededRandom, ABC):
         return
 
     def reset_filter(self, obs_filter: ObsSpace) -> Observation:
-        """Like `reset`, with only the entity types and features that `obs_filter` names."""
+        """Reset, with only the entity types and features that `obs_filter` names."""
         return self._filter_obs(self.reset(), obs_filter)
 
     def act_filter(self, actions: Mapping[ActionName, Action], obs_filter: ObsSpace) -> Observation:
-        """Like `act`, with only the entity types and features that `obs_filter` names."""
+        """Take a step, with only the entity types and features that `obs_filter` names."""
         return self._filter_obs(self.act(actions), obs_filter)
 
     def _filter_obs(self, obs: Observation, obs_filter: ObsSpace) -> Observation:

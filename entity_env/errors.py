@@ -1,4 +1,4 @@
-"""What can go wrong on the world's side.
+"""Exceptions of `entity_env`.
 
 EntityEnvError
 ├── InvalidSpace        an observation or action space that contradicts itself
@@ -10,7 +10,7 @@ EntityEnvError
 
 
 class EntityEnvError(Exception):
-    """Anything that `entity_env` refuses."""
+    """Base class of the errors that `entity_env` raises."""
 
 
 class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
@@ -18,13 +18,13 @@ class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (names what is inv
 
 
 class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """An environment returned something that its spaces do not allow.
+    """Something an environment returned that its spaces do not allow.
 
     Attributes:
         env_name: the class of the environment, where it stands alone.
-        env_index: which environment of a vectorised one it was, once that is known.
-        episode: which episode of that environment, counted from 0, once that is known.
-        step: which step of its episode, counted from 0 at the reset, once that is known.
+        env_index: the index of the environment in a vectorised one, once that is known.
+        episode: the episode of that environment, counted from 0, once that is known.
+        step: the step of its episode, counted from 0 at the reset, once that is known.
     """
 
     env_name: str | None = None
@@ -46,19 +46,19 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 
 class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """An action was handed in that the last observation does not allow."""
+    """An action that the last observation does not allow."""
 
 
 class WorkerError(EntityEnvError, RuntimeError):
-    """A worker process failed; the message carries the traceback from the worker."""
+    """Failure of a worker process; the message carries the traceback from the worker."""
 
 
 class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (names what is unknown)
-    """A name of a world that does not stand for one, or what it names cannot be imported."""
+    """A name that does not stand for an environment, or one that cannot be imported."""
 
 
 def invalid_in(env_index: int, message: str) -> InvalidObservation:
-    """The error for what one environment of a batch returned."""
+    """Return the error for an invalid observation of one environment of a batch."""
     error = InvalidObservation(message)
     error.env_index = env_index
     return error

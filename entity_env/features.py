@@ -1,4 +1,4 @@
-"""From the features and visibility of many observations to one flat array per entity type."""
+"""Batching of features and visibility: one flat array per entity type."""
 
 from collections.abc import Collection, Sequence
 from itertools import chain
@@ -21,7 +21,7 @@ _FLOAT32 = np.dtype(np.float32)
 def batch_entities(
     obs: Sequence[Observation], obs_space: ObsSpace, with_globals: bool
 ) -> tuple[dict[EntityName, Ragged], dict[EntityName, Ragged]]:
-    """Features and visibility of all frames, one concatenation per entity type.
+    """Concatenate the features and visibility of all frames, once per entity type.
 
     Returns:
         features: float32 (n, num_features) per frame, for every type and, `with_globals`, GLOBAL.
@@ -50,7 +50,7 @@ def batch_entities(
 def given_names(
     given: Sequence[Collection[str]], known: Collection[str], expected: str
 ) -> set[str]:
-    """The names that any frame gives.
+    """Return the names that any frame gives.
 
     Raises:
         InvalidObservation: one is not among those known; `expected` begins the message.
@@ -64,12 +64,12 @@ def given_names(
 
 
 def all_none(values: Sequence[Any]) -> bool:
-    """Whether no frame gives a value; comparing with None would ask arrays for their truth."""
+    """Return whether all values are None; an array would compare its elements with None."""
     return set(map(type, values)) <= {type(None)}
 
 
 def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
-    """Blocks of (n, width) numbers, as arrays or nested sequences, one per frame."""
+    """Concatenate blocks of (n, width) numbers, arrays or nested sequences, one per frame."""
     try:
         lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
     except TypeError:
@@ -88,7 +88,7 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
 
 
 def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | None:
-    """All rows, where all blocks are float32 arrays or all are nested lists; else None.
+    """Concatenate blocks that are all float32 arrays or all nested lists; None for others.
 
     Joining the bytes of many small arrays takes a third of the time of `np.concatenate`, and
     reading the numbers of all lists in one go a quarter of that of converting each.
@@ -179,7 +179,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
-    """Flags of (n,) per frame; a frame that gives none shows everything."""
+    """Concatenate flags of (n,) per frame; a frame that gives none shows everything."""
     blocks = []
     for i, (flag, n) in enumerate(zip(flags, lengths, strict=True)):
         what = f"visible[{name!r}]"

@@ -1,4 +1,4 @@
-"""Where the entities that an action names stand in their frames."""
+"""Positions in their frames of the entities that actions name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class _Layout:
-    """Where the entities of each type stand in frames with so many of them.
+    """Positions of the entities of each type, for given numbers of entities.
 
     Args:
         counts: (types + 1, B): entities per type; the last row is zero.
@@ -32,7 +32,7 @@ class _Layout:
         self.positions: dict[tuple[int, ...], Ragged] = {}
 
     def positions_of(self, types: tuple[int, ...]) -> Ragged:
-        """Positions of all entities of the types, in the order named."""
+        """Return the positions of all entities of the types, in the order named."""
         if types not in self.positions:
             ks = list(types)
             starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
@@ -43,14 +43,14 @@ class _Layout:
 
 @lru_cache(maxsize=8)
 def _layout(lengths: bytes, num_types: int, num_frames: int) -> _Layout:
-    """Many worlds show as many entities in each step: then all this is known already."""
+    """Return a cached layout: many environments show as many entities in each step."""
     counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, num_frames)
     return _Layout(np.concatenate([counts, np.zeros((1, num_frames), dtype=np.int64)]))
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The entities of B frames, located: by type, by id, or all of them."""
+    """The entities of B frames, found by type, by id, or all of them."""
 
     obs: Sequence[Observation]
     types: list[EntityName]
@@ -96,7 +96,7 @@ class Frames:
         One set per frame: about 35 ns per id, and nothing for types without ids.
 
         Raises:
-            InvalidObservation: with the frame and the field.
+            InvalidObservation: names the frame and the field.
         """
         if not any(o.ids for o in self.obs):
             return
@@ -131,12 +131,14 @@ class Frames:
         return are_named or tuple not in set(map(type, chain.from_iterable(unique)))
 
     def _check_ids_of(self, i: int) -> None:
-        """Raise if the ids of one frame are wrong; the slow way to a message."""
+        """Raise if the ids of one frame are wrong; slower than `_has_right_ids`."""
+        # Entities of types without ids are called (type, row).
         seen: dict[EntityID, EntityName] = {}
         for name in self.types:
             if self.obs[i].ids.get(name) is None:
                 seen |= dict.fromkeys(self.obs[i].ids_of_type(name), name)
         rows = set(seen)
+        # Each type has one id per entity.
         for name, ids in self.obs[i].ids.items():
             if name not in self.types:
                 raise invalid_in(i, f"ids: expected types among {self.types}, got [{name!r}]")
@@ -151,6 +153,7 @@ class Frames:
                 ) from None
             if num_ids != n:
                 raise invalid_in(i, f"{what} {n} ids, got {num_ids}")
+            # Ids are hashable, and unique in the frame.
             for one in ids:
                 if not _is_hashable(one):
                     raise invalid_in(i, f"{what} hashable ids, got {short_repr(one, LONG)}")
@@ -164,7 +167,7 @@ class Frames:
                 seen[one] = name
 
     def locate(self, ids: Sequence[Any], types: Sequence[Any], what: str) -> Ragged:
-        """Positions of the named entities.
+        """Return the positions of the named entities.
 
         Args:
             ids: per frame the ids that are named, or None.
@@ -229,7 +232,7 @@ class Frames:
     def _positions_by_id(self) -> "_LazyPositions":
         return _LazyPositions(self)
 
-    def refuse_invisible(self, positions: Ragged, what: str) -> None:
+    def check_visible(self, positions: Ragged, what: str) -> None:
         """Raise where a position is that of an entity hidden from the policy."""
         if not self.visible:
             return
@@ -279,7 +282,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:
-    """Whether all frames name the same types, all in a list, all in a tuple, or none at all."""
+    """Return whether all frames name the same types: in a list, in a tuple or by None."""
     kinds = set(map(type, types))
     return kinds <= {type(types[0])} <= {list, tuple, type(None)} and types.count(types[0]) == len(
         types

@@ -1,4 +1,4 @@
-"""A world with several sides, each of which sees and acts for itself: a game between players."""
+"""`Match`: the interface of a game whose sides see and act for themselves."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,36 +20,36 @@ class Match(SeededRandom, ABC):
 
     num_sides: int = 2
     filters_itself: bool = False
-    """Whether `reset_filter` and `act_filter` are to be called also where nothing is left out."""
+    """True to have `reset_filter` and `act_filter` called even if nothing is left out."""
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What each side can observe."""
+        """Return the entity types and features that each side can observe."""
 
     @abstractmethod
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What each side can do."""
+        """Return the action spaces of each side, by name."""
 
     @abstractmethod
     def reset(self) -> list[Observation]:
-        """Begin a game; one observation for each side."""
+        """Begin a game and return one observation for each side."""
 
     @abstractmethod
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
-        """Take a step with the actions of each side; one observation for each side."""
+        """Take a step with the actions of each side and return one observation for each."""
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
-        """Like `reset`, with only the entity types and features that `obs_filter` names."""
+        """Reset, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.reset()]
 
     def act_filter(
         self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
-        """Like `act`, with only the entity types and features that `obs_filter` names."""
+        """Take a step, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """A picture of the game now: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
+        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Match(SeededRandom, ABC):
 
 
 class Solo(Match):
-    """An `Environment`, seen as a match with one side."""
+    """Match with one side, which is an `Environment`."""
 
     num_sides = 1
 
@@ -70,29 +70,29 @@ class Solo(Match):
         )
 
     def obs_space(self) -> ObsSpace:
-        """The environment's."""
+        """Return the space of the environment."""
         return self.env.obs_space()
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """The environment's."""
+        """Return the spaces of the environment."""
         return self.env.action_space()
 
     def reset(self) -> list[Observation]:
-        """The environment's only observation."""
+        """Return the observation of the environment, in a list."""
         return [self.env.reset()]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
-        """The environment's only observation."""
+        """Return the observation of the environment, in a list."""
         return [self.env.act(actions[0])]
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
-        """The environment's own way to filter, which it may have overridden."""
+        """Return the observation of the environment, which may filter it by itself."""
         return [self.env.reset_filter(obs_filter)]
 
     def act_filter(
         self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
-        """The environment's own way to filter, which it may have overridden."""
+        """Return the observation of the environment, which may filter it by itself."""
         return [self.env.act_filter(actions[0], obs_filter)]
 
     def seed(self, seed: int) -> None:
@@ -101,7 +101,7 @@ class Solo(Match):
             self.env.seed(seed)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """The environment's picture."""
+        """Return the picture of the environment."""
         return self.env.render(**kwargs)
 
     def close(self) -> None:
@@ -110,5 +110,5 @@ class Solo(Match):
 
 
 def world_of(match: Match) -> Environment | Match:
-    """What a user wrote: the environment that is seen as a match, or the match."""
+    """Return the environment of a `Solo`, and any other match as it is."""
     return match.env if isinstance(match, Solo) else match

@@ -43,12 +43,12 @@ class MessageError(EntityEnvError, ValueError):
 
 
 def pack(value: Any, exact: bool = False) -> bytes:
-    """Bytes of None, numbers, text, bytes, lists, dicts, number arrays and this package's batches.
+    """Pack None, numbers, text, bytes, lists, dicts, number arrays and this package's batches.
 
     Args:
         value: what to pack.
-        exact: keep the order of arrays in memory, which sums depend on; and refuse what would come
-            back as another type: tuples and NumPy's scalars.
+        exact: keep the order of arrays in memory, which sums depend on; and raise for what would
+            come back as another type: tuples and NumPy's scalars.
 
     Raises:
         MessageError: the value contains anything else.
@@ -60,7 +60,7 @@ def pack(value: Any, exact: bool = False) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """The value that `pack` was given. Tuples come back as lists.
+    """Return the value that `pack` was given. Tuples come back as lists.
 
     Raises:
         MessageError: the bytes are damaged or name a type that is not listed here.

@@ -11,7 +11,7 @@ from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
 
 
 class AddMetricsWrapper(VecEnvWrapper):
-    """Adds the return and length of finished episodes and the numbers of entities to the metrics.
+    """Wrapper that adds episode returns and lengths, and numbers of entities, to the metrics.
 
     The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
     the running episodes are), `entity_count` and `entity_count/<type>`; what is global is no
@@ -20,8 +20,8 @@ class AddMetricsWrapper(VecEnvWrapper):
     Args:
         env: the environments.
         filter: (B,) bool, the environments that count; all of them by default. Metrics that a
-            vectorised environment gives without `VecObs.env_metrics` cannot be told apart and count
-            all.
+            vectorised environment gives without `VecObs.env_metrics` cannot be separated and
+            count all.
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
@@ -37,7 +37,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         return self.env.reset(obs_config)
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments say, and what the running episodes have come to."""
+        """Return the state of the environments, and the totals of the running episodes."""
         state = self.env.get_state()
         if state is None:
             return None
@@ -45,7 +45,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         return {**state, "episode_totals": totals}
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on with the running episodes."""
+        """Continue the running episodes of a state."""
         obs = self.env.set_state(state, obs_config)
         if obs is not None:
             self.total_reward[:] = state["episode_totals"]["reward"]
@@ -53,16 +53,18 @@ class AddMetricsWrapper(VecEnvWrapper):
         return obs
 
     def wait(self) -> VecObs:
-        """What is shown after a step, and the metrics."""
+        """Return the frames after a step, with the metrics."""
         obs = self.env.wait()
         self.total_reward += obs.reward
         self.total_steps += 1
+        # Metrics of the environments, without those that do not count.
         counted = self.filter
         if not counted.all():
             obs.metrics |= {
                 name: Metric.of(values.values[np.repeat(counted, values.lengths)])
                 for name, values in obs.env_metrics.items()
             }
+        # Entities of each type and of all types, one row for each metric.
         ended = obs.done & counted
         counts = {
             f"entity_count/{name}": rows.lengths
@@ -73,6 +75,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, counted]
         names = ["step", *counts, "entity_count"]
         of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
+        # Returns and lengths of the episodes that ended.
         obs.metrics["step"] = of_counts.pop("step")
         obs.metrics["reward"] = Metric.of(obs.reward[counted])
         obs.metrics["episodic_reward"] = Metric.of(self.total_reward[ended])

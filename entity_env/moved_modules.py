@@ -93,7 +93,7 @@ _IN_MOVED_FOLDERS = {
 
 
 class _MovedModuleFinder(MetaPathFinder):
-    """Finds the modules of `MOVED`, before a folder that was renamed is searched for them."""
+    """Finder of the modules of `MOVED`, before a folder that was renamed is searched."""
 
     def find_spec(
         self,

@@ -1,4 +1,4 @@
-"""Worlds by the names that a command line or a configuration gives them."""
+"""Environments by the names that a command line or a configuration gives them."""
 
 import difflib
 import functools
@@ -22,7 +22,7 @@ from entity_env.vec_env import VecEnv
 
 @dataclass(frozen=True)
 class NamedWorld:
-    """Makes a world by its name, in this process or in a worker, which imports it by itself.
+    """Factory of an environment by its name, which a worker process imports by itself.
 
     Args:
         name: as `find_world` takes it.
@@ -35,12 +35,12 @@ class NamedWorld:
     num_sides: int = 1
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Make one."""
+        """Make an environment."""
         return find_world(self.name, Path(self.folder))(**kwargs)
 
 
 def find_world(name: str, folder: Path | None = None) -> Any:
-    """What `path/file.py:Name`, `package.module:Name` or the name of an example stands for.
+    """Import `path/file.py:Name` or `package.module:Name`, or find an example by its name.
 
     The file or module is imported, once.
 
@@ -68,7 +68,7 @@ def find_world(name: str, folder: Path | None = None) -> Any:
 
 
 def is_environment_factory(make: object) -> bool:
-    """Return whether calling an object is known to make an environment, without calling it.
+    """Return whether calling an object is known to make an environment; does not call it.
 
     Args:
         make: a subclass of `Environment`, `Match` or `VecEnv`; a function whose return annotation
@@ -86,7 +86,7 @@ def is_environment_factory(make: object) -> bool:
 
 
 def _return_annotation(function: Any) -> Any:
-    """Return the return annotation of a function, None if there is none that can be resolved."""
+    """Return the resolved return annotation of a function, None without one."""
     made = getattr(function, "__annotations__", {}).get("return")
     if not isinstance(made, str):
         return made

@@ -1,4 +1,4 @@
-"""What an environment can show: entity types and features, which are known by their names."""
+"""Observation spaces: entity types and features, which are known by their names."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable

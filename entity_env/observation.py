@@ -18,7 +18,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
 
 
 class Observation:
-    """What an environment shows after a reset or a step.
+    """One frame of an environment, as it shows it after a reset or a step.
 
     Entities are given as `entities={type: features}` or `{type: (features, ids)}`, or with
     `features` and `ids` apart. A type that is left out has no entities in this frame.
@@ -62,6 +62,7 @@ class Observation:
             raise InvalidObservation(
                 "Observation: expected entities, or features and ids, got both; leave one out"
             )
+        # Features and ids by type.
         if entities is None:
             self.features = dict(features or {})
             self.ids = dict(ids or {})
@@ -72,6 +73,7 @@ class Observation:
                     self.features[name], self.ids[name] = entity  # type: ignore[assignment]
                 elif entity is not None:
                     self.features[name] = entity
+        # The ways in which an episode ends.
         if not {type(done), type(terminated), type(truncated)} <= _FLAG_TYPES:
             done = None if done is None else as_flag(done, "done")
             terminated = as_flag(terminated, "terminated")
@@ -80,6 +82,7 @@ class Observation:
             raise InvalidObservation(
                 f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
             )
+        # Everything else is empty by default.
         self.global_features = global_features if global_features is not None else []
         self.actions = actions if actions is not None else {}
         self.reward = reward
@@ -101,23 +104,23 @@ class Observation:
 
     @classmethod
     def empty(cls) -> "Observation":
-        """An observation of nothing, in which nothing can be done."""
+        """Return an observation of nothing, in which nothing can be done."""
         return cls()
 
     def num_entities(self, entity: EntityName) -> int:
-        """How many entities of a type this frame shows."""
+        """Return the number of entities of a type."""
         return len(self.features.get(entity, ()))
 
     def index_to_id(self, obs_space: ObsSpace) -> list[EntityID]:
-        """The id of every entity in the order of the frame, `(type, row)` where it has none."""
+        """Return the id of every entity in the order of the frame, `(type, row)` without one."""
         return [entity_id for name in obs_space.entities for entity_id in self.ids_of_type(name)]
 
     def id_to_index(self, obs_space: ObsSpace) -> dict[EntityID, int]:
-        """The position in the frame of every entity, by its id or `(type, row)`."""
+        """Return the position in the frame of every entity, by its id or `(type, row)`."""
         return {entity_id: i for i, entity_id in enumerate(self.index_to_id(obs_space))}
 
     def ids_of_type(self, entity: EntityName) -> Sequence[EntityID]:
-        """The ids of the entities of a type, `(type, row)` for a type without ids."""
+        """Return the ids of the entities of a type, `(type, row)` for a type without ids."""
         ids = self.ids.get(entity)
         if ids is not None:
             return ids
@@ -147,12 +150,12 @@ def as_flag(value: Any, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
-    """`(type, row)` for each of n entities; made once for numbers of entities that are alike."""
+    """Return `(type, row)` for each of n entities; cached, as it is the same for many frames."""
     return tuple((entity, i) for i in range(n))
 
 
 def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpace) -> Observation:
-    """The observation with the types and features of `obs_filter` only, in its order.
+    """Return an observation with the types and features of `obs_filter`, in its order.
 
     Args:
         obs: an observation of `obs_space`; it is not changed.
@@ -169,6 +172,8 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         raise InvalidObservation(
             f"entities: expected types among {list(obs_space.entities)}, got {unknown}"
         )
+
+    # Features by column; all else as it is, without the types that are left out.
     return Observation(
         features={
             name: _columns(
@@ -212,7 +217,7 @@ def _columns(
 
 
 def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.float32]:
-    """Features as float32 (n, width).
+    """Return features as float32 (n, width).
 
     Raises:
         InvalidObservation: they are not numbers, or not of this shape.

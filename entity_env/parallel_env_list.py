@@ -42,7 +42,7 @@ class ParallelEnvList(VecEnv):
             environments.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
-        validate: refuse numbers that are not finite, with the environment, step and field.
+        validate: raise for numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: how many lost workers are replaced.
         like: one of the environments, for its sides and its class where these depend on arguments
@@ -52,7 +52,7 @@ class ParallelEnvList(VecEnv):
         WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
             may not be replaced.
         InvalidObservation: an environment returned something that its spaces do not allow.
-        InvalidSpace: a space is one that `check_env` refuses, or instances differ in theirs.
+        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
     """
 
     def __init__(
@@ -68,20 +68,24 @@ class ParallelEnvList(VecEnv):
         restarts: RestartQuota | None = None,
         like: Environment | Match | None = None,
     ) -> None:
+        # Sides of a match and digests of the source, without making an environment here.
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
         code, first = cloudpickle.dumps(create_env), first_env_index
+        # Environments and core of each worker.
         setups = []
         counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
             setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count
+        # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
         self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
+        # Start all workers before waiting for one; replace those that are lost meanwhile.
         self._workers: list[WorkerProcess] = []
         try:
             self._workers = [WorkerProcess(setup) for setup in setups]
@@ -100,11 +104,11 @@ class ParallelEnvList(VecEnv):
         self._code: dict[str, str] = {**spaces[0][2], **made_here}
 
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the space of observations."""
         return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the spaces of actions."""
         return self._action_space
 
     def __len__(self) -> int:
@@ -137,7 +141,7 @@ class ParallelEnvList(VecEnv):
         """Let the workers begin a step."""
         if self._batch is None:
             raise EntityEnvError("act_async: call reset first")
-        self.refuse_begun_step("act_async")
+        self.check_no_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
         pieces: list[Arrays] = [[] for _ in counts]
         for chosen in map(as_choices, actions.values()):
@@ -151,7 +155,7 @@ class ParallelEnvList(VecEnv):
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
-        """What all workers show after the step that they began."""
+        """Return the frames of all workers after the step that they began."""
         if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
@@ -162,26 +166,26 @@ class ParallelEnvList(VecEnv):
         return self._batch
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments are in the middle of, as `EnvList.get_state` says.
+        """Return the state of the environments, as `EnvList.get_state`.
 
-        None as well where a worker is lost meanwhile, which the next step will notice.
+        Also None if a worker was lost meanwhile, which the next step will report.
         """
         self._send_all("get_state", [[] for _ in self._workers])
         states = self._receive_all(lambda i, lost: None)
         return None if any(state is None for state in states) else cat_states(states)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on from a state, whatever the number of processes it is from."""
+        """Continue from a state, whatever the number of processes that saved it."""
         counts = [worker.setup.num_envs for worker in self._workers]
         arguments = [[piece, obs_config] for piece in split_state(state, counts)]
         self._send_all("set_state", arguments)
 
-        def ask_another(i: int, lost: WorkerLostError) -> VecObs | None:
+        def set_state_again(i: int, lost: WorkerLostError) -> VecObs | None:
             self._replace(i, lost)
-            obs: VecObs | None = self._ask(i, "set_state", arguments[i])
+            obs: VecObs | None = self._call(i, "set_state", arguments[i])
             return obs
 
-        pieces: list[VecObs | None] = self._receive_all(ask_another)
+        pieces: list[VecObs | None] = self._receive_all(set_state_again)
         self._seed = state["seed"]
         ends = np.cumsum(counts)[:-1]
         self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
@@ -192,11 +196,11 @@ class ParallelEnvList(VecEnv):
         return self._batch
 
     def world_code(self) -> dict[str, str]:
-        """Digests of the source of the worlds' classes."""
+        """Return digests of the source of the environments' classes."""
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """What each worker has used so far; nothing of one that was lost meanwhile."""
+        """Return the time and memory that each worker has used; without workers lost meanwhile."""
         waited_s = [worker.waited_s for worker in self._workers]
         self._send_all("process_times", [[] for _ in self._workers])
         answers: list[list[ProcessTimes]] = self._receive_all(lambda i, lost: [])
@@ -207,7 +211,7 @@ class ParallelEnvList(VecEnv):
         ]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of all environments."""
+        """Raise NotImplementedError."""
         raise NotImplementedError("ParallelEnvList does not render; use an EnvList")
 
     def close(self) -> None:
@@ -224,13 +228,13 @@ class ParallelEnvList(VecEnv):
     def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
         if not self._workers:
             raise WorkerError(f"{name}: the workers are closed")
-        self.refuse_begun_step(name)
+        self.check_no_begun_step(name)
         last = self._workers[-1]
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args], is_last=worker is last)
 
     def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
-        """What each worker answers.
+        """Return the answers of all workers.
 
         All of it is read before an error is raised, so that no answer is left for the next call.
 
@@ -250,10 +254,10 @@ class ParallelEnvList(VecEnv):
         """Start another worker in place of one that was lost, seeded where that one was.
 
         Returns:
-            What a worker says when it has started.
+            The answer of a worker that has started: its spaces and digests of its code.
 
         Raises:
-            WorkerError: no more may be started; it says why the last one was lost.
+            WorkerError: no more may be started; the message says why the last one was lost.
         """
         setup = self._workers[i].setup
         self._workers[i].kill()
@@ -268,11 +272,11 @@ class ParallelEnvList(VecEnv):
                 break
             lost = started
         if self._seed is not None:
-            self._ask(i, "seed", [self._seed, self._episodes[i].tolist()])
+            self._call(i, "seed", [self._seed, self._episodes[i].tolist()])
         return started
 
     def _begin_again(self, i: int, lost: WorkerLostError) -> VecObs:
-        """The step in which the episodes of a lost worker were cut off and others began."""
+        """Return a step in which the episodes of a lost worker are cut off and others begin."""
         assert self._batch is not None
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
@@ -282,10 +286,10 @@ class ParallelEnvList(VecEnv):
     def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""
         self._replace(i, lost)
-        obs: VecObs = self._ask(i, "reset", [obs_filter])
+        obs: VecObs = self._call(i, "reset", [obs_filter])
         return obs
 
-    def _ask(self, i: int, name: str, arguments: list[Any]) -> Any:
+    def _call(self, i: int, name: str, arguments: list[Any]) -> Any:
         self._workers[i].send([name, arguments])
         answer = self._workers[i].receive()
         if isinstance(answer, Exception):
@@ -294,7 +298,7 @@ class ParallelEnvList(VecEnv):
 
 
 def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
-    """The step that cut off episodes last seen in some frames of a batch, and began others."""
+    """Return a step that cuts off the episodes last seen in some frames, and begins others."""
     cut_off = np.ones(len(begun), dtype=np.bool_)
     final = VecObs(
         {name: rows[before] for name, rows in batch.features.items()},
@@ -309,7 +313,7 @@ def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
 
 
 def cores_of_workers(num_workers: int) -> list[int | None]:
-    """The core of each worker, where there are as many workers as cores; None for any core.
+    """Return the core of each worker if they are as many as the cores; None for any core.
 
     Left to itself, the system puts two workers on one core in some steps, and moves others away
     from what they had in the cache of theirs.
@@ -323,12 +327,12 @@ def cores_of_workers(num_workers: int) -> list[int | None]:
 
 
 def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:
-    """Sizes of the pieces that `num_envs` environments are cut into, none of them empty.
+    """Return the sizes of the pieces into which environments are split, none of them empty.
 
     A piece holds whole matches of `sides` environments; sizes differ by at most one match.
     """
     matches = max(1, -(-num_envs // sides))
     pieces = max(1, min(num_processes, matches))
     sizes = [sides * (matches // pieces + (i < matches % pieces)) for i in range(pieces)]
-    sizes[-1] -= sum(sizes) - num_envs  # what is no whole match is for EnvList to refuse
+    sizes[-1] -= sum(sizes) - num_envs  # what is no whole match is for EnvList to report
     return sizes

@@ -1,4 +1,4 @@
-"""Opening files in folders that may be a stranger's: no link is followed, no pipe waited for."""
+"""Opening of files in untrusted folders: no link is followed, no pipe waited for."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ def open_plain(path: Path, flags: int) -> int:
 
     Raises:
         OSError: there is a link in its place, which may lead anywhere, or a pipe or a device; or
-            the system refuses.
+            the system does not allow it.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -42,22 +42,22 @@ def append_plain(path: Path) -> BinaryIO:
 
 
 def new_file(path: Path) -> BinaryIO:
-    """Make a file and open it to write; what had its name is removed, a link not followed.
+    """Create a file and open it to write; another of its name is removed, a link not followed.
 
     Raises:
-        OSError: the system refuses, or there is a folder in its place.
+        OSError: the system does not allow it, or there is a folder in its place.
     """
     path.unlink(missing_ok=True)
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def replace_file(path: Path, data: bytes, temporary: Path) -> None:
-    """Write a file whole or not at all; a link in its place is replaced, not followed.
+    """Write a file completely or not at all; a link in its place is replaced, not followed.
 
     Args:
         path: of the file.
-        data: all that is in it afterwards.
-        temporary: what it is called until it is complete, in the same folder.
+        data: the content.
+        temporary: its path until it is complete, in the same folder.
 
     Raises:
         OSError: it cannot be written; what was there is as it was.

@@ -1,4 +1,4 @@
-"""The state of a world as plain data, and back.
+"""Conversion of the state of an environment to plain data, and back.
 
 Plain data are None, bool, int, float, str, bytes, NumPy arrays of numbers, lists, and dictionaries
 of them whose keys are None, bool, int, float, str or bytes.
@@ -15,7 +15,7 @@ from entity_env.environment import SeededRandom
 
 
 class PlainState(SeededRandom):
-    """`get_state` and `set_state` for a world whose attributes are plain data.
+    """Mixin with `get_state` and `set_state` for environments whose attributes are plain data.
 
     These are None, bool, int, float, str, bytes, NumPy arrays and scalars of numbers or text,
     `random.Random`, and lists, tuples, sets and dictionaries of them. An object that two attributes
@@ -24,7 +24,7 @@ class PlainState(SeededRandom):
     """
 
     def get_state(self) -> dict[str, Any]:
-        """All that the future depends on, as plain data that does not change later.
+        """Return all attributes as plain data that does not change later.
 
         Raises:
             TypeError: an attribute is not plain data.
@@ -33,18 +33,18 @@ class PlainState(SeededRandom):
         return {name: to_plain(value, name) for name, value in attributes.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `get_state` returned."""
+        """Continue from a state that `get_state` returned."""
         attributes = {name: from_plain(value) for name, value in state.items()}
         vars(self).clear()
         vars(self).update(attributes)
 
 
 def impure(value: Any, what: str) -> str:
-    """Which part of a value is not plain data, or nothing.
+    """Return the part of a value that is not plain data, or "".
 
     Args:
-        value: to look at.
-        what: what it is called.
+        value: the value to check.
+        what: its name in messages.
     """
     if type(value) is list:
         return next(filter(None, (impure(v, f"{what}[{i}]") for i, v in enumerate(value))), "")
@@ -59,7 +59,7 @@ _SINGLE = (type(None), bool, int, float, str, bytes)
 _NUMBERS = "biuf"
 _TEXT = "US"
 _WORDS = struct.Struct("<625I")
-"""What a generator of `random` remembers; half the time and size that a list of numbers takes."""
+"""The state of a generator of `random`; packed in half the time and size of a list of numbers."""
 
 
 def _impure_item(key: Any, item: Any, what: str) -> str:
@@ -67,16 +67,17 @@ def _impure_item(key: Any, item: Any, what: str) -> str:
 
 
 def to_plain(value: Any, what: str) -> Any:
-    """The value itself, a list, or a dictionary with one key that says what the value is.
+    """Return a value as plain data: itself, a list, or a dictionary with its kind as the key.
 
     Args:
-        value: of what `PlainState` takes.
-        what: what it is called.
+        value: one of the kinds that `PlainState` takes.
+        what: its name in messages.
 
     Raises:
         TypeError: it is anything else; or a set that would be gone through in another order.
     """
     kind = type(value)
+    # Python's own types.
     if kind in _SINGLE:
         return value
     if kind is list:
@@ -93,6 +94,7 @@ def to_plain(value: Any, what: str) -> Any:
         return {"set": [to_plain(item, what) for item in items]}
     if kind is dict:
         return {"dict": [[to_plain(k, what), to_plain(v, what)] for k, v in value.items()]}
+    # Generators, arrays and scalars of NumPy.
     if kind is random.Random:
         version, words, gauss_next = value.getstate()
         return {"Random": [version, _WORDS.pack(*words), gauss_next]}
@@ -108,7 +110,7 @@ def to_plain(value: Any, what: str) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """What `to_plain` was given."""
+    """Return the value that `to_plain` was given."""
     if isinstance(value, list):
         return [from_plain(item) for item in value]
     if not isinstance(value, dict):
@@ -136,10 +138,10 @@ def from_plain(value: Any) -> Any:
 
 
 def _text_array(texts: list[Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Return an array of texts, each of which takes as much memory as its type says.
+    """Return an array of texts, each with as much memory as its type says.
 
     Raises:
-        ValueError: that is out of proportion to the texts.
+        ValueError: the memory is out of proportion to the texts.
     """
     size = np.dtype(dtype).itemsize * len(texts)
     if size > max(1 << 20, 1024 * (len(texts) + sum(map(len, texts)))):

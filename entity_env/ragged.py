@@ -23,7 +23,7 @@ class Ragged:
 
     Attributes:
         values: (rows,) or (rows, columns), the rows of all frames, frame after frame.
-        lengths: (frames,) int64, how many rows belong to each frame.
+        lengths: (frames,) int64, the number of rows of each frame.
 
     Raises:
         ValueError: the lengths do not add up to the number of rows.
@@ -43,7 +43,7 @@ class Ragged:
         return len(self.lengths)
 
     def __getitem__(self, index: Any) -> "Ragged":
-        """The frames at `index` (an int, a slice or an array of ints), as a `Ragged`."""
+        """Return the frames at `index` (an int, a slice or an array of ints), as a `Ragged`."""
         if isinstance(index, tuple):  # as in entity-gym's `[frames, :, :]`
             index = index[0]
         frames = np.arange(len(self))[index].reshape(-1)
@@ -55,12 +55,12 @@ class Ragged:
         return exclusive_cumsum(self.lengths)
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Ragged":
-        """The given frames, in the given order."""
+        """Return the given frames, in the given order."""
         lengths = self.lengths[frames]
         return Ragged(self.values[row_indices(self.starts[frames], lengths)], lengths)
 
     def split(self, frame_counts: Sequence[int]) -> list["Ragged"]:
-        """Consecutive pieces of so many frames each. The rows are views, not copies."""
+        """Split into consecutive pieces of so many frames each. The rows are views, not copies."""
         pieces, frame, row = [], 0, 0
         for count in frame_counts:
             lengths = self.lengths[frame : frame + count]
@@ -71,7 +71,7 @@ class Ragged:
 
     @staticmethod
     def cat(pieces: Sequence["Ragged"]) -> "Ragged":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
         return Ragged(
             np.concatenate([piece.values for piece in pieces]),
             np.concatenate([piece.lengths for piece in pieces]),
@@ -79,32 +79,33 @@ class Ragged:
 
     @staticmethod
     def empty(like: npt.NDArray[Any], frames: int) -> "Ragged":
-        """So many frames without rows, of the dtype and columns of `like`."""
+        """Return frames without rows, of the dtype and columns of `like`."""
         return Ragged(like[:0], np.zeros(frames, dtype=np.int64))
 
     def size0(self) -> int:
-        """The number of frames."""
+        """Return the number of frames."""
         return len(self.lengths)
 
     def size1(self, frame: int | None = None) -> Any:
-        """The number of rows of one frame, or of each."""
+        """Return the number of rows of one frame, or of each."""
         return self.lengths if frame is None else int(self.lengths[frame])
 
     def size2(self) -> int:
-        """The number of columns."""
+        """Return the number of columns."""
         return int(self.values.shape[1]) if self.values.ndim > 1 else 1
 
     def items(self) -> int:
-        """The number of rows of all frames together."""
+        """Return the number of rows of all frames together."""
         return len(self.values)
 
     def as_array(self) -> npt.NDArray[Any]:
-        """(rows, columns), without a copy."""
+        """Return the rows as (rows, columns), without a copy."""
         return self.values.reshape(len(self.values), self.size2())
 
 
 def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """(n,) int64 -> (n,) int64, the sum of all entries before each one."""
+    """Return the sum of all entries before each one, (n,) int64 from (n,) int64."""
+    # sums[i] = lengths[0] + ... + lengths[i - 1]
     sums: npt.NDArray[np.int64] = lengths.cumsum() - lengths
     return sums
 
@@ -112,7 +113,7 @@ def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def row_indices(
     starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The numbers starts[i], starts[i] + 1, ..., starts[i] + lengths[i] - 1 for each i in turn.
+    """Return the numbers starts[i], ..., starts[i] + lengths[i] - 1 for each i in turn.
 
     Args:
         starts: (n,) int64.
@@ -127,7 +128,7 @@ def row_indices(
 
 
 def is_ragged_buffer(value: object) -> bool:
-    """Whether this is a buffer of the `ragged_buffer` package."""
+    """Return whether a value is a buffer of the `ragged_buffer` package."""
     return ragged_buffer is not None and isinstance(
         value,
         (
@@ -139,7 +140,7 @@ def is_ragged_buffer(value: object) -> bool:
 
 
 def from_ragged_buffer(value: Any) -> Ragged:
-    """A `Ragged` with the rows of a buffer; a `Ragged` is returned as it is."""
+    """Return a `Ragged` with the rows of a buffer; a `Ragged` is returned as it is."""
     if isinstance(value, Ragged):
         return value
     return Ragged(value.as_array(), np.asarray(value.size1(), dtype=np.int64).reshape(-1))
@@ -152,7 +153,7 @@ def as_choices(value: Any) -> Ragged:
 
 
 def to_ragged_buffer(value: Ragged) -> Any:
-    """The buffer that an environment written for entity-gym expects: int64 indices, (n, 1)."""
+    """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1)."""
     return ragged_buffer.RaggedBufferI64.from_flattened(
         np.ascontiguousarray(value.as_array(), dtype=np.int64), np.ascontiguousarray(value.lengths)
     )

@@ -1,4 +1,4 @@
-"""Playing random legal actions while judging every answer of an environment."""
+"""Play with random legal actions, in which every answer of an environment is checked."""
 
 import contextlib
 import traceback
@@ -22,18 +22,18 @@ from entity_env.validate import validate_observation
 from entity_env.vec_env import VecObs
 
 Fields: TypeAlias = dict[str, bytes]
-"""What a batch holds, by the name of the field."""
+"""The content of a batch, by the name of the field."""
 Spaces: TypeAlias = tuple[ObsSpace, dict[ActionName, ActionSpace]]
 Trace: TypeAlias = list[tuple[str, Fields]]
-"""Where each frame was and what it showed."""
+"""The episode and step of each frame, and its content."""
 
-_WILD = 1e4
+_WILD = 1e4  # numbers larger than this get a remark
 
 
 def random_choices(
     batch: VecObs, action_space: Mapping[ActionName, ActionSpace], rng: np.random.Generator
 ) -> dict[ActionName, Ragged]:
-    """Legal choices for a batch, each with the same probability, as `VecEnv.act` takes them."""
+    """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
     choices = {}
     for name, space in action_space.items():
         mask = batch.action_masks[name]
@@ -52,7 +52,7 @@ def random_choices(
 
 
 def fields_of(batch: VecObs) -> Fields:
-    """All that a batch holds, for comparisons."""
+    """Return the content of a batch by field, for comparisons."""
     rows: dict[str, Ragged | None] = {}
     rows |= {f"features of {name!r}": block for name, block in batch.features.items()}
     rows |= {f"visible[{name!r}]": flags for name, flags in batch.visible.items()}
@@ -71,16 +71,16 @@ def fields_of(batch: VecObs) -> Fields:
 
 
 def differences(a: Fields, b: Fields) -> list[str]:
-    """The names of the fields in which two batches differ."""
+    """Return the names of the fields in which two batches differ."""
     return [name for name in a | b if a.get(name) != b.get(name)]
 
 
 class Stop(Exception):  # noqa: N818 (ends an episode)
-    """What came is reported and leaves nothing to go on with."""
+    """End of an episode or check that cannot continue; its cause has been reported."""
 
 
 class Player:
-    """Plays one instance and reports what is wrong with its answers."""
+    """Random player of one environment, which reports what is wrong with its answers."""
 
     def __init__(
         self, match: Match, spaces: Spaces, report: Report, seed: int, max_steps: int
@@ -95,7 +95,7 @@ class Player:
         self._previous: tuple[list[Observation], Fields, str] | None = None
 
     def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
-        """Play; for each frame where it was and what it showed."""
+        """Play episodes and return the place and the content of each frame."""
         self.trace, self.actions = [], []
         for episode in range(episodes):
             self.report.episodes += 1
@@ -105,17 +105,19 @@ class Player:
         return self.trace
 
     def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
+        # Begin the episode.
         rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
         where = f"episode {episode}, step 0"
         answer(
             self.report, "seed", where, self.match.seed, derive_seed(self.seed, "episode", episode)
         )
         frames = answer(self.report, "reset", where, self.match.reset)
-        batch = self._judge(frames, "reset", where)
+        batch = self._check_answer(frames, "reset", where)
         if any(o.done for o in frames):
             text = "expected an episode that begins, got one that is over"
             self.report.problem("done", text, "return done=False from reset", where)
             return
+        # Take steps until it ends.
         for step in range(1, self.max_steps + 1):
             before_act(step - 1)
             choices = random_choices(batch, self.action_space, rng)
@@ -125,13 +127,15 @@ class Player:
             self.report.steps += 1
             where = f"episode {episode}, step {step}"
             frames = answer(self.report, "act", where, self.match.act, actions)
-            batch = self._judge(frames, "act", where)
+            batch = self._check_answer(frames, "act", where)
             over = [o.done for o in frames]
             if any(over) != all(over):
                 text = f"expected {len(over)} sides that end together, got {over}"
                 self.report.problem("done", text, "end the episode for all sides at once", where)
             if any(over):
                 return
+
+        # It did not end.
         self.report.remark(
             "done",
             f"got no end of the episode within {self.max_steps} steps",
@@ -139,8 +143,8 @@ class Player:
             where,
         )
 
-    def _judge(self, frames: Any, method: str, where: str) -> VecObs:
-        """Report what is wrong with an answer; a batch of what actions can be chosen for."""
+    def _check_answer(self, frames: Any, method: str, where: str) -> VecObs:
+        """Report what is wrong with an answer, and return a batch to choose actions for."""
         num_sides = self.match.num_sides
         if not isinstance(frames, list | tuple) or len(frames) != num_sides:
             came = f"{len(frames)}" if isinstance(frames, list | tuple) else type(frames).__name__
@@ -150,8 +154,8 @@ class Player:
         self._remark_reuse(where)
         for side, obs in enumerate(frames):
             at = where if num_sides == 1 else f"{where}, side {side}"
-            for message in _refusals(obs, self.spaces):
-                self.report.refusal(message, at)
+            for message in _field_messages(obs, self.spaces):
+                self.report.problem_of(message, at)
         if any(map(_malformed, frames)):
             raise Stop
         fields = shown_by(frames, self.spaces)
@@ -164,10 +168,12 @@ class Player:
             raise Stop from None
         for obs in frames:
             self._note_numbers(obs, where)
-        self._judge_actors(frames, batch, where)
+        self._remark_useless_masks(frames, batch, where)
         return batch
 
-    def _judge_actors(self, frames: Sequence[Observation], batch: VecObs, where: str) -> None:
+    def _remark_useless_masks(
+        self, frames: Sequence[Observation], batch: VecObs, where: str
+    ) -> None:
         for name, mask in batch.action_masks.items():
             for obs, actors in zip(frames, _rows(mask.actors), strict=True):
                 given = getattr(obs.actions.get(name), "mask", None)
@@ -180,7 +186,7 @@ class Player:
                     )
 
     def _remark_reuse(self, where: str) -> None:
-        """Whether the frame before still shows what it showed then."""
+        """Add a remark if the previous frame was changed since it was returned."""
         if self._previous is None:
             return
         frames, shown, when = self._previous
@@ -227,15 +233,15 @@ class Player:
 
 
 def answer(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
-    """What a method returns; what it raises is a problem.
+    """Call a method and return its answer; report an exception as a problem.
 
     Raises:
-        Stop: it raised.
+        Stop: the method raised.
     """
     try:
         return method(*args)
     except InvalidObservation as error:
-        report.refusal(_message(error), where)
+        report.problem_of(_message(error), where)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, which would end the check
@@ -247,32 +253,35 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
     raise Stop
 
 
-def _refusals(obs: Any, spaces: Spaces) -> list[str]:
-    """What is wrong with an observation, every field judged by itself."""
+def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
+    """Return the messages about an observation, each field checked by itself."""
+    # All at once: nothing is wrong with most observations.
     if malformed := _malformed(obs):
         return malformed
-    message = _refusal("Observation", obs, spaces)
+    message = _first_message("Observation", obs, spaces)
     if message is None:
         return []
     blank = [0.0] * len(spaces[0].global_features)
-    refused: dict[str, None] = {}
+    messages: dict[str, None] = {}
 
     def fits(field: str, **fields: Any) -> bool:
         piece = Observation(**{"global_features": blank, **fields})
-        message = _refusal(field, piece, spaces)
+        message = _first_message(field, piece, spaces)
         if message is not None:
-            refused[message] = None
+            messages[message] = None
         return message is None
 
+    # Values that refer to nothing else.
     fits("global_features", global_features=obs.global_features)
     fits("reward", reward=obs.reward)
     for name, value in obs.metrics.items():
         fits(f"metrics[{name!r}]", metrics={name: value})
     for name, block in obs.features.items():
         fits(f"features of {name!r}", features={name: block})
+    # Visibility, ids and actions refer to entities, and actions to their ids.
     features = _stand_in(obs, spaces[0]).features
     if features.keys() != obs.features.keys():
-        return list(refused)  # what refers to entities cannot be judged without them
+        return list(messages)  # what refers to entities cannot be checked without them
     visible = {
         name: flags
         for name, flags in obs.visible.items()
@@ -285,11 +294,11 @@ def _refusals(obs: Any, spaces: Spaces) -> list[str]:
         if known or not _names_ids(mask):
             one = {name: mask}
             fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=one)
-    return list(refused) or [message]
+    return list(messages) or [message]
 
 
 def _malformed(obs: Any) -> list[str]:
-    """What leaves nothing to go on with."""
+    """Return messages about fields of a type that does not allow further checks."""
     if not isinstance(obs, Observation):
         return [f"expected an Observation, got {type(obs).__name__}"]
     dictionaries = ("features", "ids", "actions", "visible", "metrics")
@@ -305,7 +314,7 @@ def _malformed(obs: Any) -> list[str]:
     ]
 
 
-def _refusal(field: str, obs: Any, spaces: Spaces) -> str | None:
+def _first_message(field: str, obs: Any, spaces: Spaces) -> str | None:
     try:
         validate_observation(obs, *spaces)
     except InvalidObservation as error:
@@ -324,7 +333,7 @@ def _names_ids(mask: Any) -> bool:
 
 
 def _stand_in(obs: Observation, obs_space: ObsSpace) -> Observation:
-    """The same entities and actions with features that are zero: enough to choose actions."""
+    """Return the same entities and actions with features of 0: enough to choose actions."""
     return Observation(
         features={
             name: np.zeros((len(block), len(obs_space.entities[name].features)), np.float32)
@@ -340,7 +349,7 @@ def _stand_in(obs: Observation, obs_space: ObsSpace) -> Observation:
 
 
 def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
-    """What frames show, nothing if they cannot be shown."""
+    """Return the content of frames by field, {} if they cannot be batched."""
     try:
         return fields_of(batch_obs(frames, *spaces))
     except Exception:  # whatever it is has been reported

@@ -1,4 +1,4 @@
-"""Reads recordings: step by step, episode by episode, or split into two parts."""
+"""`Recording`: a recording to read by steps or by episodes, or to split into two parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecObs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
-"""By itself, cut off, still running when the recording ended or was reset, or not in the file."""
+"""The end of an episode: by itself, cut off, not recorded, or not known from the file."""
 
 _Piece: TypeAlias = tuple[Decisions, npt.NDArray[np.int64]]
 _CHUNK = 64  # steps whose frames are sorted by episode at once, rather than one by one
@@ -32,7 +32,7 @@ _CHUNK = 64  # steps whose frames are sorted by episode at once, rather than one
 
 @dataclass
 class Episode:
-    """What is recorded of one episode.
+    """The recorded part of one episode.
 
     Attributes:
         number: no two episodes of a file have the same.
@@ -40,7 +40,7 @@ class Episode:
         rewards: (steps,) float32, of all its steps; not a number where the file does not say.
         ending: how it ended.
         decisions: the K frames that were kept and what was done in them, in order.
-        steps: (K,) int64, which of its steps these are.
+        steps: (K,) int64, the number of each of these steps in the episode.
         final: its last observation, if it was truncated.
     """
 
@@ -83,7 +83,7 @@ class Recording:
 
     @classmethod
     def open(cls, path: str | Path) -> "Recording":
-        """What has been recorded so far; what is appended later does not belong to it.
+        """Open the steps recorded so far; steps that are appended later are left out.
 
         Raises:
             RecordingError: the file is no recording or is damaged; the message says where.
@@ -97,7 +97,7 @@ class Recording:
         return cls(*contents, complete, path, partial(_read_steps, path, contents, last))
 
     def steps(self) -> Iterator[Step]:
-        """All steps, with the frames that belong to this part.
+        """Yield all steps, with the frames that belong to this part.
 
         Raises:
             RecordingError: the file is damaged; the message says where.
@@ -112,7 +112,7 @@ class Recording:
             )
 
     def episodes(self) -> Iterator[Episode]:
-        """Return the episodes of this part: each when it ends, at last those that did not.
+        """Yield the episodes of this part, each at its end; unfinished ones last.
 
         Holds the running episodes and a few steps in memory.
 
@@ -124,13 +124,16 @@ class Recording:
         shapes: dict[ActionName, tuple[int, ...]] = {}
         left: Ending = "unfinished" if self.num_envs is not None else "unknown"
         steps = self.steps()
+        # Chunk by chunk: the frames of a chunk are sorted by episode at once.
         while chunk := list(islice(steps, _CHUNK)):
             self._check_logits(chunk, shapes)
             pieces = _by_episode(chunk)
             for step in chunk:
+                # Episodes without a row in this step were broken off by a reset.
                 if self.num_envs is not None:  # else a step does not show all that are running
                     for number in running.keys() - set(step.episode.tolist()):
                         yield running.pop(number).ended(left)
+                # Add this step to its episodes, and yield those that it ends.
                 for row in np.flatnonzero(self._holds(step.episode)).tolist():
                     number = int(step.episode[row])
                     env = row if self.num_envs is not None else None
@@ -199,7 +202,7 @@ class _Part:
     high: float
 
     def holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """(n,) numbers of episodes -> (n,) bool."""
+        """Return which of the episodes belong to this part: (n,) numbers -> (n,) bool."""
         drawn = uniforms(mix(self.seed, key_of("split"), episodes))
         held: npt.NDArray[np.bool_] = (drawn >= self.low) & (drawn < self.high)
         return held
@@ -231,7 +234,7 @@ class _Running:
 
 
 def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
-    """The frames of each episode that has steps in the chunk, and which steps they are of."""
+    """Return the frames of each episode that has steps in the chunk, and their steps."""
     decisions = Decisions.cat([step.decisions for step in chunk])
     steps = np.concatenate([step.step[step.kept] for step in chunk])
     numbers = np.concatenate([step.episode[step.kept] for step in chunk])

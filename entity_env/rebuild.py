@@ -1,4 +1,4 @@
-"""Batches and spaces made from fields that strangers wrote, each of which is checked."""
+"""Batches and spaces built from untrusted fields, each of which is checked."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

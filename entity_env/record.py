@@ -1,4 +1,4 @@
-"""Writes recordings, in the format that `recording_format.py` describes."""
+"""Writer of recordings, in the format that `recording_format.py` describes."""
 
 import errno
 import os
@@ -30,11 +30,11 @@ from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
 class EpisodeClock:
-    """Numbers the episodes of B environments and counts the steps in them.
+    """Numbers of the running episodes of B environments, and of the steps in them.
 
     Attributes:
         episode: (B,) int64, a number for each running episode.
-        step: (B,) int64, how many steps it has taken.
+        step: (B,) int64, the number of steps that it has taken.
 
     Args:
         num_envs: B.
@@ -47,23 +47,23 @@ class EpisodeClock:
         self._next = first
 
     def restart(self) -> None:
-        """Every environment begins an episode."""
+        """Begin an episode in every environment."""
         self._begin(np.ones(len(self.episode), dtype=np.bool_))
 
     def advance(self, done: npt.NDArray[np.bool_]) -> None:
-        """A step was taken; those that are (B,) `done` begin another episode."""
+        """Count a step, and begin another episode in the environments that are (B,) `done`."""
         self.step = self.step + 1
         self._begin(done)
 
     def get_state(self) -> dict[str, Any]:
-        """Where the clock is, as plain data."""
+        """Return the clock as plain data."""
         return {"episode": self.episode, "step": self.step, "next": self._next}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Continue from a state of `get_state`.
 
         Raises:
-            RecordingError: it is the clock of others.
+            RecordingError: it is of another number of environments.
         """
         arrays = [np.asarray(state[name]) for name in ("episode", "step")]
         if type(state["next"]) is not int or any(
@@ -82,7 +82,7 @@ class EpisodeClock:
 
 
 class RecordingVecEnv(VecEnvWrapper):
-    """Writes what environments show and what is done to a file.
+    """Wrapper that writes frames, choices and outcomes to a file.
 
     A file that exists is continued, with new episodes, if it is a recording of the same.
 
@@ -135,12 +135,12 @@ class RecordingVecEnv(VecEnvWrapper):
         return self._last
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments say, and the numbers of the running episodes."""
+        """Return the state of the environments, and the numbers of the running episodes."""
         state = self.env.get_state()
         return None if state is None else {**state, "recording": self._clock.get_state()}
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on with the running episodes; one that was not recorded so far begins here.
+        """Continue the running episodes; one that was not recorded so far begins here.
 
         Raises:
             RecordingError: as from `reset`.
@@ -183,18 +183,18 @@ class RecordingVecEnv(VecEnvWrapper):
         Args:
             actions: as in `VecEnv.act`.
             obs_filter: as at the reset.
-            probs: (actors,) per frame, how probable each choice was.
+            probs: (actors,) per frame, the probability of each choice.
             logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
                 log-probabilities of all choices.
             values: (B,) float32, the return that was expected from each frame.
-            run_step: how many frames the run had before this step. It never falls in a file.
+            run_step: the frames of the run before this step. It never decreases in a file.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
         """
         if self._last is None:
             raise RecordingError("act: call reset first")
-        self._refuse_other_space("obs_filter", obs_filter)
+        self._check_space("obs_filter", obs_filter)
         clock = self._clock
         keys = np.arange(len(self)), clock.episode, clock.step
         drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
@@ -209,7 +209,7 @@ class RecordingVecEnv(VecEnvWrapper):
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
-        """What is shown after a step, which is recorded."""
+        """Return the frames after a step, and record it."""
         obs = self._last = self.env.wait()
         clock = self._clock
         self._write(
@@ -240,7 +240,7 @@ class RecordingVecEnv(VecEnvWrapper):
     def _open_once(self, shown: ObsSpace) -> None:
         if self._file is None:
             self._open(shown)
-        self._refuse_other_space("obs_config", shown)
+        self._check_space("obs_config", shown)
 
     def _open(self, shown: ObsSpace) -> None:
         header = recording_header(
@@ -260,7 +260,7 @@ class RecordingVecEnv(VecEnvWrapper):
         self._file.write(framed(payload))
         self._file.flush()
 
-    def _refuse_other_space(self, name: str, shown: ObsSpace) -> None:
+    def _check_space(self, name: str, shown: ObsSpace) -> None:
         if pack(shown) != self._shown:  # bytes: the order of names counts
             raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
 
@@ -273,7 +273,7 @@ def recording_header(
     seed: int = 0,
     run: str = "",
 ) -> dict[str, Any]:
-    """The first record of a file, which tells whether it can be continued."""
+    """Return the first record of a file, which decides whether it can be continued."""
     return {
         "obs_space": obs_space,
         "action_space": dict(action_space),
@@ -285,7 +285,7 @@ def recording_header(
 
 
 def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
-    """Where in a file the steps end that a run took before `run_step`.
+    """Return the end of the steps that a run recorded before its `run_step`.
 
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
@@ -302,7 +302,7 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
 
 
 def holds_no_step(path: Path) -> bool:
-    """Whether a file is a recording that was begun and is lost without loss, or is empty."""
+    """Return whether a file is empty, or a recording without steps."""
     with _opened(path) as file:
         if not PREFIX.startswith(file.read(len(PREFIX))):
             return False
@@ -315,7 +315,7 @@ def holds_no_step(path: Path) -> bool:
 
 
 def _opened(path: Path, to_append: bool = False) -> BinaryIO:
-    """Open the file of a recording; a link, a pipe or a device in its place is refused."""
+    """Open the file of a recording; raise for a link, a pipe or a device in its place."""
     try:
         return append_plain(path) if to_append else read_plain(path)
     except OSError as error:
@@ -326,7 +326,7 @@ def _opened(path: Path, to_append: bool = False) -> BinaryIO:
 
 
 def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
-    """Where the complete records of a file end, and the number of the next episode."""
+    """Return the end of the complete records of a file, and the number of the next episode."""
     if not os.path.lexists(path):
         return 0, 0
     with _opened(path) as file:
@@ -338,18 +338,18 @@ def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]
 
 
 def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> list[Record]:
-    """The complete records, if the first is this header; none where it was not written whole."""
+    """Return the complete records if the first is this header; [] if that was cut off."""
     begin = PREFIX + framed(dict(header))
     beginning = file.read(len(begin))
     if len(beginning) < len(begin) and begin.startswith(beginning):
         return []
     found = list(records(file, path))
-    read_header(file, path, found[0])  # refuses one that is damaged
+    read_header(file, path, found[0])  # raises if it is damaged
     theirs = read_payload(file, path, found[0])
     names = {**header, **theirs}
     other = [name for name in names if _packed(theirs.get(name)) != _packed(header.get(name))]
     if other == ["action_space"]:
-        _refuse_other_order(path, theirs["action_space"], header["action_space"])
+        _check_label_order(path, theirs["action_space"], header["action_space"])
     if other:
         raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
     return found
@@ -363,8 +363,8 @@ def _packed(value: Any) -> bytes:
         return b""
 
 
-def _refuse_other_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Say so if only the labels of actions are in another order than before."""
+def _check_label_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise if only the labels of actions are in another order than before."""
 
     def labels(spaces: Mapping[str, Any]) -> dict[str, list[str]]:
         return {name: space.labels for name, space in spaces.items()}

@@ -1,7 +1,7 @@
 """Headers and steps read from the records of a file, and checked.
 
-The checks refuse what cannot be read on, at the byte where it is; whether a choice was allowed is
-for those who learn from it.
+The checks raise for what cannot be read on, and name the byte; code that learns from a choice
+checks whether it was allowed.
 """
 
 from collections.abc import Callable, Mapping

@@ -58,7 +58,7 @@ class RecordingError(EntityEnvError, ValueError):
 
 @dataclass
 class Decisions:
-    """K frames and what was done in them.
+    """K frames, and the choices that were made in them.
 
     Attributes:
         obs: the K frames. Their reward and done are blank.
@@ -108,7 +108,7 @@ class Decisions:
         return {name: Ragged(np.log(p.values), p.lengths) for name, p in self.probs.items()}
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
-        """The given frames, in the given order, as a copy."""
+        """Return the given frames, in the given order, as a copy."""
         return Decisions(
             take_obs(self.obs, frames),
             _take_all(self.actions, frames),
@@ -119,7 +119,7 @@ class Decisions:
 
     @staticmethod
     def cat(pieces: Sequence["Decisions"]) -> "Decisions":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
         frames = [len(piece) for piece in pieces]
         return Decisions(
             VecObs.cat([piece.obs for piece in pieces]),
@@ -131,7 +131,7 @@ class Decisions:
 
 
 def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
-    """The given frames, in the given order, as a copy whose reward, done and metrics are blank."""
+    """Return a copy of the given frames, in order; reward, done and metrics are blank."""
     return VecObs(
         features=_take_all(obs.features, frames),
         visible=_take_all(obs.visible, frames),
@@ -147,7 +147,7 @@ def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dic
 
 
 def _cat_all(pieces: Sequence[Mapping[str, Ragged]], frames: Sequence[int]) -> dict[str, Ragged]:
-    """A name that some pieces lack has no rows there."""
+    """Concatenate rows by name; a name that some pieces lack has no rows there."""
     like = {name: rows.values for piece in pieces for name, rows in piece.items()}
     return {
         name: Ragged.cat(
@@ -159,7 +159,7 @@ def _cat_all(pieces: Sequence[Mapping[str, Ragged]], frames: Sequence[int]) -> d
 
 @dataclass
 class Step:
-    """One step of B environments, with what was seen and done in K of them.
+    """One step of B environments, with K of its frames and the choices in them.
 
     Attributes:
         decisions: the K frames and what was done in them.
@@ -205,14 +205,14 @@ class Step:
 
 
 def framed(payload: dict[str, Any]) -> bytes:
-    """A record with this payload."""
+    """Return a record with this payload."""
     data = pack(payload)
     head = _HEAD.pack(len(data), zlib.crc32(data), 0)[:8]
     return head + struct.pack("<I", zlib.crc32(head)) + data
 
 
 class Record(NamedTuple):
-    """Where a payload lies in a file, and its checksum."""
+    """Position of a payload in a file, and its checksum."""
 
     start: int
     end: int
@@ -220,7 +220,7 @@ class Record(NamedTuple):
 
 
 def records(file: BinaryIO, path: Path) -> Iterator[Record]:
-    """The complete records of a file, the header first; what is torn at the end is left out.
+    """Yield the complete records of a file, the header first; a torn end is left out.
 
     Raises:
         RecordingError: the file is no recording, has no complete header, or is damaged.
@@ -250,7 +250,7 @@ def records(file: BinaryIO, path: Path) -> Iterator[Record]:
 
 
 def read_payload(file: BinaryIO, path: Path, record: Record) -> dict[str, Any]:
-    """What was packed.
+    """Return the payload of a record.
 
     Raises:
         RecordingError: it is damaged.

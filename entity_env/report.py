@@ -1,4 +1,4 @@
-"""What a check found: problems and remarks, each listed once."""
+"""Report of a check: problems and remarks, each listed once."""
 
 import re
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from entity_env.errors import EntityEnvError
 
 _WIDEST = 400  # characters of a finding that are printed: masks can be large
-_FIXES = (  # what a message says, and what to do about it
+_FIXES = (  # pattern of a message, and the remedy
     (r"finite numbers", "look for divisions by zero and for values that are never set"),
     (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
     (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
@@ -36,7 +36,7 @@ _FIXES = (  # what a message says, and what to do about it
 
 @dataclass
 class Finding:
-    """Something that is wrong, or odd.
+    """A problem or remark.
 
     Attributes:
         field: what it is about: a part of the observation, or a method.
@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What `check_env` found.
+    """The report of `check_env`.
 
     Attributes:
         name: of the environment.
@@ -96,8 +96,8 @@ class Report:
         """Add a remark, or count one that is known."""
         _add(self.remarks, Finding(field, text, fix, where))
 
-    def refusal(self, message: str, where: str) -> None:
-        """Add what an `InvalidObservation` says, `field: what was expected and what came`."""
+    def problem_of(self, message: str, where: str) -> None:
+        """Add the message of an `InvalidObservation` as a problem."""
         message = message.replace("features of '__global__'", "global_features")
         field, colon, text = message.partition(": ")
         if not colon:

@@ -1,4 +1,4 @@
-"""Randomness without state: every seed and every draw is a function of what it is for."""
+"""Randomness without state: every seed and every draw is a function of its purpose."""
 
 from functools import cache
 from typing import Any
@@ -25,6 +25,8 @@ def mix(*keys: int | npt.NDArray[np.integer[Any]]) -> U64:
     state = np.array(mix_ints(*ints), dtype=np.uint64)  # NumPy would take as long as for arrays
     with np.errstate(over="ignore"):
         for key in keys[num_ints:]:
+            # s = (s + key + 1) * GOLDEN;  s = (s ^ s >> 30) * MIX_1;  s = (s ^ s >> 27) * MIX_2;
+            # s = s ^ s >> 31, all modulo 2**64. `mix_ints` has the same formula.
             state = np.asarray(key).astype(np.uint64) + state
             state += np.uint64(1)
             state *= np.uint64(_GOLDEN)
@@ -37,7 +39,7 @@ def mix(*keys: int | npt.NDArray[np.integer[Any]]) -> U64:
 
 
 def mix_ints(*keys: int) -> int:
-    """`mix` of plain integers: thirty times as fast, for the seed of every new episode."""
+    """Hash plain integers like `mix`: thirty times as fast, for the seed of every new episode."""
     state = 0
     for key in keys:
         state = (state + key + 1) * _GOLDEN & _64_BITS
@@ -48,12 +50,12 @@ def mix_ints(*keys: int) -> int:
 
 
 def derive_seed(*keys: int | str) -> int:
-    """A seed in [0, 2**63) for a purpose: equal keys give equal seeds."""
+    """Return a seed in [0, 2**63) for a purpose: equal keys give equal seeds."""
     return mix_ints(*(key_of(key) if isinstance(key, str) else key for key in keys)) >> 1
 
 
 def derive_seeds(seed: int, purpose: str, *keys: npt.NDArray[np.integer[Any]]) -> list[int]:
-    """`derive_seed` for many things at once: a tenth of the time for each."""
+    """Return `derive_seed` for arrays of keys: a tenth of the time for each."""
     bits = mix(seed & _64_BITS, key_of(purpose), *keys) >> np.uint64(1)
     seeds: list[int] = bits.tolist()
     return seeds
@@ -61,7 +63,7 @@ def derive_seeds(seed: int, purpose: str, *keys: npt.NDArray[np.integer[Any]]) -
 
 @cache
 def key_of(name: str) -> int:
-    """An integer that stands for a name in `mix`."""
+    """Return an integer that stands for a name in `mix`."""
     return mix_ints(*name.encode("utf-8")) >> 1
 
 

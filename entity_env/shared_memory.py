@@ -1,4 +1,4 @@
-"""Memory that two processes see: one writes into it, the other reads where it lies."""
+"""Memory that two processes share: one writes into it, the other reads it in place."""
 
 import mmap
 import os
@@ -9,7 +9,7 @@ _FIRST_SIZE = 1 << 16
 
 
 class SharedMemory:
-    """A block of memory that grows when what is written needs more room.
+    """Block of memory that grows with the data written to it.
 
     It has no name: nothing is left of it once all processes that hold it have ended, however they
     ended.
@@ -24,7 +24,7 @@ class SharedMemory:
         self._written = 0
 
     def clear(self) -> None:
-        """Write from the beginning again, over what is no longer needed."""
+        """Write from the beginning again, over data that is no longer needed."""
         self._written = 0
 
     def write(self, data: memoryview) -> tuple[int, int]:
@@ -46,14 +46,14 @@ class SharedMemory:
         return start, end
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes there: a view, which the next writing may change."""
+        """Return the bytes from `start` to `end`: a view, which the next write may change."""
         if self._map is None or end > len(self._map):
             self._remap()
         assert self._map is not None
         return memoryview(self._map)[start:end]
 
     def close(self) -> None:
-        """Let go of it. What was read stays valid."""
+        """Release the memory. Views that were read stay valid."""
         if self.file >= 0:
             os.close(self.file)
         self.file, self._map = -1, None

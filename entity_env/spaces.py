@@ -63,7 +63,7 @@ __all__ = [
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
-"""Of each frame, the probabilities of all choices of its actors; None where they are not known."""
+"""The probabilities of all choices of the actors of each frame; None if they are not known."""
 
 
 class _Rows(Protocol):
@@ -237,7 +237,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
         masks = self._masks_of(frames, name, _NOBODY_CHOOSES)
         where = f"actions[{name!r}] actors"
         actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
-        frames.refuse_invisible(actors, where)
+        frames.check_visible(actors, where)
         return _with_legal_actors(actors, [m.mask for m in masks], len(self), name)
 
     def decode(
@@ -344,8 +344,8 @@ class SelectEntityActionSpace(ActionSpace):
         for i in np.flatnonzero(actors.lengths == 0).tolist():
             actee_ids[i], actee_types[i] = (), None
         actees = frames.locate(actee_ids, actee_types, f"{where} actees")
-        frames.refuse_invisible(actors, f"{where} actors")
-        frames.refuse_invisible(actees, f"{where} actees")
+        frames.check_visible(actors, f"{where} actors")
+        frames.check_visible(actees, f"{where} actees")
         # Leave out the actors that cannot select anything.
         allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
         frame_of_actor = np.repeat(np.arange(len(actors)), actors.lengths)

@@ -40,7 +40,7 @@ def reader_may_leave() -> Iterator[None]:
 
 
 class _ReaderMayLeave(io.FileIO):
-    """A file that is written to the null device once its reader has left."""
+    """File that is written to the null device once its reader has left."""
 
     def write(self, data: "ReadableBuffer") -> int:
         """Write bytes, or discard them."""
@@ -59,7 +59,7 @@ def _discard(descriptor: int) -> None:
 
 
 def _guarded(stream: TextIO | None) -> TextIO | None:
-    """Return a stream to the same file that its reader may leave; None if there is no need."""
+    """Return a stream to the same file whose reader may leave; None without such a file."""
     if not isinstance(stream, io.TextIOWrapper) or stream.closed:
         return None
     raw = getattr(stream.buffer, "raw", stream.buffer)

@@ -1,4 +1,4 @@
-"""A four-line test for an environment, and probe environments for a trainer.
+"""Four-line conformance test of an environment, and probe environments for a trainer.
 
     from entity_env.testing import conformance
 
@@ -94,7 +94,7 @@ _DECODERS: dict[type[ActionSpace], Callable[[Any, list[Any], list[Any], Any], Ac
 
 
 class _OneByOne:
-    """Environments stepped one by one, actors looked up one by one."""
+    """Environments that step one by one, with actors looked up one by one."""
 
     def __init__(
         self, create_env: Callable[[], Environment | Match], num_matches: int, seed: int
@@ -168,7 +168,7 @@ class Identity(PlainState, Environment):
     """
 
     def obs_space(self) -> ObsSpace:
-        """One mark, which is -1 or 1."""
+        """Return one mark, which is -1 or 1."""
         return ObsSpace(entities={"Mark": Entity(["kind"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
@@ -176,12 +176,12 @@ class Identity(PlainState, Environment):
         return {"say": CategoricalActionSpace(["minus", "plus"])}
 
     def reset(self) -> Observation:
-        """A new mark."""
+        """Begin an episode with a new mark."""
         self.mark = self.rng.randrange(2)
         return self._observe()
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """1 for the right word."""
+        """Return reward 1 for the right word."""
         say: Any = actions["say"]
         return self._observe(reward=float(say.indices[0] == self.mark), done=True)
 
@@ -197,7 +197,7 @@ class Identity(PlainState, Environment):
 class DelayedIdentity(PlainState, Environment):
     """Say which of two marks you see; the reward comes later.
 
-    The mark is seen and named in the first step alone. What was said stays visible as right or
+    The mark is seen and named in the first step alone. The answer stays visible as right or
     wrong, so that a value can be learnt that carries the reward back.
 
     A random policy earns 0.5 on average, a perfect one 1.
@@ -210,7 +210,7 @@ class DelayedIdentity(PlainState, Environment):
         self.delay = delay
 
     def obs_space(self) -> ObsSpace:
-        """The time left; first a mark, then whether the answer was right."""
+        """Return the time left; first a mark, then whether the answer was right."""
         return ObsSpace(["left"], {"Mark": Entity(["kind"]), "Answer": Entity(["right"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
@@ -218,7 +218,7 @@ class DelayedIdentity(PlainState, Environment):
         return {"say": GlobalCategoricalActionSpace(["minus", "plus"])}
 
     def reset(self) -> Observation:
-        """A new mark."""
+        """Begin an episode with a new mark."""
         self.mark, self.left = self.rng.randrange(2), self.delay + 1
         return Observation(
             features={"Mark": [[2.0 * self.mark - 1]]},
@@ -227,7 +227,7 @@ class DelayedIdentity(PlainState, Environment):
         )
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """1 at the end if the first word was right."""
+        """Return reward 1 at the end if the first word was right."""
         say: Any = actions.get("say")
         if say is not None:
             self.right = float(say.index == self.mark)
@@ -246,14 +246,14 @@ class PickTheMarked(PlainState, Environment):
     A random policy earns 1 / `num_items` on average, a perfect one 1.
 
     Args:
-        num_items: how many there are.
+        num_items: the number of items.
     """
 
     def __init__(self, num_items: int = 4) -> None:
         self.num_items = num_items
 
     def obs_space(self) -> ObsSpace:
-        """A picker, and items of which one is marked."""
+        """Return a picker, and items of which one is marked."""
         return ObsSpace(entities={"Picker": Entity([]), "Item": Entity(["marked"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
@@ -261,12 +261,12 @@ class PickTheMarked(PlainState, Environment):
         return {"pick": SelectEntityActionSpace()}
 
     def reset(self) -> Observation:
-        """Another item is marked."""
+        """Begin an episode with another marked item."""
         self.marked = self.rng.randrange(self.num_items)
         return self._observe()
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """1 for the marked item."""
+        """Return reward 1 for the marked item."""
         pick: Any = actions["pick"]
         return self._observe(reward=float(pick.actees[0] == self.marked), done=True)
 
@@ -286,28 +286,28 @@ class CreditOneOfMany(PlainState, Environment):
     A random policy earns 0.5 on average, a perfect one 1.
 
     Args:
-        num_actors: how many choose.
+        num_actors: the number of actors.
     """
 
     def __init__(self, num_actors: int = 8) -> None:
         self.num_actors = num_actors
 
     def obs_space(self) -> ObsSpace:
-        """Actors with the choice each is asked for, and whether it counts."""
+        """Return actors with the choice that is wanted of each, and whether it counts."""
         return ObsSpace(entities={"Actor": Entity(["wanted", "counts"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Every actor chooses."""
+        """Return a choice for every actor."""
         return {"choose": CategoricalActionSpace(["minus", "plus"])}
 
     def reset(self) -> Observation:
-        """Other wishes, and another one that counts."""
+        """Begin an episode with other wanted choices, and another actor that counts."""
         self.wanted = [self.rng.randrange(2) for _ in range(self.num_actors)]
         self.counts = self.rng.randrange(self.num_actors)
         return self._observe()
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """1 if the actor that counts chose as asked."""
+        """Return reward 1 if the actor that counts chose as wanted."""
         choose: Any = actions["choose"]
         right = choose.indices[self.counts] == self.wanted[self.counts]
         return self._observe(reward=float(right), done=True)
@@ -323,7 +323,7 @@ class CreditOneOfMany(PlainState, Environment):
 
 
 class Timing(PlainState, Environment):
-    """Takes a given time for every step, in episodes of 10 steps: shows what overlaps with what.
+    """Environment that takes a given time for every step: shows what overlaps with what.
 
     Args:
         step_s: seconds a step takes.
@@ -336,20 +336,20 @@ class Timing(PlainState, Environment):
         self.spin = spin
 
     def obs_space(self) -> ObsSpace:
-        """One entity without features."""
+        """Return one entity without features."""
         return ObsSpace(entities={"Clock": Entity([])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """A choice without consequences."""
+        """Return a choice without consequences."""
         return {"wait": CategoricalActionSpace(["a", "b"])}
 
     def reset(self) -> Observation:
-        """Takes no time."""
+        """Begin an episode, in no time."""
         self.steps = 0
         return self._observe()
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """Takes `step_s` seconds."""
+        """Take a step of `step_s` seconds."""
         if self.spin:
             end = time.perf_counter() + self.step_s
             while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""The way back: from the choices for a batch to the actions of each environment."""
+"""Conversion of the choices for a batch to the actions of each environment."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def unbatch_actions(
     action_space: Mapping[ActionName, ActionSpace],
     probs: Mapping[ActionName, Probabilities] | None = None,
 ) -> list[dict[ActionName, Action]]:
-    """The way back: what was chosen for each environment, in terms of its own ids and labels.
+    """Return the actions of each environment, in terms of its own ids and labels.
 
     Args:
         choices: int64 (actors,) per frame for every action, as `VecEnv.act` takes them.
@@ -86,7 +86,7 @@ def action_index_to_actions(
     index: int = 0,
     probs: Mapping[ActionName, npt.NDArray[np.float32]] | None = None,
 ) -> dict[ActionName, Action]:
-    """The actions of one environment: frame `index` of `actions`, chosen for `last_obs`."""
+    """Return the actions in frame `index` of `actions`, which were chosen for `last_obs`."""
     return unbatch_actions(
         {name: as_choices(chosen)[index] for name, chosen in actions.items()},
         batch_obs([last_obs], obs_space, action_spaces),

@@ -1,4 +1,4 @@
-"""Observations against the spaces they claim to be of."""
+"""Checks of observations against their spaces."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,30 +15,30 @@ from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec_env import VecObs
 
 
-def refuse_invalid_batch(batch: VecObs, obs_space: ObsSpace) -> None:
+def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
     """Raise if a feature, reward or metric of a batch is not a finite number.
 
     Raises:
-        InvalidObservation: with the environment, field, feature and value.
+        InvalidObservation: names the environment, field, feature and value.
     """
     for name, rows in batch.features.items():
         names = obs_space.global_features if name == GLOBAL else obs_space.entities[name].features
-        _refuse_non_finite(rows, f"features of {name!r}", names)
+        _check_finite(rows, f"features of {name!r}", names)
     if batch.final is not None:
         cut_off = np.flatnonzero(batch.truncated)
         try:
-            refuse_invalid_batch(batch.final, obs_space)
+            check_finite_batch(batch.final, obs_space)
         except InvalidObservation as error:
             error.env_index = int(cut_off[error.env_index or 0])
             error.args = (f"{LAST}: {error.args[0]}",)
             raise
     one_each = np.ones(len(batch), dtype=np.int64)
-    _refuse_non_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
+    _check_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
     for name, values in batch.env_metrics.items():
-        _refuse_non_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
+        _check_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
 
 
-def _refuse_non_finite(rows: Ragged, what: str, names: list[str]) -> None:
+def _check_finite(rows: Ragged, what: str, names: list[str]) -> None:
     if np.isfinite(rows.values).all():
         return
     row, column = np.argwhere(~np.isfinite(rows.values))[0]
@@ -58,16 +58,16 @@ def validate_observation(
     """Raise if an observation is not one of these spaces, in any respect.
 
     Raises:
-        InvalidObservation: with the field, what was expected and what came.
+        InvalidObservation: names the field, and what was expected and came.
     """
     if not isinstance(obs, Observation):
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
     batch = batch_obs([obs], obs_space, action_space)
-    refuse_invalid_batch(batch, obs_space)
+    check_finite_batch(batch, obs_space)
 
 
 class ValidatingEnv(Environment):
-    """Checks everything that an environment returns.
+    """Wrapper that checks everything an environment returns.
 
     Args:
         env: the environment to check.
@@ -85,21 +85,21 @@ class ValidatingEnv(Environment):
         self._step = 0
 
     def obs_space(self) -> ObsSpace:
-        """The environment's."""
+        """Return the space of the environment."""
         return self._obs_space
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """The environment's."""
+        """Return the spaces of the environment."""
         return self._action_space
 
     def reset(self) -> Observation:
-        """A checked first observation."""
+        """Begin an episode and return its first observation, after checking it."""
         self._episode += 1
         self._step = 0
         return self._checked(self.env.reset())
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """A checked observation."""
+        """Take a step and return the observation, after checking it."""
         self._step += 1
         return self._checked(self.env.act(actions))
 
@@ -109,7 +109,7 @@ class ValidatingEnv(Environment):
             self.env.seed(seed)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """The environment's picture."""
+        """Return the picture of the environment."""
         return self.env.render(**kwargs)
 
     def close(self) -> None:

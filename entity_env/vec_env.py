@@ -37,11 +37,11 @@ class VecEnv(ABC):
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the entity types and features that can be observed."""
 
     @abstractmethod
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the action spaces by name."""
 
     @abstractmethod
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -70,11 +70,11 @@ class VecEnv(ABC):
         Raises:
             EntityEnvError: another step was begun, but not waited for.
         """
-        self.refuse_begun_step("act_async")
+        self.check_no_begun_step("act_async")
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
-        """What is shown after the step that `act_async` began.
+        """Return the frames after the step that `act_async` began.
 
         Raises:
             EntityEnvError: none was begun.
@@ -84,33 +84,37 @@ class VecEnv(ABC):
         (actions, obs_filter), self._begun = self._begun, None
         return self.act(actions, obs_filter)
 
-    def refuse_begun_step(self, name: str) -> None:
-        """Raise if a step was begun that nobody waited for, before `name` would forget it.
+    def check_no_begun_step(self, name: str) -> None:
+        """Raise if a step was begun that was not waited for, before `name` loses it.
 
         Raises:
-            EntityEnvError: it was.
+            EntityEnvError: a step was begun; call `wait` first.
         """
         if self._begun is not None:
             raise EntityEnvError(f"{name}: call wait first")
+
+    # Vectorised environments call it by this name too; and ArrayEnvs keeps its code, by whose digest
+    # states of it are known.
+    refuse_begun_step = check_no_begun_step
 
     _begun: tuple[Mapping[ActionName, Ragged], ObsSpace] | None = None
 
     @abstractmethod
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of all environments, (B, height, width, 3) uint8."""
+        """Return pictures of all environments, (B, height, width, 3) uint8."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     def seed(self, seed: int) -> None:
-        """Make what follows the next reset a function of `seed`. Without it nothing is promised."""
+        """Make all that follows the next reset a function of `seed`; by default it may not be."""
         return
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the environments are in the middle of, for `set_state` in this or another process.
+        """Return the state of the environments, for `set_state` in this or another process.
 
-        Called between steps, when a run is saved. What is returned is packed at once, so it need
-        not be a copy. It has to hold all that the next steps depend on: the episodes, what seeds
+        Called between steps, when a run is saved. The state is packed at once, so it need not be
+        a copy. It has to hold all that the next steps depend on: the episodes, what seeds
         the next ones, the frames that were shown last.
 
         Returns:
@@ -121,7 +125,7 @@ class VecEnv(ABC):
         return None
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Go on from a state, instead of a reset.
+        """Continue from a state, instead of a reset.
 
         Args:
             state: what `get_state` returned; of as many environments, made with the same arguments.
@@ -134,7 +138,7 @@ class VecEnv(ABC):
         return None
 
     def world_code(self) -> dict[str, str]:
-        """Digests of the worlds' source as it was when they were made, by the names of classes.
+        """Return digests of the source of the environments' classes, by the names of classes.
 
         A state is of that code: attributes that the code sets in another way now would be as they
         were. Empty where the source is not known.
@@ -142,7 +146,7 @@ class VecEnv(ABC):
         return {}
 
     def process_times(self) -> list[ProcessTimes]:
-        """What each process that has environments has used so far; empty where it is not known."""
+        """Return the time and memory of each process with environments; [] if not known."""
         return []
 
     def close(self) -> None:
@@ -150,14 +154,14 @@ class VecEnv(ABC):
         return
 
     def has_global_entity(self) -> bool:
-        """Whether frames carry a row of global features."""
+        """Return whether frames carry a row of global features."""
         return has_global_entity(self.obs_space(), self.action_space())
 
 
 class VecEnvWrapper(VecEnv):
-    """Environments around which something else happens; what is not overridden is theirs.
+    """Base class of wrappers of environments; methods not overridden are the environments' own.
 
-    What happens before a step goes into `act_async`, what happens after it into `wait`.
+    Work before a step belongs in `act_async`, work after it in `wait`.
 
     Args:
         env: the environments.
@@ -167,11 +171,11 @@ class VecEnvWrapper(VecEnv):
         self.env = env
 
     def obs_space(self) -> ObsSpace:
-        """What can be observed."""
+        """Return the space of observations."""
         return self.env.obs_space()
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """What can be done."""
+        """Return the spaces of actions."""
         return self.env.action_space()
 
     def __len__(self) -> int:
@@ -187,7 +191,7 @@ class VecEnvWrapper(VecEnv):
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
-        """What is shown after that step."""
+        """Return the frames after that step."""
         return self.env.wait()
 
     def seed(self, seed: int) -> None:
@@ -195,23 +199,23 @@ class VecEnvWrapper(VecEnv):
         self.env.seed(seed)
 
     def get_state(self) -> dict[str, Any] | None:
-        """The parts of the environments; a wrapper that remembers something adds its own."""
+        """Return the state of the environments; a wrapper with state adds its own parts."""
         return self.env.get_state()
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Let the environments go on."""
+        """Continue from a state."""
         return self.env.set_state(state, obs_config)
 
     def world_code(self) -> dict[str, str]:
-        """That of the environments."""
+        """Return the digests of the environments' classes."""
         return self.env.world_code()
 
     def process_times(self) -> list[ProcessTimes]:
-        """Those of the environments."""
+        """Return the time and memory of the environments' processes."""
         return self.env.process_times()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Pictures of the environments."""
+        """Return pictures of the environments."""
         return self.env.render(**kwargs)
 
     def close(self) -> None:

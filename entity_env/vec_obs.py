@@ -101,7 +101,7 @@ class Metric:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> "Metric":
-        """The metric of an array of values."""
+        """Return the metric of an array of values."""
         if values.size == 0:
             return cls()
         flat = values.reshape(-1)
@@ -110,7 +110,7 @@ class Metric:
 
     @classmethod
     def of_each(cls, rows: npt.NDArray[np.int64]) -> "list[Metric]":
-        """The metrics of many arrays of as many whole numbers each, (metrics, values)."""
+        """Return the metrics of arrays of integers, all of one length: (metrics, values)."""
         num_metrics, count = rows.shape
         if count == 0:
             return [cls() for _ in range(num_metrics)]
@@ -118,7 +118,7 @@ class Metric:
         return [cls(count, *map(float, each)) for each in zip(*found, strict=True)]
 
     def push(self, value: float) -> None:
-        """Count one more value."""
+        """Add one value."""
         self.count += 1
         self.sum += value
         self.min = min(self.min, value)
@@ -139,7 +139,7 @@ class Metric:
 
 
 def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
-    """Count the metrics of one more step in those of all steps so far."""
+    """Add the metrics of one more step to those of all steps so far."""
     for name, metric in more.items():
         total[name] = total[name] + metric if name in total else metric
 
@@ -190,7 +190,8 @@ class VecObs:
 
     @staticmethod
     def cat(pieces: Sequence["VecObs"]) -> "VecObs":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
+        # Last observations and metrics, which only some pieces have.
         finals = [piece.final for piece in pieces if piece.final is not None]
         names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
         env_names = dict.fromkeys(name for piece in pieces for name in piece.env_metrics)
@@ -200,6 +201,8 @@ class VecObs:
             )
             for name in env_names
         }
+
+        # Frames, one piece after the other.
         return VecObs(
             features={
                 name: Ragged.cat([piece.features[name] for piece in pieces])

@@ -1,4 +1,4 @@
-"""The process on the other side of a `ParallelEnvList`: an `EnvList` that answers messages.
+"""Worker process of a `ParallelEnvList`: an `EnvList` that answers messages.
 
 It is started as a fresh interpreter that imports this module and nothing of the main program, so
 a script needs no `if __name__ == "__main__"` and a worker never loads torch unless the
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _let_the_parent_finish() -> None:
-    """Do not take the core of whoever wakes this process: it has other workers to wake."""
+    """Leave the core to the process that wakes this one: it has other workers to wake."""
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -126,7 +126,7 @@ def serve(channel: Channel) -> None:
 
 
 class _WorkerEnvs(EnvList):
-    """Environments that are told what to show when that changes, and keep what they are sent."""
+    """`EnvList` that gets the filter only when it changes, and keeps the choices it is sent."""
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         self._sent = obs_config
@@ -157,7 +157,7 @@ class _WorkerEnvs(EnvList):
 
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
-    """The environment factory of the parent.
+    """Return the environment factory of the parent.
 
     Only if it needs a module that cannot be imported, the main program is run as well (under the
     name `__mp_main__`, as multiprocessing does): it may have made the module.

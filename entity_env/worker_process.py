@@ -1,4 +1,4 @@
-"""The parent's side of one worker: start it, ask it, notice when it is gone."""
+"""Parent's side of one worker: start it, send it messages, notice when it is gone."""
 
 import contextlib
 import os
@@ -25,12 +25,12 @@ _CLOSE_S = 5  # for a worker to close its environments, and then to end
 
 
 class WorkerLostError(WorkerError):
-    """A worker was killed, exited, hangs or could not start; another one can take its place."""
+    """Loss of a worker that was killed, exited, hangs or could not start."""
 
 
 @dataclass
 class RestartQuota:
-    """How many lost workers are replaced before a run is given up.
+    """Limit on the number of lost workers that are replaced.
 
     Attributes:
         total: in all.
@@ -44,7 +44,7 @@ class RestartQuota:
     _recent: deque[float] = field(default_factory=deque)
 
     def take(self) -> str | None:
-        """Use up one restart; or say which limit forbids it."""
+        """Use up one restart; return the limit that forbids it, or None."""
         now = self.clock()
         while self._recent and now - self._recent[0] >= 60:
             self._recent.popleft()
@@ -59,11 +59,11 @@ class RestartQuota:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker needs to make its environments.
+    """Arguments of a worker.
 
     Attributes:
         create_env: cloudpickle of the function that makes one.
-        num_envs: how many.
+        num_envs: the number of environments.
         first: the index of the first among all environments of the run.
         validate: whether to check numbers.
         timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
@@ -93,6 +93,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         asking, answering = SharedMemory(), SharedMemory()
         bell = new_bell()
+        # The worker inherits these files: connection, memory of both sides, and bell.
         files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
         main = _MAIN.format(package=package)
@@ -111,7 +112,9 @@ class WorkerProcess:
         theirs.close()
         self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
         self.waited_s = 0.0  # for its answers
-        self._asked_at = 0.0
+        self._sent_at = 0.0
+
+        # The first message describes the environments.
         self.send(
             {
                 "sys_path": list(map(str, sys.path)),
@@ -126,20 +129,20 @@ class WorkerProcess:
         )
 
     def send(self, message: Any, is_last: bool = True) -> None:
-        """Send a message; that the worker is gone shows when its answer is read.
+        """Send a message. If the worker is gone, `receive` returns the error.
 
         Args:
             message: what to send.
-            is_last: whether no other worker is asked before an answer is waited for.
+            is_last: True if no other worker gets a message before an answer is waited for.
         """
-        self._asked_at = time.monotonic()
+        self._sent_at = time.monotonic()
         if self.process.returncode is not None:  # known to be lost, and its channel may be closed
             return
         with contextlib.suppress(ChannelClosedError):
             self.channel.send(message, is_last)
 
     def started(self) -> Any:
-        """Return its spaces when it has made its environments, or the reason why there are none.
+        """Return its spaces once its environments are made, or the error if there are none.
 
         Raises:
             InvalidSpace: the environments have wrong spaces, as those of another worker would.
@@ -152,7 +155,7 @@ class WorkerProcess:
         return answer
 
     def receive(self) -> Any:
-        """The result of the last message; or the error to raise, which is returned.
+        """Return the result of the last message; or the error for the caller to raise.
 
         Its arrays are valid until the next message is sent.
         """
@@ -160,7 +163,7 @@ class WorkerProcess:
             return self._lost()
         timeout_s = self.setup.timeout_s
         if timeout_s is not None:  # it has had some time while others were waited for
-            timeout_s = max(0.0, self._asked_at + timeout_s - time.monotonic())
+            timeout_s = max(0.0, self._sent_at + timeout_s - time.monotonic())
         start_s = time.monotonic()
         try:
             has_answered = self.channel.wait(timeout_s)
@@ -191,7 +194,7 @@ class WorkerProcess:
         return WorkerError(f"{self.setup} failed:\n{text}")
 
     def _last_error(self, until_s: float) -> Exception | None:
-        """Return the error in the last answer before it ends, if it is one and comes in time.
+        """Return the error in the last answer before the end, if it is one and comes in time.
 
         Answers to earlier questions, which nobody waited for, may come before.
         """
@@ -204,7 +207,7 @@ class WorkerProcess:
         return self._error(*answer[1:]) if answer and answer[0] == "error" else None
 
     def close(self) -> Exception | None:
-        """Ask it to close its environments and to end; after five seconds, kill it.
+        """Close its environments and end it; after five seconds, kill it.
 
         Returns:
             The error of environments that could not be closed.
@@ -221,7 +224,7 @@ class WorkerProcess:
         return error
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
         self.process.kill()
         self.process.wait()
         self.channel.close()

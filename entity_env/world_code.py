@@ -43,10 +43,10 @@ code without documentation: the first 16 digits of both."""
 
 
 def code_of(*worlds: type) -> dict[str, str]:
-    """Return digests of the source of classes and of those they derive from, by their names.
+    """Return digests of the source of classes and of their base classes, by name.
 
     Classes of this package's interface and of the standard library are left out, and so is a class
-    whose source cannot be had here, as of one that was made at a prompt.
+    without source here, such as one that was made at a prompt.
 
     Args:
         worlds: classes of environments and matches.

@@ -1,4 +1,4 @@
-"""Exceptions of environment code that would end the program as if it had asked for that."""
+"""Exceptions of environment code that would end the program, such as SystemExit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Time and memory that processes with environments use."""
+"""Time and memory of processes with environments."""
 
 import os
 import resource
@@ -26,7 +26,7 @@ class ProcessTimes(NamedTuple):
 
 
 def times_of_this_process(world_s: float) -> ProcessTimes:
-    """Return what this process has used, of which `world_s` seconds in environments' own code."""
+    """Return the time and memory of this process; `world_s` is that of environments' code."""
     return ProcessTimes(os.getpid(), world_s, time.process_time(), peak_bytes())
 
 

@@ -20,7 +20,7 @@ from entity_env.spaces import (
     Entity,
     ObsSpace,
 )
-from entity_env.validate import refuse_invalid_batch
+from entity_env.validate import check_finite_batch
 from entity_env.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -132,7 +132,7 @@ class AnyVecEnv(VecEnv):
                 self._takes_buffers = True
                 accepted = _with_own_dtypes(self._from_buffers(obs))
             if self.validate:
-                refuse_invalid_batch(accepted, self._obs_space)
+                check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
             error.env_name = type(self.env).__name__
             if error.env_index is not None and self._steps is not None:
