@@ -93,8 +93,8 @@ class VecEnv(ABC):
         if self._begun is not None:
             raise EntityEnvError(f"{name}: call wait first")
 
-    # Vectorised environments call it by this name too; and ArrayEnvs keeps its code, by whose digest
-    # states of it are known.
+    # The earlier name, for vectorised environments that call it. ArrayEnvs does: a change of its
+    # code would part it from saved states.
     refuse_begun_step = check_no_begun_step
 
     _begun: tuple[Mapping[ActionName, Ragged], ObsSpace] | None = None

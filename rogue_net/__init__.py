@@ -1,4 +1,4 @@
-"""The network: a ragged batch of entities through a transformer to actions and values."""
+"""The network: a transformer over entities, with heads for actions and values."""
 
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos import RelposEncodingConfig

@@ -28,8 +28,8 @@ class NetOutput(NamedTuple):
             expectation, and (B, bins) in `<name>_logits`.
         lengths: per action (B,) int64 on the host, the actors of each frame; None where it is not
             known.
-        attention: for each frame (layers, heads, n, n) float, how much entity i looks at entity j;
-            None unless requested.
+        attention: for each frame (layers, heads, n, n) float, the weight of entity j for entity
+            i; None unless requested.
         distributions: per action, over the choices of all actors; see `distribution`.
     """
 
@@ -43,7 +43,7 @@ class NetOutput(NamedTuple):
     distributions: Mapping[str, ActionDistribution] = {}
 
     def distribution(self, name: str) -> ActionDistribution:
-        """Return the distribution over the choices of an action, that of `log_probs` if given."""
+        """Return the distribution over the choices of an action; of `log_probs` if given."""
         known, log_probs = self.distributions.get(name), self.log_probs.get(name)
         if known is not None and known.all_log_probs is log_probs:
             return known
@@ -56,7 +56,7 @@ def answer(
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
 ) -> NetOutput:
-    """Judge `actions`, or sample them with `uniforms`, or take the most probable ones.
+    """Evaluate `actions`, or sample them with `uniforms`, or take the most probable ones.
 
     Args:
         log_probs: per action (actors, choices), of all choices.
@@ -73,7 +73,7 @@ def decide_all(
     actions: Mapping[str, Tensor] | None,
     uniforms: Mapping[str, Tensor] | None,
 ) -> dict[str, Decision]:
-    """Judge or choose all actions, see `decide`."""
+    """Evaluate or choose all actions, see `decide`."""
     return {
         name: decide(
             distribution,

@@ -22,8 +22,8 @@ class RogueNetConfig:
         relpos_encoding: Relative positional encoding settings.
         d_qk: Dimension of keys and queries in select-entity action heads.
         translation: Settings for transforming all position features to be centered on one entity.
-        precision: In what the layers between embedding and heads compute; weights, and all that is
-            said, are float32 either way. "bfloat16" is faster where the processor has it, for
+        precision: Number format of the layers between embedding and heads; weights and outputs are
+            float32 either way. "bfloat16" is faster where the processor has it, for
             d_model above 64: smaller networks are compiled for the CPU in float32.
     """
 
@@ -40,6 +40,7 @@ class RogueNetConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
+        # Numbers.
         problems = [
             f"{name}: expected at least {least}, got {getattr(self, name)}"
             for name, least in (("n_layer", 0), ("n_head", 1), ("d_model", 1), ("d_qk", 1))
@@ -54,12 +55,14 @@ class RogueNetConfig:
             for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
             if not 0 <= getattr(self, name) < 1
         ]
+        # Choices.
         if self.pooling not in (None, "mean", "max", "meanmax"):
             problems.append(
                 f'pooling: expected None, "mean", "max" or "meanmax", got {self.pooling!r}'
             )
         if self.precision not in ("float32", "bfloat16"):
             problems.append(f'precision: expected "float32" or "bfloat16", got {self.precision!r}')
+        # Settings of attention, which pooling replaces.
         if self.pooling is not None and self.relpos_encoding is not None:
             problems.append(
                 "relpos_encoding: expected pooling=None, as it takes the place of the attention "
@@ -75,5 +78,5 @@ class RogueNetConfig:
 
     @property
     def drops(self) -> bool:
-        """Whether anything is dropped while training."""
+        """True if a dropout probability is above 0."""
         return max(self.embd_pdrop, self.resid_pdrop, self.attn_pdrop) > 0

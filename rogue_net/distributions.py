@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.ragged import row_indices
-from rogue_net.narrow import Narrowed
+from rogue_net.narrow import ActionSubset
 from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
 
 
@@ -24,7 +24,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def sample(self, draws: Tensor) -> Tensor:
-        """Choose at random.
+        """Draw a choice of each actor.
 
         Args:
             draws: float32 in [0, 1), multiples of 2**-23: (A,), or (A, num_draws) if a choice takes
@@ -48,7 +48,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
-        """Compute how much of the largest possible entropy is left.
+        """Compute the sum of entropy / largest possible entropy.
 
         Args:
             entropies: (A,) float, what `entropy` returned; the forward pass has them already.
@@ -96,10 +96,13 @@ class ActionDistribution(ABC):
         """Return the distribution of the given actors, (n,) int64."""
 
     @abstractmethod
-    def widened(self, part: Narrowed) -> Self:
-        """Return the distribution of all actors of an action, of which this one is a part.
+    def widened(self, part: ActionSubset) -> Self:
+        """Return the distribution of all actors of an action, given that of some of them.
 
-        Actors that are not in the part choose with equal probability.
+        Actors that are not in `part` choose with equal probability.
+
+        Args:
+            part: the action of this distribution, as a part of the whole action.
         """
 
     def relabelled(self, labels: Sequence[int]) -> Self:
@@ -108,7 +111,7 @@ class ActionDistribution(ABC):
 
 
 class Decision(NamedTuple):
-    """The choices of A actors, and how they were judged.
+    """The choices of A actors, with log-probabilities and entropies.
 
     Attributes:
         chosen: (A,) int64.
@@ -126,7 +129,7 @@ class Decision(NamedTuple):
 def decide(
     distribution: ActionDistribution, chosen: Tensor | None = None, draws: Tensor | None = None
 ) -> Decision:
-    """Judge `chosen`, or sample with `draws`, or take the most probable choices."""
+    """Evaluate `chosen`, or sample with `draws`, or take the most probable choices."""
     if chosen is None:
         chosen = distribution.mode() if draws is None else distribution.sample(draws)
     return Decision(chosen, distribution.log_prob(chosen), distribution.entropy(), distribution)
@@ -142,7 +145,7 @@ def random_draws(
 
 
 class CategoricalDistribution(ActionDistribution):
-    """Each actor chooses one of several labels or entities.
+    """Distribution over labels or entities, one of which each actor chooses.
 
     Args:
         log_probs: (A, most choices of an actor) float, -inf where not allowed.
@@ -177,6 +180,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def entropy(self) -> Tensor:
         """Compute -sum p log p, to which forbidden choices add nothing."""
+        # H(p) = -sum_k p_k * log p_k, where 0 * log 0 = 0.
         finite = self.log_probs.masked_fill(self.log_probs == -math.inf, 0.0)
         return -(self.log_probs.exp() * finite).sum(dim=-1)
 
@@ -189,6 +193,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def kl(self, other: Self) -> Tensor:
         """Compute KL(self, other) over the choices that `other` allows."""
+        # KL(p, q) = sum_k p_k * (log p_k - log q_k), p renormalised where q_k > 0.
         own = self.log_probs.masked_fill(other.log_probs == -math.inf, -math.inf)
         own = own.log_softmax(dim=-1)
         # Leave out infinities before the difference, whose gradient they would spoil.
@@ -201,6 +206,7 @@ class CategoricalDistribution(ActionDistribution):
         if temperature == 1 or self.log_probs.numel() == 0:
             return self
         # From the largest on, which stays possible however small the temperature is.
+        # log softmax(log p / T)
         top = self.log_probs.amax(dim=-1, keepdim=True)
         return type(self)(((self.log_probs - top) / temperature).log_softmax(dim=-1))
 
@@ -210,7 +216,7 @@ class CategoricalDistribution(ActionDistribution):
         if action.actees is None:
             return RaggedTensor(log_probs, action.actors.lengths)
         lengths = action.actors.lengths * action.actees.lengths
-        index = _places_of_actees(action, log_probs)
+        index = _flat_positions(action, log_probs)
         return RaggedTensor(log_probs.reshape(-1).index_select(0, index), lengths)
 
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
@@ -218,12 +224,12 @@ class CategoricalDistribution(ActionDistribution):
         if action.actees is None:
             return type(self)(rows.view_as(self.log_probs))
         padded = rows.new_full((self.log_probs.numel(),), -math.inf)
-        padded = padded.index_copy(0, _places_of_actees(action, self.log_probs), rows)
+        padded = padded.index_copy(0, _flat_positions(action, self.log_probs), rows)
         return type(self)(padded.view_as(self.log_probs))
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate; rows with fewer columns get further ones that are not possible."""
+        """Concatenate; rows with fewer columns get columns of probability 0."""
         tables = [piece.log_probs for piece in pieces]
         widest = max(table.shape[1] for table in tables)
         return cls(
@@ -236,7 +242,7 @@ class CategoricalDistribution(ActionDistribution):
         """Return the rows of actors."""
         return type(self)(self.log_probs.index_select(0, actors))
 
-    def widened(self, part: Narrowed) -> Self:
+    def widened(self, part: ActionSubset) -> Self:
         """Return the log-probabilities of all choices of all actors."""
         return type(self)(part.widened(self.log_probs))
 
@@ -254,8 +260,8 @@ class CategoricalDistribution(ActionDistribution):
         return torch.zeros(0, dtype=torch.int64, device=self.log_probs.device)
 
 
-def _places_of_actees(action: ActionBatch, padded: Tensor) -> Tensor:
-    """Return where each pair of an actor and an actee is in a flat (A, most actees) table."""
+def _flat_positions(action: ActionBatch, padded: Tensor) -> Tensor:
+    """Return the flat positions of the pairs of actors and actees in (A, most actees)."""
     assert action.actees is not None
     num_actees = np.repeat(action.actees.lengths, action.actors.lengths)
     starts = padded.shape[1] * np.arange(len(num_actees))

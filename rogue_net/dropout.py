@@ -1,4 +1,4 @@
-"""Dropout that is a function of keys, so that it does not depend on the batch of a frame."""
+"""Dropout as a function of keys, so that it does not depend on how frames are batched."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""From the features of each entity type to rows of one width."""
+"""Embedding of the features of each entity type in rows of one width."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +12,11 @@ from rogue_net.translate import Translation, TranslationConfig
 
 
 def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, list[str]]:
-    """What each type is embedded from: its own features, then the global ones.
+    """Return the input features of each type: its own, then the global ones.
 
     Args:
         obs_space: the entity types and their features.
-        with_global_entity: whether the global features are also an entity of their own.
+        with_global_entity: True if the global features are also an entity of their own.
     """
     shared = obs_space.global_features
     names = {name: [*entity.features, *shared] for name, entity in obs_space.entities.items()}
@@ -24,12 +24,12 @@ def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, li
 
 
 class EntityEmbedding(nn.Module):
-    """Embeds every entity by its type; global features are appended to those of each entity.
+    """Embedding of entities by type; global features are appended to those of each entity.
 
     Args:
         features: the names of the input features of each type, as `feature_names` gives them.
         d_model: the width of the embedding.
-        translation: centers positions on one entity, if wanted.
+        translation: settings to center positions on one entity; None not to.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class EntityEmbedding(nn.Module):
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """(entities, d_model): type after type, within a type frame after frame."""
+        """Return (entities, d_model): type after type, within a type frame after frame."""
         return torch.cat([self.by_type[module_key(name)](x) for name, x in inputs.items()])
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """(n, features + global features) per type, not yet normalised."""
+        """Return the inputs of each type, (n, features + global features), not normalised."""
         rows = {name: batch.features[name] for name in self.types}
         inputs = {name: one.values for name, one in rows.items()}
         shared = batch.features.get(GLOBAL)
@@ -80,7 +80,7 @@ class EntityEmbedding(nn.Module):
         return self.translation(inputs, frames, seen, batch.num_frames)
 
     def input_moments(self, inputs: Mapping[str, Tensor]) -> dict[str, Moments]:
-        """What the statistics of each type need to know of a batch."""
+        """Return the moments of a batch by which `InputNorm.merge` updates each type."""
         return {
             name: Moments.of(x)
             for name, x in inputs.items()
@@ -88,14 +88,14 @@ class EntityEmbedding(nn.Module):
         }
 
     def norm(self, name: str) -> InputNorm:
-        """The statistics of a type that has features."""
+        """Return the input normalisation of a type that has features."""
         embedding = self.by_type[module_key(name)]
         assert isinstance(embedding, TypeEmbedding)
         return embedding.norm
 
 
 class TypeEmbedding(nn.Module):
-    """Normalise, project, rectify, normalise again."""
+    """Embedding of a type: normalise, project, rectify, normalise again."""
 
     def __init__(self, num_features: int, d_model: int) -> None:
         super().__init__()
@@ -104,36 +104,37 @@ class TypeEmbedding(nn.Module):
         self.layer_norm = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, num_features) -> (n, d_model)."""
+        """Embed entities, (n, num_features) -> (n, d_model)."""
         # Features and their statistics keep their precision where the network is in half.
         x = self.norm(x).to(self.linear.weight.dtype)
+        # layer_norm(relu(W x + b))
         x = self.layer_norm(self.linear(x).relu())
         return x
 
     def parameters_in_order(self) -> list[Tensor]:
-        """Weight and bias of the linear layer, then of the norm."""
+        """Return weight and bias of the linear layer, then of the norm."""
         linear, norm = self.linear, self.layer_norm
         return [linear.weight, linear.bias, norm.weight, norm.bias]
 
 
 class FeaturelessEmbedding(nn.Module):
-    """One learnt vector for every entity of a type that has no features."""
+    """Embedding of a type without features: one learnt vector."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.randn(1, d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 0) -> (n, d_model)."""
+        """Embed entities, (n, 0) -> (n, d_model)."""
         return self.vector.expand(x.shape[0], -1)
 
     def parameters_in_order(self) -> list[Tensor]:
-        """The vector."""
+        """Return the vector."""
         return [self.vector]
 
 
 def module_key(name: str) -> str:
-    """A key for `nn.ModuleDict` that is a name's own: any name may be used for a type or action.
+    """Return a key for `nn.ModuleDict`, different for each name of a type or action.
 
     Keys must not contain a dot nor be an attribute of the module, such as `train` or `keys`.
     """

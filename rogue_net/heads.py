@@ -48,7 +48,7 @@ class ActionHead(nn.Module, ABC):
 
         Args:
             x: (P, d_model), the entities after the transformer.
-            layout: which of these rows are the entities of a frame.
+            layout: the rows of each frame among these.
             action: the A actors of B frames, and what is allowed.
         """
 
@@ -66,11 +66,11 @@ class ActionHead(nn.Module, ABC):
         draws: Tensor | None = None,
         temperature: float = 1.0,
     ) -> Decision:
-        """Judge `chosen`, or sample with `draws`, or take the most probable choices.
+        """Evaluate `chosen`, or sample with `draws`, or take the most probable choices.
 
         Args:
             x: (P, d_model), the entities after the transformer.
-            layout: which of these rows are the entities of a frame.
+            layout: the rows of each frame among these.
             action: the A actors of B frames, and what is allowed.
             chosen: (A,) int64.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
@@ -81,7 +81,7 @@ class ActionHead(nn.Module, ABC):
 
 
 class CategoricalHead(ActionHead):
-    """One of several labelled choices for each actor, or for the global entity."""
+    """Head with one of several labelled choices for each actor, or for the global entity."""
 
     layers_of_labels = frozenset({"project"})
 
@@ -113,7 +113,7 @@ class CategoricalHead(ActionHead):
 
 
 class SelectEntityHead(ActionHead):
-    """One of the frame's actees for each actor, by the product of a query and a key."""
+    """Head with one of the frame's actees for each actor, by products of queries and keys."""
 
     def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
         super().__init__(space, d_model, d_qk)
@@ -166,7 +166,7 @@ def full_precision(x: Tensor) -> Tensor:
 def _entities(
     x: Tensor, layout: Layout, positions: RaggedTensor, frames: Lengths | None = None
 ) -> Tensor:
-    """(P, d) -> (n, d), the rows of entities given by position in their frame."""
+    """Return the rows of entities given by position in their frame, (P, d) -> (n, d)."""
     frame_of_row = positions.frame_of_row()
     if frames is not None:
         frame_of_row = frames[frame_of_row]
@@ -174,7 +174,7 @@ def _entities(
 
 
 def _pad(x: Tensor, rows: RaggedTensor) -> tuple[Tensor, Tensor]:
-    """(rows, d) -> (frames, longest, d), and the (rows,) flat positions of the rows in it."""
+    """Pad frames: (rows, d) -> (frames, longest, d), and the (rows,) flat positions in it."""
     longest = int(rows.lengths.max())
     positions = to_device(
         row_indices(longest * np.arange(len(rows.lengths)), rows.lengths), x.device
@@ -197,5 +197,5 @@ def _allowed_actees(action: ActionBatch, longest: int) -> Tensor:
 
 
 def actor_ranks(lengths: Lengths) -> Lengths:
-    """(frames,) -> (actors,) int64, the index of each actor in its frame."""
+    """Return the index of each actor in its frame, (frames,) -> (actors,) int64."""
     return row_indices(np.zeros_like(lengths), lengths)

@@ -68,7 +68,7 @@ class _CachedStatistics(NamedTuple):
 
 
 _CACHE: MutableMapping[Tensor, _CachedStatistics] = WeakIdKeyDictionary()
-"""By the buffer `mean`. Not in the modules, as a forward pass does not change these."""
+"""Cached statistics by the buffer `mean`; a forward pass must not change the modules themselves."""
 
 
 class InputNorm(nn.Module):
@@ -119,7 +119,7 @@ class InputNorm(nn.Module):
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Load statistics, also those with one count for all features, as older saves have them."""
+        """Load statistics, also of older saves, with one count for all features."""
         count = state_dict.get(f"{prefix}count")
         if count is not None and count.ndim == 0:
             state_dict[f"{prefix}count"] = count.expand(len(self.count))

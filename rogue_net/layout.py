@@ -1,4 +1,4 @@
-"""Where each entity of a batch goes when frames of different lengths are padded.
+"""Padded rows of the entities of a batch.
 
 Frames are sorted by length and cut into a few buckets, each padded to its longest frame. All
 index tensors are made here, once per batch, and handed down.
@@ -18,16 +18,16 @@ from rogue_net.native.packed import PackedFrames
 from rogue_net.ragged import EntityBatch, Lengths, to_device
 
 MAX_PADDING = 0.02
-"""A bucket takes in shorter frames while padding stays below this part of its rows ..."""
+"""Largest share of padding in a bucket with shorter frames ..."""
 FREE_PADDING = 32
-"""... or below this many rows: another bucket's operations would cost more."""
+"""... or largest number of rows of padding: the operations of another bucket would cost more."""
 FREE_PADDING_OF_PAIRS = 128
-"""The same where relative positions make a bucket's operations many."""
+"""The same with relative positions, for which a bucket has more operations."""
 PIECE_ROWS = 4096
-"""So many rows go through all layers together: what these make stays near the processor."""
+"""Rows that go through all layers together: their activations stay in the processor's cache."""
 MOST_REMEMBERED = 512
-"""Frames of a packed layout that is remembered: many worlds show as many entities in each step, and
-to act in few frames, planning them is a tenth of the work."""
+"""Most frames of a packed layout that is cached: many environments show as many entities in each
+step, and planning takes a tenth of the time to act in few frames."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Bucket:
         start: the first padded row.
         num_frames: b.
         length: n, the rows of each frame.
-        is_entity: (b, n) bool, False for padding; None when there is none.
+        is_entity: (b, n) bool, False for padding; None without padding.
     """
 
     start: int
@@ -58,7 +58,7 @@ class Bucket:
 
 
 def of_buckets(x: Tensor, buckets: Sequence[Bucket]) -> tuple[Tensor, ...]:
-    """The rows of each bucket of (P, ...), as views.
+    """Split (P, ...) into the rows of each bucket, as views.
 
     Split, not sliced: the gradient of each slice would be as large as the whole.
     """
@@ -79,8 +79,8 @@ class Layout:
         first_row: (B,) int64 on the host, the padded row of the first entity of each frame; the
             others follow. 0 for an empty frame.
         frame_order: (frames with entities,) int64, the frames in the order of their rows.
-        packed: the frames, where there is no padding: all lie one after the other, in no buckets.
-        is_in_order: whether entities have their places already.
+        packed: the frames of a layout without padding, one after the other; it has no buckets.
+        is_in_order: True if entities are in the order of their rows.
     """
 
     lengths: Lengths
@@ -93,7 +93,7 @@ class Layout:
     is_in_order: bool = False
 
     def rows(self, positions: Tensor, frame_of_position: npt.NDArray[np.int64]) -> Tensor:
-        """The padded rows of entities given by position in their frame.
+        """Return the padded rows of entities given by position in their frame.
 
         Args:
             positions: (n,) int64, positions in the frame.
@@ -105,7 +105,7 @@ class Layout:
         return positions + to_device(self.first_row[frame_of_position], positions.device)
 
     def pad(self, x: Tensor) -> Tensor:
-        """(entities, ...) -> (P, ...), zero where there is no entity."""
+        """Move rows to their places, (entities, ...) -> (P, ...); zero without an entity."""
         if self.is_in_order:
             return x
         return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
@@ -147,7 +147,7 @@ def make_layout(
 
 
 def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
-    """The rows of a batch without any padding.
+    """Return the rows of a batch without any padding.
 
     Args:
         type_lengths: (B,) entities per frame for each type, in the order of the types.
@@ -156,13 +156,13 @@ def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> 
     lengths = [np.ascontiguousarray(one, dtype=np.int64) for one in type_lengths.values()]
     if len(lengths[0]) > MOST_REMEMBERED:
         return _packed_layout(np.stack(lengths), device)
-    return _remembered_layout(b"".join([one.data for one in lengths]), len(lengths), device)
+    return _cached_layout(b"".join([one.data for one in lengths]), len(lengths), device)
 
 
 @lru_cache(maxsize=8)
-def _remembered_layout(lengths: bytes, num_types: int, device: torch.device) -> Layout:
+def _cached_layout(lengths: bytes, num_types: int, device: torch.device) -> Layout:
     counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)
-    with torch.inference_mode(False):  # who learns later could not go through tensors of that mode
+    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
         return _packed_layout(counts.copy(), device)  # torch wants numbers that can be written
 
 
@@ -178,8 +178,8 @@ def _packed_layout(counts: Lengths, device: torch.device) -> Layout:
 
 
 def _rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
-    """(B,) first row of each frame and (types, B) counts -> (entities,), type after type."""
-    in_frame = np.cumsum(counts, axis=0) - counts  # (types, B): where each type begins
+    """Return the row of each entity, type after type, from (B,) first rows of the frames."""
+    in_frame = np.cumsum(counts, axis=0) - counts  # (types, B), the first position of each type
     rows = [
         row_indices(first_row + type_start, type_count)
         for type_start, type_count in zip(in_frame, counts, strict=True)
@@ -210,13 +210,13 @@ def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
 def layout_of(
     batch: EntityBatch, types: list[str], of_pairs: bool = False, is_packed: bool = False
 ) -> Layout:
-    """The layout of a batch's entities of the given types, in their order.
+    """Return the layout of a batch's entities of the given types, in their order.
 
     Args:
         batch: B frames.
-        types: whose entities.
-        of_pairs: whether there are relative positions.
-        is_packed: whether to pad nothing.
+        types: the types of the entities.
+        of_pairs: True with relative positions.
+        is_packed: True to pad nothing.
     """
     device = batch.features[types[0]].values.device
     lengths = {name: batch.features[name].lengths for name in types}

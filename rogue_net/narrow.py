@@ -1,4 +1,4 @@
-"""Actions with some of the actors and actees, and the way back to all of them."""
+"""Actions restricted to some of their actors and actees, and the distributions of all of them."""
 
 import math
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Narrowed:
-    """An action of B frames, without some of its actors and actees.
+class ActionSubset:
+    """An action of B frames, restricted to some of its actors and actees.
 
     Attributes:
-        action: what is left.
-        whole: what it was.
-        actors: (actors of `whole`,) bool, those that are left.
-        actees: (actees of `whole`,) bool, those that are left; None if nobody is selected.
+        action: the restricted action.
+        whole: the action with all actors and actees.
+        actors: (actors of `whole`,) bool, True for those of `action`.
+        actees: (actees of `whole`,) bool, True for those of `action`; None if nothing is selected.
     """
 
     action: ActionBatch
@@ -31,16 +31,17 @@ class Narrowed:
     actees: Bools | None
 
     def widened(self, log_probs: Tensor) -> Tensor:
-        """Log-probabilities of all choices of all actors.
+        """Return the log-probabilities of all choices of all actors.
 
         Args:
-            log_probs: (actors left, choices left), padded as heads do.
+            log_probs: (actors of `action`, its choices), padded as by heads.
 
         Returns:
-            (actors, choices), -inf for what is not left; actors that are not left themselves choose
-            among what is allowed with equal probability.
+            (actors, choices), -inf for choices that `action` does not have; actors that it does not
+            have choose with equal probability among the allowed choices.
         """
         device = log_probs.device
+        # Labels: the rows of the actors of `action`.
         if self.actees is None:
             num_choices = log_probs.shape[1]
             allowed = torch.ones(len(self.actors), num_choices, dtype=torch.bool, device=device)
@@ -49,6 +50,7 @@ class Narrowed:
             wide = _equal(allowed, log_probs.dtype)
             wide[to_device(np.flatnonzero(self.actors), device)] = log_probs
             return wide
+        # Entities: equal probabilities for all actors, and -inf for those of `action` ...
         pairs = _Pairs.of(self.whole)
         most = int(pairs.num_actees.max(initial=0))
         allowed = torch.zeros(len(self.actors) * most, dtype=torch.bool, device=device)
@@ -56,35 +58,38 @@ class Narrowed:
         allowed[of_pairs] = True if self.whole.mask is None else self.whole.mask.values
         wide = _equal(allowed.view(len(self.actors), most), log_probs.dtype)
         wide[to_device(np.flatnonzero(self.actors), device)] = -math.inf
+        # ... then the log-probabilities of each pair of an actor and an actee of `action`.
         left = self.actors[pairs.actor] & self.actees[pairs.actee]
-        rank = np.cumsum(self.actors) - 1  # of the actors that are left
-        taken: Lengths = np.cumsum(self.actees) - self.actees  # actees left before each one
-        begins = exclusive_cumsum(self._actees_left())[pairs.frame]
+        rank = np.cumsum(self.actors) - 1  # of each actor in `action`
+        taken: Lengths = np.cumsum(self.actees) - self.actees  # actees of `action` before each one
+        begins = exclusive_cumsum(self._num_actees())[pairs.frame]
         narrow = rank[pairs.actor] * log_probs.shape[1] + taken[pairs.actee] - begins
         wide.view(-1)[of_pairs[to_device(np.flatnonzero(left), device)]] = log_probs.reshape(-1)[
             to_device(narrow[left], device)
         ]
         return wide
 
-    def _actees_left(self) -> Lengths:
+    def _num_actees(self) -> Lengths:
         assert self.action.actees is not None
         return self.action.actees.lengths
 
 
-def narrowed(action: ActionBatch, actors: Bools, actees: Bools | None) -> Narrowed:
-    """An action without some of its actors and actees.
+def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) -> ActionSubset:
+    """Return an action restricted to some of its actors and actees.
 
     Args:
         action: of B frames.
-        actors: (actors,) bool, whom to keep; of select-entity those that can select one of
-            `actees` stay.
-        actees: (actees,) bool, whom to keep; None if nobody is selected.
+        actors: (actors,) bool, the actors to keep; of a select-entity action only those stay that
+            can select one of `actees`.
+        actees: (actees,) bool, the actees to keep; None if nothing is selected.
     """
+    # Labels: the choices stay the same.
     if actees is None:
         kept = _rows(action.actors, actors)
         mask = None if action.mask is None else _rows(action.mask, actors)
-        return Narrowed(ActionBatch(kept, mask, None, action.num_draws), action, actors, None)
+        return ActionSubset(ActionBatch(kept, mask, None, action.num_draws), action, actors, None)
     assert action.actees is not None
+    # Entities: actors that can select nothing more are left out too.
     pairs = _Pairs.of(action)
     possible = actees[pairs.actee]
     if action.mask is not None:
@@ -98,7 +103,7 @@ def narrowed(action: ActionBatch, actors: Bools, actees: Bools | None) -> Narrow
         _rows(action.actees, actees),
         action.num_draws,
     )
-    return Narrowed(left, action, actors, actees)
+    return ActionSubset(left, action, actors, actees)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,6 @@ def _rows(rows: RaggedTensor, kept: Bools) -> RaggedTensor:
 
 
 def _equal(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """(actors, choices) log-probabilities, equal for all that is allowed."""
+    """Return (actors, choices) log-probabilities, equal for everything allowed."""
     logits = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     return logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1)

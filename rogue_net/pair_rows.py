@@ -21,7 +21,7 @@ A product with the whole table is then faster than looking up the rows.
 
 
 class Piece(NamedTuple):
-    """Some queries of some frames."""
+    """Slice of frames and queries."""
 
     frames: slice
     queries: slice

@@ -1,4 +1,4 @@
-"""Weights of the published network, rogue-net 0.1.9, under our names."""
+"""Conversion of the weights of the published network, rogue-net 0.1.9."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -34,10 +34,10 @@ _HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
 
 
 def from_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a published network for a `RogueNet` that says the same.
+    """Return the weights of a published network for a `RogueNet` with the same outputs.
 
     With `per_entity_projections` the published network gives its first entity type the sum of the
-    projections of all types, and the others none. These weights say so.
+    projections of all types, and the others none. These weights are the same.
 
     Args:
         weights: its state dict, in its order.
@@ -54,13 +54,13 @@ def from_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def projections_by_type(names: Iterable[str]) -> list[list[str]]:
-    """Which published parameters project relative positions for one entity type each.
+    """Return the published parameters that project relative positions for one type each.
 
     Args:
         names: of the parameters of a network, in the order of its state dict.
 
     Returns:
-        The names of those that do the same, in the order of the types.
+        Groups of names, one of each type in the order of the types.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for name in names:
@@ -70,9 +70,9 @@ def projections_by_type(names: Iterable[str]) -> list[list[str]]:
 
 
 def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is kept by the names of a published network's parameters, by those of `RogueNet`.
+    """Return tensors by the names of `RogueNet`, given those by published parameter names.
 
-    The three projections of attention become one matrix. For weights take `from_published`; this
+    The three projections of attention become one matrix. For weights use `from_published`; this
     is for their gradients and moments.
 
     Raises:

@@ -27,7 +27,7 @@ class RaggedTensor:
 
     Attributes:
         values: (rows, ...), the rows of all frames, frame after frame.
-        lengths: (frames,) int64 on the host, how many rows belong to each frame.
+        lengths: (frames,) int64 on the host, the number of rows of each frame.
     """
 
     values: Tensor
@@ -35,7 +35,7 @@ class RaggedTensor:
 
     @cached_property
     def starts(self) -> Lengths:
-        """(frames,) int64, where the rows of each frame begin."""
+        """(frames,) int64, the first row of each frame."""
         return exclusive_cumsum(self.lengths)
 
     @cached_property
@@ -46,21 +46,21 @@ class RaggedTensor:
 
     @staticmethod
     def of(ragged: Ragged, device: torch.device) -> "RaggedTensor":
-        """A copy of the rows on a device: environments may reuse their arrays."""
+        """Return a copy of the rows on a device: environments may reuse their arrays."""
         return RaggedTensor(
             torch.from_numpy(ragged.values).to(device, copy=True), ragged.lengths.copy()
         )
 
     @staticmethod
     def cat(pieces: Sequence["RaggedTensor"]) -> "RaggedTensor":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
         return RaggedTensor(
             torch.cat([piece.values for piece in pieces]),
             np.concatenate([piece.lengths for piece in pieces]),
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "RaggedTensor":
-        """The given frames, in the given order."""
+        """Return the given frames, in the given order."""
         lengths, n = self.lengths[frames], self.rows_of_each
         if n:  # whole frames are copied, instead of row by row
             of_frames = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
@@ -70,19 +70,19 @@ class RaggedTensor:
         return RaggedTensor(self.values.index_select(0, rows), lengths)
 
     def slice(self, frames: slice) -> "RaggedTensor":
-        """Consecutive frames, whose rows are a view."""
+        """Return consecutive frames, whose rows are a view."""
         lengths = self.lengths[frames]
         start = int(self.starts[frames.start]) if len(lengths) else 0
         return RaggedTensor(self.values[start : start + int(lengths.sum())], lengths)
 
     def frame_of_row(self) -> npt.NDArray[np.int64]:
-        """(rows,) int64, which frame each row belongs to."""
+        """Return the frame of each row, (rows,) int64."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
 
 @dataclass(frozen=True)
 class ActionBatch:
-    """Who takes an action in each frame, and what is allowed.
+    """The actors of an action in each frame, and the choices that are allowed.
 
     Attributes:
         actors: int64 (actors,) per frame, positions in the frame.
@@ -99,7 +99,7 @@ class ActionBatch:
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
-        """The same on a device."""
+        """Return a copy of a mask on a device."""
         return ActionBatch(
             RaggedTensor.of(mask.actors, device),
             None if mask.mask is None else RaggedTensor.of(mask.mask, device),
@@ -109,7 +109,7 @@ class ActionBatch:
 
     @staticmethod
     def cat(pieces: Sequence["ActionBatch"]) -> "ActionBatch":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
         given = [piece.mask for piece in pieces if piece.mask is not None]
         return ActionBatch(
             RaggedTensor.cat([piece.actors for piece in pieces]),
@@ -121,7 +121,7 @@ class ActionBatch:
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
-        """The given frames, in the given order."""
+        """Return the given frames, in the given order."""
         return ActionBatch(
             self.actors.take(frames),
             None if self.mask is None else self.mask.take(frames),
@@ -130,7 +130,7 @@ class ActionBatch:
         )
 
     def slice(self, frames: slice) -> "ActionBatch":
-        """Consecutive frames, whose rows are views."""
+        """Return consecutive frames, whose rows are views."""
         return ActionBatch(
             self.actors.slice(frames),
             None if self.mask is None else self.mask.slice(frames),
@@ -151,15 +151,15 @@ def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
 
 @dataclass(frozen=True)
 class EntityBatch:
-    """B frames, as the network takes them.
+    """B frames, the input of the network.
 
     Attributes:
         features: float32 (n, num_features) per frame, for every entity type; and under
             "__global__" one row per frame, where there is anything global.
         visible: bool (n,) per frame, for the types of which something may be hidden.
-        actions: for every action, who takes it and what is allowed.
+        actions: for every action, its actors and the allowed choices.
         num_frames: B.
-        keys: int64 (B,) on the host, what the dropout of each frame is a function of, so that it
+        keys: int64 (B,) on the host, of which the dropout of each frame is a function, so that it
             does not depend on how frames are batched; None to draw it from torch's generator.
     """
 
@@ -171,7 +171,7 @@ class EntityBatch:
 
     @staticmethod
     def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
-        """The frames of a vectorised environment on a device."""
+        """Return a copy of the frames of a vectorised environment on a device."""
         device = torch.device(device)
         return EntityBatch(
             {name: RaggedTensor.of(rows, device) for name, rows in obs.features.items()},
@@ -182,7 +182,7 @@ class EntityBatch:
 
     @staticmethod
     def cat(pieces: Sequence["EntityBatch"]) -> "EntityBatch":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of several pieces."""
         first = pieces[0]
         keys: list[Any] = [piece.keys for piece in pieces]
         return EntityBatch(
@@ -198,7 +198,7 @@ class EntityBatch:
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
-        """The given frames, in the given order."""
+        """Return the given frames, in the given order."""
         return EntityBatch(
             {name: rows.take(frames) for name, rows in self.features.items()},
             {name: rows.take(frames) for name, rows in self.visible.items()},
@@ -208,7 +208,7 @@ class EntityBatch:
         )
 
     def slice(self, frames: slice) -> "EntityBatch":
-        """Consecutive frames, whose rows are views."""
+        """Return consecutive frames, whose rows are views."""
         return EntityBatch(
             {name: rows.slice(frames) for name, rows in self.features.items()},
             {name: rows.slice(frames) for name, rows in self.visible.items()},
@@ -218,7 +218,7 @@ class EntityBatch:
         )
 
     def visibility(self, name: str) -> RaggedTensor:
-        """Which entities of a type the policy sees: bool (n,) per frame."""
+        """Return the visibility of the entities of a type to the policy, bool (n,) per frame."""
         if name in self.visible:
             return self.visible[name]
         rows = self.features[name]
@@ -227,7 +227,7 @@ class EntityBatch:
         )
 
     def num_entities(self) -> int:
-        """Entities in all frames together; what is global is not one."""
+        """Return the number of entities of all frames together, without the global one."""
         return sum(len(rows.values) for name, rows in self.features.items() if name != GLOBAL)
 
     def entities_of_frames(self) -> Lengths:
@@ -237,5 +237,5 @@ class EntityBatch:
 
 
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """An index array as a tensor on a device."""
+    """Return an index array as a tensor on a device."""
     return torch.from_numpy(index).to(device, non_blocking=True)

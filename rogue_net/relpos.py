@@ -67,6 +67,7 @@ class RelposEncodingConfig:
 
 def _problems(config: RelposEncodingConfig) -> Iterator[str]:
     names, extent = config.position_features, config.extent
+    # Names and numbers of axes.
     if not names or len(set(names)) < len(names):
         yield f"position_features: expected names, each once, got {names}"
     if config.radial and len(names) < 2:
@@ -79,10 +80,12 @@ def _problems(config: RelposEncodingConfig) -> Iterator[str]:
     least = 1 if config.radial or config.distance else 0
     if len(extent) != expected or any(e < least for e in extent):
         yield f"extent: expected {what}, each at least {least}, got {extent}"
+    # Scale and gate.
     if not 0 < config.scale < math.inf:
         yield f"scale: expected a finite number above 0, got {config.scale}"
     if config.value_gate not in (None, *GATES):
         yield f"value_gate: expected None or one of {list(GATES)}, got {config.value_gate!r}"
+    # Settings that need another one.
     yield from rotation_problems(config.rotation_vec_features, config.rotation_angle_feature)
     rotated = config.rotation_vec_features is not None or config.rotation_angle_feature is not None
     if rotated and not config.radial:

@@ -1,4 +1,4 @@
-"""Positions as seen from one entity."""
+"""Translation and rotation of positions to the point of view of one entity."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def _problems(config: TranslationConfig) -> Iterator[str]:
 
 
 def rotation_problems(vec_features: List[str] | None, angle_feature: str | None) -> Iterator[str]:
-    """What is wrong with the two ways to give an orientation."""
+    """Yield the problems of the two ways to give an orientation."""
     if vec_features is not None and len(vec_features) != 2:
         yield f"rotation_vec_features: expected the names of two features, got {vec_features}"
     if vec_features is not None and angle_feature is not None:
@@ -57,11 +57,11 @@ def rotation_problems(vec_features: List[str] | None, angle_feature: str | None)
 
 
 class Pose(NamedTuple):
-    """Where the reference is in each of B frames.
+    """Position and orientation of the reference in each of B frames.
 
     Attributes:
         origin: (B, axes) float.
-        direction: (B, 2) float, cosine and sine of its angle; None to leave directions alone.
+        direction: (B, 2) float, cosine and sine of its angle; None not to rotate.
     """
 
     origin: Tensor
@@ -71,14 +71,14 @@ class Pose(NamedTuple):
 def pose(
     position: Tensor, direction: Tensor | None, seen: Tensor, frames: Tensor, num_frames: int
 ) -> Pose:
-    """The center of the references of each frame; of none, the origin, not rotated.
+    """Return the center of the references of each frame; zero and not rotated without any.
 
     The center, and not the first, as the order of entities means nothing.
 
     Args:
         position: (n, axes) float, of all references.
         direction: (n, 2) float, their unit orientation vectors.
-        seen: (n,) bool, which references count.
+        seen: (n,) bool, True for the references that count.
         frames: (n,) int64, the frame of each.
         num_frames: B.
     """
@@ -86,9 +86,11 @@ def pose(
     count = position.new_zeros(num_frames, 1).index_add(0, frames, seen.to(position.dtype))
     total = position.new_zeros(num_frames, position.shape[1])
     total = total.index_add(0, frames, position * seen)
+    # origin = sum_i p_i / max(1, n) of the n visible references
     origin = total / count.clamp(min=1)
     if direction is None:
         return Pose(origin, None)
+    # direction = sum_i u_i / |sum_i u_i|; (1, 0) where the sum is zero
     vector = direction.new_zeros(num_frames, 2).index_add(0, frames, direction * seen)
     length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     ahead = torch.tensor([1.0, 0.0], dtype=vector.dtype, device=vector.device)
@@ -96,7 +98,7 @@ def pose(
 
 
 def seen_from(position: Tensor, reference: Pose, frames: Tensor) -> Tensor:
-    """Positions relative to a pose: what lies ahead of it lies along the first axis.
+    """Return positions relative to a pose: those ahead of it are along the first axis.
 
     Args:
         position: (n, axes) float.
@@ -111,15 +113,16 @@ def seen_from(position: Tensor, reference: Pose, frames: Tensor) -> Tensor:
         return relative
     cos, sin = reference.direction.index_select(0, frames).unbind(1)
     x, y = relative[:, 0], relative[:, 1]
+    # Rotation by minus the angle of the pose: (x, y) -> (x cos + y sin, y cos - x sin)
     turned = torch.stack([x * cos + y * sin, y * cos - x * sin], dim=1)
     return torch.cat([turned, relative[:, 2:]], dim=1)
 
 
 class Translation:
-    """Centers the positions of all types but the reference's on the reference.
+    """Translation of the positions of all types to the reference; its own stay as they are.
 
     Args:
-        config: what is centered on what.
+        config: the settings.
         features: the names of the input features of each type.
 
     Raises:
@@ -148,7 +151,7 @@ class Translation:
     def _columns(
         self, field: str, names: Sequence[str], features: Mapping[str, Sequence[str]]
     ) -> list[int]:
-        """Where the reference has some features."""
+        """Return the columns of features of the reference."""
         own = features[self.config.reference_entity]
         if missing := [name for name in names if name not in own]:
             raise ValueError(
@@ -158,7 +161,7 @@ class Translation:
         return [own.index(name) for name in names]
 
     def widths(self, features: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        """How many features each type has afterwards."""
+        """Return the number of features of each type after the translation."""
         extra = self.config.add_dist_feature
         return {name: len(own) + (extra and name in self.columns) for name, own in features.items()}
 
@@ -170,7 +173,7 @@ class Translation:
         Args:
             inputs: (n, features) float for each type.
             frames: (n,) int64 for each type, the frame of each entity.
-            seen: (n,) bool, the references that are visible: others would tell the policy what it
+            seen: (n,) bool, True for visible references: others would reveal to the policy what it
                 must not know.
             num: B, the frames of the batch.
         """
@@ -205,7 +208,7 @@ class Translation:
 
 
 def columns_of(names: Sequence[str], features: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
-    """Where each type has some features; types that do not have all of them are left out."""
+    """Return the columns of features in each type that has all of them."""
     return {
         name: [own.index(feature) for feature in names]
         for name, own in features.items()
@@ -214,7 +217,7 @@ def columns_of(names: Sequence[str], features: Mapping[str, Sequence[str]]) -> d
 
 
 def columns_from(x: Tensor, columns: Sequence[int]) -> Tensor:
-    """(n, features) -> (n, columns); of columns side by side a view."""
+    """Return columns, (n, features) -> (n, columns); a view of adjacent ones."""
     first = columns[0]
     if list(columns) == [*range(first, first + len(columns))]:
         return x[:, first : first + len(columns)]

@@ -1,4 +1,4 @@
-"""A policy whose value function is a network of its own, with a size of its own."""
+"""Policy with a separate network as value function, of its own size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +14,17 @@ from rogue_net.value_bins import ValueBinsConfig
 
 
 class RogueNetWithValueNet(nn.Module):
-    """Two networks that answer as one: nothing is shared, neither weights nor statistics.
+    """Policy and value function in two networks that share neither weights nor statistics.
 
     Args:
-        config: of the policy.
-        vf_config: of the value function.
+        config: settings of the policy.
+        vf_config: settings of the value function.
         obs_space: the entity types and features that both take.
         action_space: the actions of the policy.
-        regression_heads: sizes of what the value function says, by name, or bins.
+        regression_heads: sizes of the outputs of the value function by name, or bins.
 
     Raises:
-        ValueError: as of `RogueNet`; begins with `vf_config` where it is the value function's.
+        ValueError: as of `RogueNet`; begins with `vf_config` if it is of the value function.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class RogueNetWithValueNet(nn.Module):
         uniforms: Mapping[str, Tensor] | None = None,
         **options: Any,
     ) -> NetOutput:
-        """As `RogueNet`; `options` are its keyword arguments, and attention is the policy's."""
+        """Choose or evaluate actions like `RogueNet`; attention is the policy's."""
         out: NetOutput = self.policy(batch, actions, uniforms, **options)
         return out._replace(values=self.values(batch))
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """The value function alone: (B, size) float32 each."""
+        """Return the output of the value function: (B, size) float32 each."""
         return self.value_function.values(batch)
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Take the features of a batch into the statistics of both."""
+        """Add the features of a batch to the statistics of both."""
         self.merge_input_moments(self.input_moments(batch))
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
-        """What the statistics need to know of a batch, by the module that keeps them."""
+        """Return the moments of a batch, by the module whose statistics they update."""
         return {
             f"{part}.{module}": moments
             for part, net in self._parts().items()
@@ -76,7 +76,7 @@ class RogueNetWithValueNet(nn.Module):
         }
 
     def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
-        """Take what `input_moments` says, here or in another process, into the statistics."""
+        """Add moments of `input_moments`, here or of another process, to the statistics."""
         for part, net in self._parts().items():
             own = {m.removeprefix(f"{part}."): x for m, x in moments.items() if m.startswith(part)}
             net.merge_input_moments(own)

@@ -1,4 +1,4 @@
-"""Frames of one world for a network of another: features and entity types are found by name."""
+"""Adaptation of frames to a network of other spaces: features and types are matched by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,27 +11,28 @@ from torch import Tensor, nn
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from rogue_net.answer import decide_all, output_of
 from rogue_net.distributions import random_draws
-from rogue_net.narrow import Narrowed, narrowed
+from rogue_net.narrow import ActionSubset, restrict_action
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 from rogue_net.rogue_net import NetOutput
 
 
 class Wired(nn.Module):
-    """A network in a world that shows more than it knows, or the same in another order.
+    """A network in an environment that shows more than it knows, or the same in another order.
 
-    It does not see features and entity types that it does not know, and none of the types that the
-    world does not have. Nor does it select entities of unknown types. An entity that is of such a
-    type, or has nothing else to select, chooses among what is allowed with equal probability.
+    The network gets neither features and entity types that it does not know, nor entities of types
+    that the environment does not have, and does not select entities of unknown types. An entity of
+    an unknown type, or with nothing else to select, makes random legal choices of equal
+    probability.
 
     Args:
-        network: made for other spaces, a `RogueNet` or one that answers alike.
-        shown: what the world shows.
-        actions: what can be done in the world; those of the network, with labels in any order.
-        known: what the network was made for, if it does not say so itself.
-        known_actions: likewise.
+        network: made for other spaces, a `RogueNet` or one with the same methods.
+        shown: the space of the environment.
+        actions: actions of the environment; those of the network, with labels in any order.
+        known: the space of the network, if it is not its attribute `obs_space`.
+        known_actions: its actions, if they are not its attribute `action_space`.
 
     Raises:
-        ValueError: the network needs features that the world does not show, or has other labels.
+        ValueError: the network needs features that the environment lacks, or has other labels.
     """
 
     def __init__(
@@ -60,13 +61,15 @@ class Wired(nn.Module):
         generator: torch.Generator | None = None,
         **options: Any,
     ) -> NetOutput:
-        """As the network; attention is that of the entities that it sees."""
-        known, parts = self._wired(batch)
+        """Choose or evaluate actions; attention is that of the entities that the network sees."""
+        known, parts = self._adapted(batch)
+        # The network itself, if it knows all actors and labels ...
         if not parts and not self._labels:
             if generator is not None:
                 options["generator"] = generator
             out: NetOutput = self.network(known, actions, uniforms, **options)
             return out
+        # ... otherwise its distributions, for all actors and in the order of the labels.
         out = self.network(known, **options)
         distributions = {name: out.distribution(name) for name in out.actions}
         for name, part in parts.items():
@@ -87,15 +90,15 @@ class Wired(nn.Module):
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """As the network."""
-        values: dict[str, Tensor] = self.network.values(self._wired(batch)[0])
+        """Return the values of the network."""
+        values: dict[str, Tensor] = self.network.values(self._adapted(batch)[0])
         return values
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """As the network."""
-        self.network.update_input_stats(self._wired(batch)[0])
+        """Add the features of a batch to the statistics of the network."""
+        self.network.update_input_stats(self._adapted(batch)[0])
 
-    def _wired(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, Narrowed]]:
+    def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
         known = self._known
         by_name = dict(batch.actions)
         for name, (of_known, _) in self._labels.items():
@@ -107,13 +110,13 @@ class Wired(nn.Module):
         parts = _known_parts(batch, self.obs_space, known)
         taken = {name: part.action for name, part in parts.items()}
         narrow = replace(batch, actions={**batch.actions, **taken})
-        return wired(narrow, self.obs_space, known), parts
+        return adapt_batch(narrow, self.obs_space, known), parts
 
 
 def _label_orders(
     known: Mapping[str, ActionSpace], shown: Mapping[str, ActionSpace]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """For the actions whose labels are in another order: the ones among the others, both ways."""
+    """Return permutations of labels in another order: known to shown, and back, by action."""
     orders = {}
     for name, space in known.items():
         one, other = space.labels, shown[name].labels if name in shown else []
@@ -125,7 +128,7 @@ def _label_orders(
 
 
 def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
-    """What a network of one space needs and the other does not show, in words."""
+    """Return messages about features that a network needs and a space does not have."""
     if known.entities and not known.entities.keys() & shown.entities.keys():
         return [f"some of the entity types {[*known.entities]}, got {[*shown.entities]}"]
     pairs = {
@@ -141,17 +144,18 @@ def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
     ]
 
 
-def wired(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
-    """The frames of a batch as a network of another space takes them.
+def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
+    """Return the frames of a batch as the input of a network of another space.
 
     Args:
         batch: B frames of `shown`.
-        shown: what the world shows.
-        known: what the network was made for; without `missing_features`.
+        shown: the space of the environment.
+        known: the space of the network; without `missing_features`.
 
     Raises:
         ValueError: an entity acts, or may be selected, of a type that `known` does not have.
     """
+    # Features and types in the order of the network.
     like = next(iter(batch.features.values())).values
     nothing = np.zeros(batch.num_frames, dtype=np.int64)
     features = {}
@@ -164,6 +168,7 @@ def wired(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
     if GLOBAL in batch.features:
         of_frames = batch.features[GLOBAL]
         features[GLOBAL] = _columns(of_frames, shown.global_features, known.global_features)
+    # Positions of actors and actees, which depend on the order of the types.
     visible = {name: rows for name, rows in batch.visible.items() if name in features}
     actions = batch.actions
     if [*shown.entities] != [*known.entities]:
@@ -173,8 +178,8 @@ def wired(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
     return replace(batch, features=features, visible=visible, actions=actions)
 
 
-def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[str, Narrowed]:
-    """For the actions in which entities of unknown types have a part: the rest of it."""
+def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[str, ActionSubset]:
+    """Return the restricted actions, for those in which entities of unknown types take part."""
     if not shown.entities.keys() - known.entities.keys():
         return {}
     types = [*shown.entities, GLOBAL]
@@ -187,7 +192,7 @@ def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[s
         actors = is_known[_types(action.actors, ends)]
         actees = None if action.actees is None else is_known[_types(action.actees, ends)]
         if not actors.all() or (actees is not None and not actees.all()):
-            parts[name] = narrowed(action, actors, actees)
+            parts[name] = restrict_action(action, actors, actees)
     return parts
 
 
@@ -206,13 +211,13 @@ def _moved(
     shown: Sequence[str],
     known: Sequence[str],
 ) -> dict[str, ActionBatch]:
-    """Actions with the positions that entities have in another order of types.
+    """Return actions with the positions that entities have in another order of types.
 
     Args:
         actions: of B frames.
         lengths: (B,) entities per frame of each type.
-        shown: the types in the order of the frames; what is global comes last.
-        known: those that are kept, in their new order.
+        shown: the types in the order of the frames; the global one comes last.
+        known: the types that are kept, in their new order.
     """
     begins, new_begins = _begins(lengths, shown), _begins(lengths, known)
     ends = _ends(lengths, shown)
@@ -241,19 +246,19 @@ def _moved(
 
 
 def _begins(lengths: Mapping[str, Lengths], types: Sequence[str]) -> dict[str, Lengths]:
-    """(B,) where each type begins in each frame."""
+    """Return the position of the first entity of each type, (B,) by type."""
     counts = np.stack([lengths[name] for name in types])
     return dict(zip(types, np.cumsum(counts, axis=0) - counts, strict=True))
 
 
 def _ends(lengths: Mapping[str, Lengths], types: Sequence[str]) -> Lengths:
-    """(types, B) where each type ends in each frame."""
+    """Return the position after the last entity of each type, (types, B)."""
     ends: Lengths = np.cumsum(np.stack([lengths[name] for name in types]), axis=0)
     return ends
 
 
 def _types(positions: RaggedTensor, ends: Lengths) -> Lengths:
-    """(rows,) the index of the type of each entity, by where the types end."""
+    """Return the index of the type of each entity, (rows,)."""
     host = positions.values.cpu().numpy()
     types: Lengths = (host >= ends[:, positions.frame_of_row()]).sum(axis=0)
     return types

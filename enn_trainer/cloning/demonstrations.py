@@ -24,7 +24,7 @@ from entity_env.spaces import (
     ObsSpace,
 )
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-from rogue_net.wiring import wired
+from rogue_net.wiring import adapt_batch
 
 _MADE_TENSORS_AT = 4096  # frames that wait as arrays, so that these never are a second copy of all
 
@@ -216,7 +216,7 @@ class Reading:
                 rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
         return Demonstrations(
-            wired(batch, recording.obs_space, self.obs_space),
+            adapt_batch(batch, recording.obs_space, self.obs_space),
             actions,
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),

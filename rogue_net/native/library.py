@@ -1,4 +1,4 @@
-"""The compiled part as Python sees it: `blocks.h` for ctypes."""
+"""Python interface of the compiled part: `blocks.h` for ctypes."""
 
 import ctypes
 import hashlib
@@ -17,13 +17,13 @@ from torch import Tensor
 
 _OUT_OF_RANGE, _OVERRUN = 2, 3
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
-"""What the numbers of gates in `blocks.h` mean."""
+"""Gates in the order of their numbers in `blocks.h`."""
 MAX_HEAD = 64
 MOST_AXES = 8
 SWITCH = "ROGUE_NET_NATIVE"
 """The environment variable that, set to 0, leaves everything to torch."""
 VECTOR = 8
-"""So many numbers are computed at once: widths are multiples of it."""
+"""Floats of a vector instruction: widths are multiples of it."""
 
 
 def _compiled() -> ModuleType | None:
@@ -49,12 +49,12 @@ def _compiled() -> ModuleType | None:
 _MODULE = _compiled()
 AVAILABLE = _MODULE is not None
 INSTRUCTIONS: str | None = None if _MODULE is None else _MODULE.instructions
-"""Which instructions are used, such as "x86-64-v4"; None where nothing was compiled."""
+"""The instruction set in use, such as "x86-64-v4"; None without compiled code."""
 _LIBRARY = None if _MODULE is None else ctypes.CDLL(_MODULE.__file__)
 
 
 class PairRows(ctypes.Structure):
-    """`PairRows` of `blocks.h`, which says what each field is. Pointers are addresses."""
+    """`PairRows` of `blocks.h`, which describes the fields. Pointers are addresses."""
 
     _fields_ = [
         ("corners", ctypes.c_int64),
@@ -140,7 +140,7 @@ class PairCells(ctypes.Structure):
 
 
 def fits(width: int, heads: int) -> bool:
-    """Whether attention of a width and a number of heads can be computed here."""
+    """Return whether the compiled attention has this width and number of heads."""
     head = width // heads
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
@@ -149,18 +149,18 @@ Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
 
 
 def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
-    """Call a function of `blocks.h`; other threads go on meanwhile.
+    """Call a function of `blocks.h`, without the interpreter's lock.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         of: its first argument.
-        arguments: the others: tensors, several of them where it takes pointers to pointers;
-            numbers.
+        arguments: the other ones: numbers, tensors, and sequences of tensors for pointers to
+            pointers.
 
     Raises:
         MemoryError: there is not enough memory.
-        IndexError: a row or a choice is out of range.
-        SystemError: it wrote past the end of an array; the results are wrong.
+        IndexError: an actor or a choice is out of range.
+        SystemError: the function wrote past the end of an array; the results are wrong.
     """
     assert _LIBRARY is not None
     failed = getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments))  # kept there
@@ -176,7 +176,7 @@ def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
 
 
 def numbers_for_backward(frames: Frames) -> int:
-    """How many numbers `blocks_forward` keeps for the backward pass."""
+    """Return the number of floats that `blocks_forward` keeps for the backward pass."""
     assert _LIBRARY is not None
     function = _LIBRARY.blocks_made
     function.restype = ctypes.c_int64
@@ -184,12 +184,12 @@ def numbers_for_backward(frames: Frames) -> int:
 
 
 def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Tensor:
-    """(actors,) float32 in [0, 1).
+    """Return random numbers to sample with, (actors,) float32 in [0, 1).
 
     Args:
         state: 64 bits, different for each purpose.
-        env: (B,) the environment of each frame.
-        lengths: (B,) the actors of each frame.
+        env: (B,) int64, the environment of each frame.
+        lengths: (B,) int64, the number of actors of each frame.
     """
     assert _LIBRARY is not None
     env, lengths = (np.ascontiguousarray(x, dtype=np.int64) for x in (env, lengths))
@@ -203,7 +203,7 @@ def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[n
 
 
 def array_of(kind: Any, items: Sequence[Any]) -> Any:
-    """A new array of a ctypes type."""
+    """Return a new array of a ctypes type."""
     return (kind * len(items))(*items)
 
 
@@ -218,7 +218,7 @@ def _argument(argument: Argument) -> Any:
 
 
 def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
-    """Where the numbers of a contiguous tensor or array are; None for none. Addresses stay."""
+    """Return the address of the data of a contiguous tensor or array; None for None."""
     if x is None:
         return None
     if isinstance(x, Tensor):

@@ -1,4 +1,4 @@
-"""Packed frames, which lie one after the other without padding, as compiled functions take them."""
+"""Packed frames, one after the other without padding, for compiled functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rogue_net.ragged import Lengths
 
 
 class PackedRows(NamedTuple):
-    """Which rows of a table make the vector of each pair.
+    """Rows of a table, and their weights, whose sum is the vector of each pair.
 
     Attributes:
         rows: int32 (pairs, corners).
@@ -27,7 +27,7 @@ class PackedRows(NamedTuple):
 
 
 class PackedPairs(NamedTuple):
-    """The pairs of all frames: of each frame query by query, of each query target by target."""
+    """Pairs of all frames: by frame, then by query, then by target."""
 
     keys: PackedRows
     values: PackedRows
@@ -35,11 +35,11 @@ class PackedPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedFrames:
-    """B frames of R entities.
+    """B frames of R entities in all.
 
     Attributes:
         lengths: (B,) int64, the entities of each frame.
-        visible: (R,) bool, what visible entities may attend to; None when it is everything.
+        visible: (R,) bool, the entities that visible ones may attend to; None for all.
         pairs: relative positions; None without.
     """
 
@@ -49,34 +49,34 @@ class PackedFrames:
 
     @cached_property
     def row_start(self) -> Lengths:
-        """(B + 1,) int64, where the rows of each frame begin, and the end of the last."""
+        """(B + 1,) int64, the first row of each frame, and the end of the last."""
         return starts(self.lengths)
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """Number of rows, R."""
         return int(self.row_start[-1])
 
     @cached_property
     def pair_start(self) -> Lengths:
-        """(B + 1,) int64, where the pairs of each frame begin."""
+        """(B + 1,) int64, the first pair of each frame, and the end of the last."""
         return starts(self.lengths**2)
 
     @cached_property
     def padded_pair_start(self) -> Lengths:
-        """(B + 1,) int64, where they would begin with targets padded to whole vectors."""
+        """(B + 1,) int64, like `pair_start` with targets padded to whole vectors."""
         return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
 
 
 class Tables(NamedTuple):
-    """What relative positions add, each with a gradient: (rows, d_head) of keys and of values."""
+    """Tables of relative keys and values, (rows, d_head) each, with a gradient."""
 
     keys: Tensor
     values: Tensor
 
 
 class Gate(NamedTuple):
-    """By what each target multiplies its relative values: a function of a linear layer.
+    """Parameters of the factors of each target's relative values: a function of a linear layer.
 
     Attributes:
         kind: "linear", "relu", "gelu" or "sigmoid".
@@ -90,14 +90,15 @@ class Gate(NamedTuple):
 
 
 class TypeRows(NamedTuple):
-    """The n entities of a type.
+    """The n entities of a type, with the parameters of its embedding.
 
     Attributes:
         x: (n, features), not yet normalised; without a gradient.
-        mean: (features,), None of no features, like `std`.
+        mean: (features,), None without features, like `std`.
         std: (features,).
-        to: (n,) int64, which row of all each is.
-        parameters: weight and bias of the linear layer and of the norm; of no features, one vector.
+        to: (n,) int64, the row of each among all entities.
+        parameters: weight and bias of the linear layer and of the norm; one vector without
+            features.
     """
 
     x: Tensor
@@ -131,7 +132,7 @@ class Call:
                 self.set(of_frames, rows=packed.rows, weights=packed.weights)
 
     def set(self, struct: Any = None, **tensors: Tensor | None) -> None:
-        """Set some of the pointers, of the frames if nothing else is named."""
+        """Set some of the pointers, by default of `Frames`."""
         for name, x in tensors.items():
             self.alive.append(x)
             setattr(self.frames if struct is None else struct, name, address(x))
@@ -142,7 +143,7 @@ class Call:
             self.set(of_frames, table=table)
 
     def set_table_gradients(self, *gradients: Tensor | None) -> None:
-        """Set what the tables' gradients are added to."""
+        """Set the tensors to which the tables' gradients are added."""
         for of_frames, gradient in zip(self._pair_rows(), gradients, strict=True):
             self.set(of_frames, table_grad=gradient)
 
@@ -150,7 +151,7 @@ class Call:
         return self.frames.keys, self.frames.values
 
     def set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
-        """Set how blocks are shared among threads, and return in how many parts."""
+        """Set the number of threads and of parts of the work, and return that of parts."""
         self.frames.threads = num_threads()
         self.frames.parts = num_parts(num_rows, self.frames.width, num_gradients)
         self.frames.gradient_stride = num_gradients
@@ -158,7 +159,7 @@ class Call:
 
 
 def rows_of_type(one: TypeRows) -> Embedding:
-    """`Embedding` of `blocks.h` of the entities of a type, without its parameters."""
+    """Return `Embedding` of `blocks.h` for the entities of a type, without its parameters."""
     return Embedding(
         rows=len(one.x),
         features=0 if one.mean is None else one.x.shape[1],
@@ -175,13 +176,13 @@ def embedding(
     made: Tensor | None,
     gradients: Sequence[Tensor | None] | None = None,
 ) -> Embedding:
-    """`Embedding` of `blocks.h`; what its pointers point to are the arguments.
+    """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
 
     Args:
         one: the entities of a type.
         width: d_model.
-        made: room for what the backward pass needs; None of a type without features.
-        gradients: of its parameters, to be added to.
+        made: memory for the activations of the backward pass; None for a type without features.
+        gradients: the gradients of its parameters, to be added to.
     """
     of_call = rows_of_type(one)
     of_call.hidden = address(made)
@@ -196,7 +197,7 @@ def embedding(
 
 
 def starts(sizes: Lengths) -> Lengths:
-    """(n,) -> (n + 1,) int64, where each begins that comes after the others, and the end."""
+    """Return the cumulative sums of sizes, from 0 on: (n,) -> (n + 1,) int64."""
     starts = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts
@@ -208,21 +209,21 @@ def empty(*shape: int) -> Tensor:
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:
-    """What there is, in one piece."""
+    """Return a contiguous copy of a tensor, or itself if it is; None for None."""
     return None if x is None else x.contiguous()
 
 
 def zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Zeros of these shapes, in one block of memory: one operation for all of them."""
+    """Return zeros of these shapes in one block of memory: one operation for all of them."""
     return cut(torch.zeros(sum(sizes(tensors))), tensors)
 
 
 def cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The numbers one after the other, in the shapes of some tensors."""
+    """Return views of consecutive numbers in the shapes of some tensors."""
     parts = torch.split(numbers, sizes(like))
     return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
 
 
 def sizes(tensors: Sequence[Tensor | None]) -> list[int]:
-    """How many numbers each has; None has none."""
+    """Return the number of elements of each tensor; 0 for None."""
     return [0 if x is None else x.numel() for x in tensors]

@@ -18,7 +18,7 @@ from entity_env import (
     SelectEntityActionMask,
 )
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig
-from rogue_net.wiring import Wired, missing_features, wired
+from rogue_net.wiring import Wired, adapt_batch, missing_features
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, frame, net_of
 
 COUNTS = [(2, 1, 3), (0, 2, 1), (3, 0, 0), (1, 4, 2)]
@@ -94,8 +94,8 @@ def test_network_is_wired_by_name(shown: ObsSpace, with_positions: bool) -> None
 def test_types_that_the_world_does_not_have_are_absent() -> None:
     known = ObsSpace(["clock"], {"Ghost": Entity(["fear"]), **SPACE.entities})
     net = net_of(known)
-    assert_same(Wired(net, SPACE)(batch_in(SPACE)), net(wired(batch_in(SPACE), SPACE, known)))
-    assert wired(batch_in(SPACE), SPACE, known).features["Ghost"].values.shape == (0, 1)
+    assert_same(Wired(net, SPACE)(batch_in(SPACE)), net(adapt_batch(batch_in(SPACE), SPACE, known)))
+    assert adapt_batch(batch_in(SPACE), SPACE, known).features["Ghost"].values.shape == (0, 1)
 
 
 def test_statistics_are_of_what_the_network_sees() -> None:
@@ -125,7 +125,7 @@ def test_actor_of_an_unknown_type_is_an_error_where_it_has_to_be_judged() -> Non
         [with_strangers({"move": CategoricalActionMask(actor_types=["Stranger"])})], STRANGE
     )
     with pytest.raises(ValueError, match=r"action 'move': expected .* got some of \['Stranger'\]"):
-        wired(batch, STRANGE, SPACE)
+        adapt_batch(batch, STRANGE, SPACE)
 
 
 def with_strangers(actions: dict[str, Any], strangers: int = 2) -> Observation:

@@ -52,7 +52,7 @@ from entity_env.testing import conformance
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS, ActionHead
 from rogue_net.layout import Layout
-from rogue_net.narrow import Narrowed
+from rogue_net.narrow import ActionSubset
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 
 NUM_COINS = 3
@@ -194,7 +194,7 @@ class Binomial(ActionDistribution):
         """Return the distribution of some actors."""
         return type(self)(self.logits[actors])
 
-    def widened(self, part: Narrowed) -> Self:
+    def widened(self, part: ActionSubset) -> Self:
         """Return the distribution of all actors; the others have fair coins."""
         wide = self.logits.new_zeros(len(part.actors))
         wide[torch.from_numpy(part.actors)] = self.logits
