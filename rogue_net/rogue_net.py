@@ -1,4 +1,4 @@
-"""`RogueNet`: a ragged batch of entities in, actions and values out."""
+"""`RogueNet`: a network from a ragged batch of entities to actions and values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class RogueNet(nn.Module):
 
     Args:
         config: sizes and options.
-        obs_space: the entity types and features it takes.
+        obs_space: the entity types and features of its input.
         action_space: the actions it chooses.
         regression_heads: sizes of further outputs by name, each a linear function of the mean
             over the entities of a frame, zero at first. Training needs `{"value": 1}`. Bins
@@ -41,8 +41,9 @@ class RogueNet(nn.Module):
         global_entity: make the global features an entity of their own even if no action is global.
 
     Raises:
-        InvalidSpace: a space is one that `check_env` refuses, such as an action without labels.
-        ValueError: an option names what the spaces do not have, or there is nothing to see.
+        InvalidSpace: a space is one that `check_env` rejects, such as an action without labels.
+        ValueError: an option names what the spaces do not have, or there is neither an
+            entity type nor a global action.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RogueNet(nn.Module):
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
+        # Embedding and relative positions.
         features = feature_names(obs_space, global_entity)
         self.embedding = EntityEmbedding(features, config.d_model, config.translation)
         self.relpos = None
@@ -68,6 +70,7 @@ class RogueNet(nn.Module):
             d_head = config.d_model // config.n_head
             self.relpos = RelposEncoding(config.relpos_encoding, features, config.d_model, d_head)
             self.relpos.apply(init_linear)
+        # Blocks.
         self.transformer = Transformer(
             config.n_layer,
             config.n_head,
@@ -77,6 +80,7 @@ class RogueNet(nn.Module):
             resid_pdrop=config.resid_pdrop,
             attn_pdrop=config.attn_pdrop,
         )
+        # Heads.
         self.action_heads = nn.ModuleDict(
             {
                 module_key(name): HEADS[type(space)](space, config.d_model, config.d_qk)
@@ -103,17 +107,17 @@ class RogueNet(nn.Module):
         temperature: float = 1.0,
         attention: bool = False,
     ) -> NetOutput:
-        """Choose actions, or judge chosen ones.
+        """Choose actions, or evaluate chosen ones.
 
         Args:
             batch: B frames of `obs_space` and `action_space`.
-            actions: per action (actors,) int64, choices to judge.
+            actions: per action (actors,) int64, choices to evaluate.
             uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
             generator: to draw these with. Without any of the three, the most probable choice is
                 taken.
             temperature: divides the scores of all choices, so that above 1 they are more equally
-                probable and below 1 less; all that is said is of these probabilities.
-            attention: also say how much entities look at each other.
+                probable and below 1 less; all outputs are of these probabilities.
+            attention: also return the attention weights between entities.
 
         Raises:
             ValueError: an argument is out of range or excludes another.
@@ -127,6 +131,7 @@ class RogueNet(nn.Module):
                 f"attention: expected a network with attention, this one has "
                 f"pooling={self.config.pooling!r} instead"
             )
+        # All in compiled code where it can; attention weights come from torch alone.
         weights: list[list[Tensor]] | None = [] if attention else None
         decisions: dict[str, Decision] = {}
         compiled = None
@@ -139,6 +144,8 @@ class RogueNet(nn.Module):
         else:
             x, layout = self.embed(batch, weights)
             values = self._values(x, layout)
+
+        # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
         if generator is not None:
             uniforms = {
                 name: random_draws(len(a.actors.values), a.num_draws, generator, x.device)
@@ -165,7 +172,7 @@ class RogueNet(nn.Module):
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """The regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
+        """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
         compiled = backend.run(self._modules_of_network(), batch, with_heads=False)
         if compiled is not None:
             return self._named_values(compiled.means)
@@ -174,11 +181,11 @@ class RogueNet(nn.Module):
     def embed(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
     ) -> tuple[Tensor, Layout]:
-        """The entities after the transformer.
+        """Return the entities after the transformer.
 
         Args:
             batch: B frames.
-            weights: takes the attention weights of each layer and bucket, if given.
+            weights: list to append the attention weights of each layer and bucket to, if given.
 
         Returns:
             (P, d_model) in padded rows, and their layout.
@@ -229,15 +236,15 @@ class RogueNet(nn.Module):
 
     @property
     def has_compiled_blocks(self) -> bool:
-        """Whether whole blocks are compiled, on the CPU in float32: faster there than bfloat16."""
+        """True if whole blocks are compiled, on the CPU in float32: faster than bfloat16."""
         return backend.has_compiled_blocks(self.config)
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Take the features of a batch into the statistics that normalise the input."""
+        """Add the features of a batch to the statistics that normalise the input."""
         self.merge_input_moments(self.input_moments(batch))
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
-        """What the statistics need to know of a batch, by the module that keeps them."""
+        """Return the moments of a batch, by the module whose statistics they update."""
         inputs = self.embedding.inputs(batch)
         moments = {
             f"embedding.by_type.{module_key(name)}.norm": one
@@ -249,7 +256,7 @@ class RogueNet(nn.Module):
         return moments
 
     def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
-        """Take what `input_moments` says, here or in another process, into the statistics."""
+        """Add moments of `input_moments`, here or of another process, to the statistics."""
         for module, one in moments.items():
             norm = self.get_submodule(module)
             assert isinstance(norm, InputNorm)
@@ -263,10 +270,10 @@ class RogueNet(nn.Module):
             heads = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
             return self._named_values([full_precision(head(pooled)) for head in heads])
 
-    def _named_values(self, said: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What the regression heads say, by name; of bins also what they expect."""
+    def _named_values(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of the regression heads by name; of bins also the expectation."""
         values = {}
-        for (name, size), one in zip(self._regression_sizes.items(), said, strict=True):
+        for (name, size), one in zip(self._regression_sizes.items(), outputs, strict=True):
             values[name] = one
             if not isinstance(size, int):
                 values[f"{name}_logits"], values[name] = one, expected_values(one, size)
@@ -274,7 +281,7 @@ class RogueNet(nn.Module):
 
 
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
-    """Whether some action is taken by no entity, so that one has to stand for what is global."""
+    """Return whether an action is taken by the frame as a whole, by its global entity."""
     return any(space.is_global for space in action_space.values())
 
 

@@ -1,4 +1,4 @@
-"""The one door to the compiled part: networks ask it to compute a batch, and it may decline.
+"""Interface to the compiled part: networks ask it to compute a batch, and it may decline.
 
 Narrow networks are compiled whole, from the features to decisions and values, in one call (`run`).
 Of wide ones embedding and attention are (`embed`), and matrix products stay with torch, which is as
@@ -31,8 +31,8 @@ from rogue_net.relpos_encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
 ROWS_OF_SHAPE = 64
-"""On the CPU, torch compiles products in bfloat16 for each number of rows, which takes longer than
-they do: there are fewer of these if all are multiples of this."""
+"""Rows are padded to a multiple: on the CPU torch compiles products in bfloat16 for each number of
+rows, which takes longer than the products."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class PackedContext(Context):
     """Attention over packed frames.
 
     Attributes:
-        frames: which rows make a frame, what they may see and how they lie to each other.
+        frames: the rows of each frame, their visibility and relative positions.
         relpos: the encoding of relative positions; None without.
-        tables: what it adds, by the rows that `frames` names.
+        tables: the tables of the encoding, whose rows `frames` refers to.
     """
 
     frames: PackedFrames
@@ -90,7 +90,7 @@ class PackedContext(Context):
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """Number of rows, R."""
         return self.frames.num_rows
 
     def pieces(self) -> "list[Context]":
@@ -146,11 +146,11 @@ def run(
         net: the modules.
         batch: B frames.
         with_heads: also decide the actions whose heads are compiled.
-        actions: per action (actors,) int64, choices to judge.
+        actions: per action (actors,) int64, choices to evaluate.
         uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
 
     Returns:
-        None if this network or batch is not for compiled code.
+        None if compiled code does not support this network or batch.
     """
     if (
         not has_compiled_blocks(net.config)
@@ -158,10 +158,12 @@ def run(
         or torch.is_autocast_enabled("cpu")
     ):
         return None
+    # Inputs: features, rows and relative positions.
     layout = layout_of(batch, net.embedding.types, is_packed=True)
     inputs = net.embedding.inputs(batch)
     context = _context(net, batch, inputs, layout)
     gate: Gate | None = None if net.relpos is None else gate_parameters(net.relpos)
+    # Actions whose heads are compiled.
     heads = {}
     if with_heads:
         heads = {n: head for n, head in net.heads.items() if type(head) in _COMPILED_HEADS}
@@ -175,6 +177,8 @@ def run(
         )
         for name, head in heads.items()
     ]
+
+    # The network in one call.
     out = network.run(
         network.Network(
             frames=context.frames,
@@ -195,21 +199,21 @@ def run(
     )
     decisions = {
         name: Decision(
-            said.chosen,
-            said.logprobs,
-            said.entropies,
-            CategoricalDistribution(said.log_probs),
+            output.chosen,
+            output.logprobs,
+            output.entropies,
+            CategoricalDistribution(output.log_probs),
         )
-        for name, said in zip(heads, out.choices, strict=True)
+        for name, output in zip(heads, out.choices, strict=True)
     }
     return Output(out.x, layout, out.means, decisions)
 
 
 def embed(net: Modules, batch: EntityBatch) -> tuple[Tensor, Layout] | None:
-    """Embed the entities and take them through the blocks, with compiled attention.
+    """Embed entities and run the blocks, with compiled embedding and attention.
 
     Returns:
-        (R, d_model) rows and their layout; None if this network or batch is not for compiled code.
+        (R, d_model) rows and their layout; None if compiled code does not support it.
     """
     if not _is_supported(net, batch):
         return None
@@ -232,7 +236,7 @@ def _embed(net: Modules, batch: EntityBatch) -> tuple[Tensor, Layout]:
 
 
 def _is_supported(net: Modules, batch: EntityBatch) -> bool:
-    """Return whether compiled attention can do it: float32 on the CPU, and nothing is dropped."""
+    """Return whether compiled attention supports it: float32 on the CPU, no dropout."""
     parameter = net.transformer.first_parameter()
     return (
         parameter is not None
@@ -263,7 +267,7 @@ def _context(
 def _type_rows(
     embedding: EntityEmbedding, inputs: Mapping[str, Tensor], layout: Layout
 ) -> list[TypeRows]:
-    """Return the entities of each type as compiled functions take them."""
+    """Return the entities of each type for compiled functions."""
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
     types = []
     for (name, x), to in zip(inputs.items(), places, strict=True):
@@ -282,11 +286,11 @@ def _choice(
     action: ActionBatch,
     given: Tensor | None,
     uniforms: Tensor | None,
-) -> network.Choice:
-    """Return an action as compiled functions take it.
+) -> network.ChoiceInput:
+    """Return an action for compiled functions.
 
     Raises:
-        ValueError: of the mask, or of what is given, there is another number than of actors.
+        ValueError: the mask, the actions or the uniforms are not of as many actors.
     """
     num_actors = len(action.actors.values)
     num_choices = len(_linear(head.get_submodule(_COMPILED_HEADS[type(head)])).bias)
@@ -299,7 +303,7 @@ def _choice(
     for name, (x, shape) in expected.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name}: expected shape {shape}, got {tuple(x.shape)}")
-    return network.Choice(
+    return network.ChoiceInput(
         rows=layout.rows(action.actors.values, action.actors.frame_of_row()).contiguous(),
         mask=mask,
         given=None if given is None else given.to(torch.int64).contiguous(),

@@ -1,7 +1,7 @@
-"""Embedding, attention and means over packed frames, with their gradients, for torch.
+"""Compiled embedding, attention and means over packed frames, with gradients for torch.
 
-All numbers are float32 on the CPU. What these functions compute is what `embedding.py`,
-`attention.py` and `pooling.py` do in torch.
+All numbers are float32 on the CPU. The functions compute the same as `embedding.py`, `attention.py`
+and `pooling.py` in torch.
 """
 
 from collections.abc import Sequence
@@ -60,28 +60,30 @@ def pair_cells(
     corners: int,
     no_row: tuple[int, int],
 ) -> PackedPairs:
-    """Which cells of an encoding each pair has, see `RelposEncodingConfig` and `relpos_cells.py`.
+    """Return the cells of each pair, see `RelposEncodingConfig` and `relpos_cells.py`.
 
     Args:
-        frames: which rows make a frame.
+        frames: the rows of each frame.
         position: (R, axes) float32.
-        heading: (R,) float32, angle in radians; None where all are 0.
-        placed: (R,) bool, which rows have a position; None where all do.
-        first_value: (R,) int32, the first row of the values of each target; None where values have
+        heading: (R,) float32, angle in radians; None if all are 0.
+        placed: (R,) bool, True for rows with a position; None if all have one.
+        first_value: (R,) int32, the first row of the values of each target; None if values have
             the rows of keys.
-        radial: of the encoding, like the next four.
-        distance: of it.
-        interpolate: of it.
-        extent: of it.
-        scale: of it.
-        num_cells: cells of the encoding.
-        corners: cells of each pair.
-        no_row: of keys and values, the row of a pair without relative position.
+        radial: a setting of the encoding, like the next four.
+        distance: a setting.
+        interpolate: a setting.
+        extent: a setting.
+        scale: a setting.
+        num_cells: the number of cells of the encoding.
+        corners: the number of cells of each pair.
+        no_row: the row of a pair without relative position in the tables of keys and of values.
     """
+    # Memory for the result.
     num_pairs = int(frames.pair_start[-1])
     rows = torch.empty(num_pairs, corners, dtype=torch.int32)
     values = torch.empty_like(rows) if first_value is not None else None
     weights = torch.empty(num_pairs, corners) if interpolate else None
+    # Arrays that must live until the call is over, as it gets their addresses.
     position = position.contiguous()
     extents = np.array(extent, dtype=np.int64)
     placed = None if placed is None else placed.view(torch.uint8)
@@ -116,14 +118,14 @@ def pair_cells(
 def attention(
     qkv: Tensor, frames: PackedFrames, heads: int, tables: Tables | None, gate: Tensor | None
 ) -> Tensor:
-    """Attention between the entities of each frame; zero in rows behind those of all frames.
+    """Attend within each frame; rows behind those of all frames are zero.
 
     Args:
         qkv: (R, 3 * d_model), queries, keys and values.
-        frames: which rows make a frame.
+        frames: the rows of each frame.
         heads: H.
         tables: of the frames' pairs.
-        gate: (R, d_head), by what each target multiplies its relative values; None for nothing.
+        gate: (R, d_head), the factors of each target's relative values; None for no gate.
 
     Returns:
         (R, d_model).
@@ -134,13 +136,13 @@ def attention(
 
 
 def frame_means(x: Tensor, frames: PackedFrames) -> Tensor:
-    """(R, d) -> (B, d), the mean over the rows of each frame; zero for an empty one."""
+    """Return the mean over the rows of each frame, (R, d) -> (B, d); zero without rows."""
     means: Tensor = _FrameMeans.apply(x, frames)  # type: ignore[no-untyped-call]
     return means
 
 
 def embed_rows(types: Sequence[TypeRows], clip: float, out: Tensor) -> list[Tensor | None]:
-    """Embed all entities into (R, d_model), and return what the backward pass needs, by type."""
+    """Embed all entities into (R, d_model), and return activations for the backward pass."""
     width, kept = out.shape[1], []
     for one in types:
         made = packed.empty(len(one.x) * (width + 2)) if one.mean is not None else None
@@ -160,7 +162,7 @@ def add_embedding_gradients(
 
     Args:
         types: the entities.
-        kept: begins with what `embed_rows` returned.
+        kept: begins with the activations of `embed_rows`.
         gradients: of the parameters of each type.
         clip: of normalised features.
         dout: (R, d_model), the gradient of the embedded entities.

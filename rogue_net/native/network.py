@@ -1,7 +1,7 @@
-"""All of a narrow network over packed frames, as one node of torch's graph.
+"""A narrow network over packed frames, compiled as one node of torch's graph.
 
-Of small batches, what torch and Python do around each operation takes longer than what it computes.
-What is computed here is what `embedding.py`, `transformer.py`, `pooling.py` and `heads.py` do.
+For small batches, the overhead of torch and Python around each operation exceeds its computation.
+This computes the same as `embedding.py`, `transformer.py`, `pooling.py` and `heads.py`.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ from rogue_net.native.packed import (
 )
 
 WIDEST = 64
-"""Up to this d_model; the matrix products of wider blocks are torch's, which are as good."""
+"""Largest d_model; wider blocks are left to torch, whose matrix products are as fast."""
 
 
 class Linear(NamedTuple):
@@ -48,14 +48,14 @@ class Linear(NamedTuple):
     bias: Tensor
 
 
-class Choice(NamedTuple):
-    """An action: one of several choices for each actor.
+class ChoiceInput(NamedTuple):
+    """Actors of an action, each with one of several labelled choices.
 
     Attributes:
-        rows: (actors,) int64, which row of all each actor is.
-        mask: (actors, choices) bool, what may be chosen; None where everything may.
-        given: (actors,) int64, what was chosen; None to choose now.
-        uniforms: (actors,) float32 in [0, 1), to draw with; None to take the most probable.
+        rows: (actors,) int64, the row of each actor among all entities.
+        mask: (actors, choices) bool, the legal choices; None if all are.
+        given: (actors,) int64, choices to evaluate; None to choose.
+        uniforms: (actors,) float32 in [0, 1), to sample with; None for the most probable choices.
     """
 
     rows: Tensor
@@ -64,12 +64,12 @@ class Choice(NamedTuple):
     uniforms: Tensor | None
 
 
-class Said(NamedTuple):
-    """What is said about an action.
+class ChoiceOutput(NamedTuple):
+    """Output of a head for the actors of an action.
 
     Attributes:
         log_probs: (actors, choices), -inf where not allowed.
-        logprobs: (actors,), of what is chosen.
+        logprobs: (actors,), of the chosen ones.
         entropies: (actors,).
         chosen: (actors,) int64.
     """
@@ -80,8 +80,8 @@ class Said(NamedTuple):
     chosen: Tensor
 
 
-class Out(NamedTuple):
-    """What a network says about B frames of R entities.
+class NetworkOutput(NamedTuple):
+    """Output of a network for B frames of R entities.
 
     Attributes:
         x: (R, d_model), the entities after all blocks.
@@ -91,23 +91,23 @@ class Out(NamedTuple):
 
     x: Tensor
     means: list[Tensor]
-    choices: list[Said]
+    choices: list[ChoiceOutput]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, without the parameters that have gradients, and frames to go through it.
+    """A network without the parameters that have gradients, and the frames of its input.
 
     Attributes:
-        frames: which rows make a frame.
+        frames: the rows of each frame.
         types: the entities; together they have every row.
         width: d_model.
         heads: of attention.
         clip: of normalised features.
         gate_kind: see `Gate`; None without gate.
-        num_blocks: how many.
+        num_blocks: the number of blocks.
         choices: the actions.
-        num_means: how many linear functions of the means.
+        num_means: the number of linear functions of the means.
     """
 
     frames: PackedFrames
@@ -117,7 +117,7 @@ class Network:
     clip: float
     gate_kind: str | None
     num_blocks: int
-    choices: Sequence[Choice] = ()
+    choices: Sequence[ChoiceInput] = ()
     num_means: int = 0
 
 
@@ -128,17 +128,17 @@ def run(
     gate: Gate | None,
     choices: Sequence[Linear],
     means: Sequence[Linear],
-) -> Out:
-    """Let frames go through a network.
+) -> NetworkOutput:
+    """Compute a network for frames.
 
     Args:
-        network: both.
+        network: the network and the frames.
         blocks: of each block weight and bias of: norm_1, query_key_value, project, norm_2, and
             both layers of the perceptron.
         tables: of the frames' pairs.
         gate: of all blocks.
         choices: from an entity to the logits of each action.
-        means: from the mean over the entities of a frame to what is said about it.
+        means: from the mean over the entities of a frame to the regression outputs.
     """
     parameters: list[Tensor | None] = [
         *((None, None) if tables is None else tables),
@@ -147,24 +147,25 @@ def run(
         *(parameter for one in network.types for parameter in one.parameters),
         *(parameter for one in (*choices, *means) for parameter in one),
     ]
+    # One node of torch's graph, or none without gradients.
     if torch.is_grad_enabled():
         outputs = _Network.apply(network, *parameters)  # type: ignore[no-untyped-call]
     else:
         outputs = _Compiled(network, parameters).forward(keep=False)
     left = iter(outputs)
     x, of_means = next(left), [next(left) for _ in means]
-    said = []
+    outputs_of_choices = []
     for one in network.choices:
         log_probs, logprobs, entropies = (next(left) for _ in range(3))
         chosen = next(left) if one.given is None else one.given
-        said.append(Said(log_probs, logprobs, entropies, chosen))
-    return Out(x, of_means, said)
+        outputs_of_choices.append(ChoiceOutput(log_probs, logprobs, entropies, chosen))
+    return NetworkOutput(x, of_means, outputs_of_choices)
 
 
 class _Compiled:
-    """`Network` of `blocks.h`, and what its pointers point to, which has to live as long.
+    """`Network` of `blocks.h` and the memory to which its pointers refer, which must live as long.
 
-    What it says is not kept here: in torch's graph, that leads back to this.
+    Outputs are not kept here: in torch's graph they refer back to this object.
     """
 
     def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
@@ -192,12 +193,13 @@ class _Compiled:
         self.kept: list[Tensor] = []
 
     def forward(self, keep: bool) -> list[Tensor]:
-        """All that is said: of the entities, of the means, and of each choice.
+        """Return all outputs: the entities, the means, and those of each choice.
 
         Args:
-            keep: what the backward pass needs.
+            keep: True to keep the activations for the backward pass.
         """
         network, struct = self.network, self.struct
+        # Memory of the entities, the pooled frames and the activations.
         rows, frames = network.frames.num_rows, len(network.frames.lengths)
         x = packed.empty(rows, network.width)
         struct.x = x.data_ptr()
@@ -207,6 +209,7 @@ class _Compiled:
         with_features = sum(len(one.x) for one in network.types if one.mean is not None)
         struct.embedded = self._keep(with_features * (network.width + 2))
         struct.made = self._keep(numbers_for_backward(struct.frames)) if keep else None
+        # Heads: the last parameters are their weights and biases, those of choices first.
         num_choices = len(network.choices)
         of_heads = self.flat[len(self.flat) - 2 * (num_choices + network.num_means) :]
         widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
@@ -215,28 +218,30 @@ class _Compiled:
             outputs.append(packed.empty(frames, width))
             self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
         for i, choice in enumerate(network.choices):
-            said = _said(choice, widths[i])
-            self.choices[i] = _choice_head(choice, rows, said)
-            outputs += said if choice.given is None else said[:3]
+            of_choice = _empty_outputs(choice, widths[i])
+            self.choices[i] = _choice_head(choice, rows, of_choice)
+            outputs += of_choice if choice.given is None else of_choice[:3]
         call("network_forward", struct)
         return outputs
 
     def backward(self, x: Tensor, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the parameters.
+        """Return the gradients of the parameters.
 
         Args:
             x: the first output.
-            gradients: of all outputs.
+            gradients: the gradients of all outputs.
         """
-        dx, *dsaid = map(contiguous, gradients)
+        # Gradients of the outputs.
+        dx, *doutputs = map(contiguous, gradients)
         dx = torch.zeros_like(x) if dx is None else dx.clone()
-        left = iter(dsaid)
+        left = iter(doutputs)
         for head in self.means:
             head.dsaid = address(next(left))
         for choice, head in zip(self.network.choices, self.choices, strict=True):
             head.dsaid, head.dlogprobs, head.dentropies = (address(next(left)) for _ in range(3))
             if choice.given is None:
                 next(left)
+        # Gradients of the parameters, of each part of the work; their sum.
         numbers = sizes(self.flat)
         of_parameters = array_of(ctypes.c_int64, numbers)
         parts = torch.zeros(self.of_frames.set_parts(len(x), sum(numbers)), sum(numbers))
@@ -260,25 +265,25 @@ class _Network(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(out for out in outputs if out.dtype == torch.int64))
         ctx.save_for_backward(*outputs, *flat, *ctx.compiled.kept)
-        ctx.compiled.kept = []  # so that torch lets go of it after the backward pass
+        ctx.compiled.kept = []  # so that torch frees them after the backward pass
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # torch looks whether any was changed, or let go of, since
+        saved = ctx.saved_tensors  # torch checks that none was changed or freed since
         return None, *ctx.compiled.backward(saved[0], gradients)
 
 
-def _said(choice: Choice, num_choices: int) -> list[Tensor]:
-    """Room for what is said: log-probabilities, those of what is chosen, entropies, choices."""
+def _empty_outputs(choice: ChoiceInput, num_choices: int) -> list[Tensor]:
+    """Return memory for log-probabilities, those of chosen choices, entropies and choices."""
     n = len(choice.rows)
     chosen = torch.empty_like(choice.rows) if choice.given is None else choice.given
     return [packed.empty(n, num_choices), packed.empty(n), packed.empty(n), chosen]
 
 
-def _choice_head(choice: Choice, x_rows: int, said: Sequence[Tensor]) -> Head:
-    log_probs, logprobs, entropies, chosen = said
+def _choice_head(choice: ChoiceInput, x_rows: int, outputs: Sequence[Tensor]) -> Head:
+    log_probs, logprobs, entropies, chosen = outputs
     return Head(
         kind=CHOICE_HEAD,
         rows=len(log_probs),
