@@ -20,7 +20,7 @@ def _two_ways_error(mask: object, ids: str, types: str) -> InvalidObservation:
 
 
 class ActionMask:
-    """Base class of masks: who takes an action in a frame, and what each of them may choose."""
+    """Base class of masks: the actors of an action in a frame, and the choices of each."""
 
     entity_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that name entities, by id or by type."""

@@ -34,16 +34,16 @@ def batch_obs(
     """Batch the observations of B environments.
 
     Args:
-        obs: B observations, whose entities, masks and visibility are shown.
+        obs: B observations: entities, masks and visibility.
         obs_space: the types and features they show.
         action_space: the actions they may offer.
         outcomes: B observations whose reward, flags and metrics count, where an episode ended
             and `obs` already shows the next one; without it, `obs`.
 
     Raises:
-        InvalidObservation: something contradicts the spaces; `env_index` says which observation.
+        InvalidObservation: an observation, the one at `env_index`, contradicts the spaces.
     """
-    # Features, visibility and ids of what is shown.
+    # Features, visibility and ids of the frames that are shown.
     outcomes = obs if outcomes is None else outcomes
     features, visible = batch_entities(
         obs, obs_space, with_globals=has_global_entity(obs_space, action_space)

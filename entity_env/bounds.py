@@ -24,7 +24,7 @@ _NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")
 _MAX_AXES = 32
 _FREE = 1 << 16
 _FREE_PER_BYTE = 64
-_TEXT_KEYS = {str, bytes}  # whose hashes nobody can foresee
+_TEXT_KEYS = {str, bytes}  # with hashes that cannot be predicted
 _KEYS = {type(None), bool, int, float, *_TEXT_KEYS}
 
 

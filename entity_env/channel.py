@@ -28,8 +28,8 @@ _PADDING = [bytes(n) for n in range(_ALIGNMENT)]
 def new_bell() -> int | None:
     """Return a file that wakes the process waiting for it; None where the system has none.
 
-    Linux takes a process that writes into a pipe for one that is about to sleep, and lets whoever
-    reads from it run in its place: right for the last worker that gets a message, but the others
+    Linux takes a process that writes into a pipe for one that is about to sleep, and runs the
+    reader of the pipe in its place: right for the last worker that gets a message, but the others
     should run on other cores, and not wait for the last message. A bell before the message wakes
     them there; without it two workers ran one after the other in half of all runs.
     """
@@ -44,8 +44,8 @@ class Channel:
 
     Args:
         connection: the pipe.
-        ours: where this end writes arrays.
-        theirs: where the other end does.
+        ours: the memory into which this end writes arrays.
+        theirs: that of the other end.
         rings: the bell at which the other end waits, see `new_bell`.
         hears: the bell at which this end waits.
     """
@@ -76,9 +76,8 @@ class Channel:
         """Send a message.
 
         Args:
-            message: whatever can be pickled.
-            is_last: whether the sender has nothing else to do then; if not, the other end is woken
-                by its bell.
+            message: a value that can be pickled.
+            is_last: True if the sender then waits; if not, the bell wakes the other end.
 
         Raises:
             ChannelClosedError: the other end is gone.

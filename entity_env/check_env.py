@@ -34,9 +34,9 @@ def check_env(
 
     Args:
         env: an environment or match, or better what makes one: its class, or a function.
-        episodes: how many to play.
-        max_steps: where to break off an episode.
-        seed: of the actions and episodes.
+        episodes: the number of episodes to play.
+        max_steps: the number of steps after which an episode is broken off.
+        seed: the seed of actions and episodes.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others draw from it)
     try:

@@ -6,10 +6,11 @@ with a class name, arrays are dictionaries in the format of msgpack-numpy. Array
 format are pickles: they are an error, and no class is looked up by name.
 
 A sample has the reward and end of the step before it, so the last sample of a file or before a
-reset, whose outcome is not in the file, is left out. Files do not tell truncated episodes from
-terminated ones: all count as terminated. A sub-sampled file has no rewards and ends of the frames
-that are left out, nor the environments of those that are kept: its `num_envs` is None, its rewards
-are NaN, and its steps are counted as in the file: from 1 in the first episodes, else from 0.
+reset, whose outcome is not in the file, is left out. Files do not distinguish truncated episodes
+from terminated ones: all count as terminated. A sub-sampled file has no rewards and ends of the
+frames that are left out, nor the environments of those that are kept: its `num_envs` is None, its
+rewards are NaN, and its steps are counted as in the file: from 1 in the first episodes, then
+from 0.
 """
 
 import struct

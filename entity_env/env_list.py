@@ -45,11 +45,11 @@ _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 
 
 class EnvList(VecEnv):
-    """`num_envs` environments, or matches whose sides together count as so many.
+    """`num_envs` environments in this process, or matches with as many sides in all.
 
     Args:
         create_env: makes one `Environment` or `Match`.
-        num_envs: how many frames a step has; a multiple of the sides of a match.
+        num_envs: the number of frames in a step; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
         validate: raise for numbers that are not finite, with the environment, step and field.
 
@@ -109,8 +109,8 @@ class EnvList(VecEnv):
         draw from them.
 
         Args:
-            seed: of the run.
-            episodes: for each of the environments, how many episodes it had begun before.
+            seed: the seed of the run.
+            episodes: for each environment, the number of episodes that it began before.
         """
         self.check_no_begun_step("seed")
         self._seed = seed
@@ -167,7 +167,7 @@ class EnvList(VecEnv):
             try:
                 matches.append(match_bytes(match, frames, self._action_space))
             except Exception as error:
-                raise self._failed("get_state", error, i) from error
+                raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
         return {
             "seed": self._seed,
@@ -208,7 +208,7 @@ class EnvList(VecEnv):
                     match, state["matches"][i].values.tobytes(), batch, i * sides
                 )
             except Exception as error:
-                raise self._failed("set_state", error, i) from error
+                raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         # Decode some actions: the id of every actor must be known.
         chosen = first_choices(batch.action_masks, self._action_space)
@@ -279,7 +279,7 @@ class EnvList(VecEnv):
                 for world, actions in zip(worlds, acting, strict=True):
                     answers.append(world.act(actions))
         except BaseException as error:
-            raise self._located(error, len(answers) * sides)  # noqa: B904 (has its cause)
+            raise self._with_place(error, len(answers) * sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
         return self._all_sides([[o] for o in answers] if alone else answers)
 
@@ -328,7 +328,7 @@ class EnvList(VecEnv):
                         + (f", {_ATTEMPTS} times in a row" if all(over) else "")
                     )
             except BaseException as error:
-                raise self._located(error, i * self.sides, begins=True)  # noqa: B904 (as above)
+                raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
         raise AssertionError
 
     def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
@@ -342,7 +342,7 @@ class EnvList(VecEnv):
                 what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
                 got = answer[0] if self.sides == 1 else answer
                 error = InvalidObservation(f"act: expected {what}, got {got!r}")
-                raise self._located(error, i * self.sides)
+                raise self._with_place(error, i * self.sides)
         raise AssertionError
 
     def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
@@ -355,7 +355,7 @@ class EnvList(VecEnv):
             error = InvalidObservation(
                 f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
             )
-            raise self._located(error, i * self.sides)
+            raise self._with_place(error, i * self.sides)
         ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         return ended
 
@@ -370,7 +370,7 @@ class EnvList(VecEnv):
             i = error.env_index or 0
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
-            raise self._located(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
+            raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
         self._frames, self._batch, self._shown = frames, batch, shown
         return batch
 
@@ -378,7 +378,7 @@ class EnvList(VecEnv):
         """Return the index among all environments of the run of the first side of a match."""
         return self.first_env_index + match * self.sides
 
-    def _located(
+    def _with_place(
         self, error: BaseException, i: int, before: bool = False, begins: bool = False
     ) -> BaseException:
         """Return the exception to raise, which names the environment, its episode and step.
@@ -398,7 +398,7 @@ class EnvList(VecEnv):
             error.add_note(f"in environment {index}, episode {episode}, step {step}")
         return error
 
-    def _failed(self, method: str, error: Exception, i: int) -> EntityEnvError:
+    def _state_error(self, method: str, error: Exception, i: int) -> EntityEnvError:
         """Return the error for a match whose `get_state` or `set_state` raised."""
         name = type(world_of(self.matches[i])).__name__
         what = str(error).removeprefix(f"{method}: ")

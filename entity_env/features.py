@@ -105,7 +105,7 @@ def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | N
             rows = list(chain.from_iterable(given))
             if set(map(type, rows)) <= {list, tuple} and set(map(len, rows)) <= {width}:
                 return real_rows(rows, width)
-    except Exception:  # of whatever kind: each block is looked at, which says what it is
+    except Exception:  # of any kind: the check of each block raises the right one
         pass
     return None
 

@@ -1,4 +1,4 @@
-"""Resources that a forked child of this process closes at once.
+"""Resources that forked children of this process close at once.
 
 A copy in a child would keep them open after the death of this process: a lock stays held, and the
 other end of a pipe never sees the end. Children that execute another program lose such files

@@ -25,9 +25,9 @@ class NamedWorld:
     """Factory of an environment by its name, which a worker process imports by itself.
 
     Args:
-        name: as `find_world` takes it.
-        folder: what a file is relative to, and where modules are looked for first.
-        num_sides: how many sides the world has, 1 if it is no match.
+        name: a name for `find_world`.
+        folder: the folder of relative paths, in which modules are searched first.
+        num_sides: the number of sides of a match, 1 for an environment.
     """
 
     name: str
@@ -46,8 +46,8 @@ def find_world(name: str, folder: Path | None = None) -> Any:
 
     Args:
         name: the name.
-        folder: what a file is relative to, and where modules are looked for first; the current
-            folder if not given.
+        folder: the folder of relative paths, in which modules are searched first; by default the
+            current folder.
 
     Raises:
         UnknownWorld: there is nothing of this name, or it cannot be imported.

@@ -28,7 +28,7 @@ class Observation:
         features: features per type; instead of `entities`.
         ids: ids per type, for the types that have any; only with `features`.
         global_features: (num_global_features,) values that belong to no entity.
-        actions: for each action that can be taken now, who takes it and what is allowed.
+        actions: for each action that can be taken now, its actors and their legal choices.
         reward: the reward of the step that led here.
         done: the episode is over; the same as `terminated` unless `truncated` is given.
         terminated: the episode ended by itself, it has no future.

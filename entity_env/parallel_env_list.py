@@ -37,14 +37,13 @@ class ParallelEnvList(VecEnv):
 
     Args:
         create_env: makes one `Environment` or `Match`; sent to the workers.
-        num_envs: how many frames a step has; a multiple of the sides of a match.
-        num_processes: at most so many workers are started, never more than there are
-            environments.
+        num_envs: the number of frames in a step; a multiple of the sides of a match.
+        num_processes: the largest number of workers; there are never more than matches.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
         validate: raise for numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
-        restarts: how many lost workers are replaced.
+        restarts: the limit on the number of lost workers that are replaced.
         like: one of the environments, for its sides and its class where these depend on arguments
             or `create_env` is a function; the caller closes it.
 
@@ -159,7 +158,7 @@ class ParallelEnvList(VecEnv):
         if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
-        pieces: list[VecObs] = self._receive_all(self._begin_again)
+        pieces: list[VecObs] = self._receive_all(self._truncate_and_restart)
         for episodes, piece in zip(self._episodes, pieces, strict=True):
             episodes += piece.done
         self._batch = VecObs.cat(pieces)
@@ -275,7 +274,7 @@ class ParallelEnvList(VecEnv):
             self._call(i, "seed", [self._seed, self._episodes[i].tolist()])
         return started
 
-    def _begin_again(self, i: int, lost: WorkerLostError) -> VecObs:
+    def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
         """Return a step in which the episodes of a lost worker are cut off and others begin."""
         assert self._batch is not None
         assert self._shown is not None
@@ -315,8 +314,8 @@ def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
 def cores_of_workers(num_workers: int) -> list[int | None]:
     """Return the core of each worker if they are as many as the cores; None for any core.
 
-    Left to itself, the system puts two workers on one core in some steps, and moves others away
-    from what they had in the cache of theirs.
+    Without this, the system runs two workers on one core in some steps, and moves others away from
+    the core whose cache has their data.
     """
     if not hasattr(os, "sched_getaffinity"):
         return [None] * num_workers

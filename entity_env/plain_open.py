@@ -12,7 +12,7 @@ def open_plain(path: Path, flags: int) -> int:
 
     Args:
         path: of the file; folders on the way to it may be links.
-        flags: of `os.open`. A file that is made may be read and written by all whom umask lets.
+        flags: of `os.open`. The permissions of a new file are those of umask.
 
     Raises:
         OSError: there is a link in its place, which may lead anywhere, or a pipe or a device; or

@@ -27,7 +27,7 @@ Spaces: TypeAlias = tuple[ObsSpace, dict[ActionName, ActionSpace]]
 Trace: TypeAlias = list[tuple[str, Fields]]
 """The episode and step of each frame, and its content."""
 
-_WILD = 1e4  # numbers larger than this get a remark
+_LARGE = 1e4  # numbers larger than this get a remark
 
 
 def random_choices(
@@ -101,7 +101,7 @@ class Player:
             self.report.episodes += 1
             with contextlib.suppress(Stop):
                 self._play_episode(episode, before_act)
-        self._remark_wild_numbers()
+        self._remark_large_numbers()
         return self.trace
 
     def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
@@ -121,8 +121,8 @@ class Player:
         for step in range(1, self.max_steps + 1):
             before_act(step - 1)
             choices = random_choices(batch, self.action_space, rng)
-            stand_ins = [_stand_in(o, self.obs_space) for o in frames]
-            actions = unbatch_actions(choices, batch, stand_ins, *self.spaces)
+            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            actions = unbatch_actions(choices, batch, blanks, *self.spaces)
             self.actions.append(actions)
             self.report.steps += 1
             where = f"episode {episode}, step {step}"
@@ -162,12 +162,12 @@ class Player:
         self._previous = (list(frames), fields, where) if fields else None
         self.trace.append((where, fields))
         try:
-            stand_ins = [_stand_in(o, self.obs_space) for o in frames]
-            batch = batch_obs(stand_ins, *self.spaces)
+            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            batch = batch_obs(blanks, *self.spaces)
         except Exception:  # whatever it is has been reported
             raise Stop from None
         for obs in frames:
-            self._note_numbers(obs, where)
+            self._track_numbers(obs, where)
         self._remark_useless_masks(frames, batch, where)
         return batch
 
@@ -198,7 +198,7 @@ class Player:
                 where,
             )
 
-    def _note_numbers(self, obs: Observation, where: str) -> None:
+    def _track_numbers(self, obs: Observation, where: str) -> None:
         blocks: dict[str, tuple[list[str], Any]] = {
             f"features of {name!r}": (entity.features, obs.features.get(name, ()))
             for name, entity in self.obs_space.entities.items()
@@ -213,14 +213,14 @@ class Player:
             for name, column in zip(names, columns, strict=True):
                 column = column[np.isfinite(column)]
                 if column.size:
-                    self._note_range((field, name), column.min(), column.max(), where)
+                    self._track_range((field, name), column.min(), column.max(), where)
 
-    def _note_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
+    def _track_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
         known = self._ranges.get(what, (low, high, ""))
-        first = known[2] or (where if max(-low, high) > _WILD else "")
+        first = known[2] or (where if max(-low, high) > _LARGE else "")
         self._ranges[what] = min(low, known[0]), max(high, known[1]), first
 
-    def _remark_wild_numbers(self) -> None:
+    def _remark_large_numbers(self) -> None:
         for (field, name), (low, high, where) in self._ranges.items():
             if where:
                 came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
@@ -279,7 +279,7 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     for name, block in obs.features.items():
         fits(f"features of {name!r}", features={name: block})
     # Visibility, ids and actions refer to entities, and actions to their ids.
-    features = _stand_in(obs, spaces[0]).features
+    features = _blank_features(obs, spaces[0]).features
     if features.keys() != obs.features.keys():
         return list(messages)  # what refers to entities cannot be checked without them
     visible = {
@@ -332,7 +332,7 @@ def _names_ids(mask: Any) -> bool:
     return any(getattr(mask, ids, None) is not None for ids in ("actor_ids", "actee_ids"))
 
 
-def _stand_in(obs: Observation, obs_space: ObsSpace) -> Observation:
+def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
     """Return the same entities and actions with features of 0: enough to choose actions."""
     return Observation(
         features={

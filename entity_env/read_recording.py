@@ -36,10 +36,10 @@ class Episode:
 
     Attributes:
         number: no two episodes of a file have the same.
-        env: the environment it ran in; None where the file does not say.
-        rewards: (steps,) float32, of all its steps; not a number where the file does not say.
-        ending: how it ended.
-        decisions: the K frames that were kept and what was done in them, in order.
+        env: the environment that it ran in; None if it is not in the file.
+        rewards: (steps,) float32, of all its steps; NaN if they are not in the file.
+        ending: the way in which it ended.
+        decisions: the K frames that were kept, and the choices in them, in order.
         steps: (K,) int64, the number of each of these steps in the episode.
         final: its last observation, if it was truncated.
     """
@@ -64,11 +64,11 @@ class Recording:
 
     Attributes:
         obs_space: the types and features that its frames show.
-        action_space: what could be done.
-        num_envs: how many environments each step has; None where the file neither says that nor
-            which environment a frame is of, nor all rewards and ends.
+        action_space: the actions by name.
+        num_envs: the number of environments in each step; None if the file has neither that nor
+            the environment of a frame, nor all rewards and ends.
         subsample: one of so many frames was kept.
-        complete: whether the file ends with a whole record; else its torn end is left out.
+        complete: True if the file ends with a whole record; a torn end is left out.
         path: the file.
     """
 

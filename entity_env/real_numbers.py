@@ -59,7 +59,7 @@ def real_rows(rows: list[Any], width: int) -> npt.NDArray[np.float32] | None:
 
     Args:
         rows: lists and tuples of `width` numbers.
-        width: how many numbers each has.
+        width: the length of each row.
     """
     numbers = list(chain.from_iterable(rows))
     array = np.array(numbers)

@@ -89,11 +89,11 @@ class RecordingVecEnv(VecEnvWrapper):
     Args:
         env: the environments.
         path: the file.
-        subsample: keep one frame in so many, chosen at random by environment, episode and step.
+        subsample: keep one in so many frames, drawn as a function of environment, episode, step.
             Rewards and ends of all steps are kept, and all last observations of truncated episodes.
-        seed: of that choice.
+        seed: the seed of that draw.
         run: the name of the run that this is part of, if any.
-        keep_logits: keep the logits that are handed in.
+        keep_logits: True to record the logits.
 
     Raises:
         ValueError: `subsample` is not positive.
@@ -120,7 +120,7 @@ class RecordingVecEnv(VecEnvWrapper):
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(len(env))
         self._last: VecObs | None = None
-        self._deciding: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
         self._shown = b""
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -186,7 +186,7 @@ class RecordingVecEnv(VecEnvWrapper):
             probs: (actors,) per frame, the probability of each choice.
             logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
                 log-probabilities of all choices.
-            values: (B,) float32, the return that was expected from each frame.
+            values: (B,) float32, the expected return of each frame.
             run_step: the frames of the run before this step. It never decreases in a file.
 
         Raises:
@@ -205,7 +205,7 @@ class RecordingVecEnv(VecEnvWrapper):
         if values is not None:
             decisions = replace(decisions, values=values)
         # a copy: environments may reuse what they return
-        self._deciding = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
+        self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
@@ -214,7 +214,7 @@ class RecordingVecEnv(VecEnvWrapper):
         clock = self._clock
         self._write(
             {
-                **self._deciding,
+                **self._pending,
                 "episode": clock.episode,
                 "step": clock.step,
                 "reward": obs.reward,
@@ -246,10 +246,10 @@ class RecordingVecEnv(VecEnvWrapper):
         header = recording_header(
             shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
         )
-        end, first_episode = _where_to_continue(self.path, header)
+        end, first_episode = _end_and_next_episode(self.path, header)
         self._clock = EpisodeClock(len(self), first_episode)
         self._shown = pack(shown)
-        self._file = _opened(self.path, to_append=True)
+        self._file = _open_recording(self.path, to_append=True)
         self._file.truncate(end)
         if end == 0:
             self._file.write(PREFIX)
@@ -290,7 +290,7 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
     """
-    with _opened(path) as file:
+    with _open_recording(path) as file:
         found = _matching_records(file, path, header)
         begun = read_header(file, path, found[0]) if found else None
         while begun and len(found) > 1:  # from the end: the steps to leave out are few
@@ -303,18 +303,18 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
 
 def holds_no_step(path: Path) -> bool:
     """Return whether a file is empty, or a recording without steps."""
-    with _opened(path) as file:
+    with _open_recording(path) as file:
         if not PREFIX.startswith(file.read(len(PREFIX))):
             return False
         if file.tell() < len(PREFIX):
             return True
         try:
             return len(list(islice(records(file, path), 2))) < 2
-        except RecordingError:  # nobody knows what is in a damaged one
+        except RecordingError:  # its content is unknown
             return False
 
 
-def _opened(path: Path, to_append: bool = False) -> BinaryIO:
+def _open_recording(path: Path, to_append: bool = False) -> BinaryIO:
     """Open the file of a recording; raise for a link, a pipe or a device in its place."""
     try:
         return append_plain(path) if to_append else read_plain(path)
@@ -325,11 +325,11 @@ def _opened(path: Path, to_append: bool = False) -> BinaryIO:
         raise
 
 
-def _where_to_continue(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
+def _end_and_next_episode(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
     """Return the end of the complete records of a file, and the number of the next episode."""
     if not os.path.lexists(path):
         return 0, 0
-    with _opened(path) as file:
+    with _open_recording(path) as file:
         found = _matching_records(file, path, header)
         if len(found) < 2:
             return (found[0].end if found else 0), 0

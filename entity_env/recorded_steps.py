@@ -44,9 +44,9 @@ class Header(NamedTuple):
 
     Attributes:
         obs_space: As shown.
-        action_space: What could be done.
-        num_envs: How many environments each step has; None where the file does not say.
-        subsample: One of so many frames was kept.
+        action_space: The actions by name.
+        num_envs: The number of environments in each step; None if it is not in the file.
+        subsample: One in so many frames was kept.
     """
 
     obs_space: ObsSpace
@@ -78,7 +78,7 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
     """Read the step in a record.
 
     Raises:
-        RecordingError: it is damaged, not a step, or not one of what the header says.
+        RecordingError: it is damaged, not a step, or contradicts the header.
     """
     payload = read_payload(file, path, record)
     try:
@@ -124,7 +124,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_header(header: Header) -> None:
-    """Raise if a header does not say what was recorded.
+    """Raise if a header lacks the spaces and numbers of a recording.
 
     Raises:
         ValueError: a field is of another kind; names it.
@@ -148,7 +148,7 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def check_step(step: Step, header: Header, num_bytes: int) -> None:
-    """Raise if a step is not of the spaces of its header.
+    """Raise if a step contradicts the spaces of its header.
 
     Args:
         step: The step.
@@ -214,7 +214,7 @@ def _check_blank(obs: VecObs, what: str) -> None:
 
 
 def _check_features(obs: VecObs, header: Header, what: str) -> npt.NDArray[np.int64]:
-    """Check what is shown; returns (frames,) int64, how many entities each frame has."""
+    """Check features and visibility; return the entities of each frame, (frames,) int64."""
     obs_space = header.obs_space
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, header.action_space):
@@ -241,7 +241,7 @@ def _check_features(obs: VecObs, header: Header, what: str) -> npt.NDArray[np.in
 def _check_mask(
     mask: VecActionMask, space: ActionSpace, num_entities: npt.NDArray[np.int64], what: str
 ) -> int:
-    """Check a mask; returns how many choices it allows without listing them."""
+    """Check a mask; return the number of choices that it allows without listing them."""
     kind = space.batch_mask_type
     _expect(type(mask) is kind, what, f"a {kind.__name__}", type(mask).__name__)
     _check_positions(mask.actors, num_entities + space.is_global, f"{what}.actors")

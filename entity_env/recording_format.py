@@ -1,4 +1,4 @@
-r"""Recordings: what environments showed, what was done, and what came of it, in one growing file.
+r"""Format of recordings: frames, choices, rewards and ends of episodes in one growing file.
 
 A file is 8 bytes `enn-rec\0`, the format version as u32, and records; numbers are little-endian.
 A record is
@@ -13,18 +13,18 @@ The first record is the header: `obs_space` (as shown), `action_space`, `num_env
 of B environments, with K of its frames:
 
     obs                     VecObs of K frames, the choice was made in these; reward and done blank
-    actions                 action -> int64 (actors,) per frame, what was chosen
-    probs                   action -> (actors,) per frame, how probable that was; {} if not given
+    actions                 action -> int64 (actors,) per frame, the choices
+    probs                   action -> (actors,) per frame, their probabilities; {} if not given
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
                             frame, logits or log-probabilities of all choices; {} if not given
-    values                  (K,) float32, the return that was expected; not a number if not given
+    values                  (K,) float32, the expected return; NaN if not given
     kept                    (K,) int64, the environments of these frames, ascending
     episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
                             episodes of a file have the same number
-    reward                  (B,) float32, what the choice earned: it belongs to `episode`
+    reward                  (B,) float32, the reward of the choice: it belongs to `episode`
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
     final                   VecObs of the last observations of the truncated ones, or None
-    run_step                how many frames the run had before; None outside of runs
+    run_step                number of earlier frames of the run; None outside of runs
 
 A record is handed to the operating system as a whole once its step is done, so a killed process
 leaves at most one torn record, at the end. To continue a file is to cut that off and append.
@@ -53,7 +53,7 @@ _HEAD = struct.Struct("<III")
 
 
 class RecordingError(EntityEnvError, ValueError):
-    """A file that is no recording, is damaged, or is one of something else."""
+    """Error of a file that is no recording, is damaged, or has another content."""
 
 
 @dataclass
@@ -62,15 +62,14 @@ class Decisions:
 
     Attributes:
         obs: the K frames. Their reward and done are blank.
-        actions: int64 (actors,) per frame, what was chosen.
-        probs: (actors,) per frame, how probable that was; empty where it was not recorded.
+        actions: int64 (actors,) per frame, the choices.
+        probs: (actors,) per frame, the probability of each choice; empty if not recorded.
         logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
             log-probabilities of all choices; empty where they were not recorded.
-        values: (K,) float32, the return that was expected from each frame on; not a number where
-            it was not recorded.
+        values: (K,) float32, the expected return of each frame; NaN if not recorded.
 
     Raises:
-        ValueError: they are not of K frames each.
+        ValueError: one of them is not of K frames.
     """
 
     obs: VecObs
@@ -162,15 +161,15 @@ class Step:
     """One step of B environments, with K of its frames and the choices in them.
 
     Attributes:
-        decisions: the K frames and what was done in them.
-        kept: (K,) int64, which of the B they are.
+        decisions: the K frames and the choices in them.
+        kept: (K,) int64, their environments among the B.
         episode: (B,) int64, the number of the episode that the step is of.
-        step: (B,) int64, how many steps of that episode came before.
-        reward: (B,) float32, what was earned in that episode by this step.
+        step: (B,) int64, the number of earlier steps of that episode.
+        reward: (B,) float32, the reward in that episode for this step.
         terminated: (B,) bool, it ended by itself with this step.
         truncated: (B,) bool, it was cut off after this step.
         final: the last observations of the truncated ones; None when there are none.
-        run_step: how many frames the run that recorded it had before; None outside of runs.
+        run_step: the number of earlier frames of the run that recorded it; None outside of runs.
 
     Raises:
         ValueError: the sizes contradict each other.

@@ -39,11 +39,11 @@ class Finding:
     """A problem or remark.
 
     Attributes:
-        field: what it is about: a part of the observation, or a method.
+        field: a part of the observation, or a method.
         text: what was expected and what came.
-        fix: what to do about it.
-        where: the first time it was seen.
-        count: how many times it was seen.
+        fix: the remedy.
+        where: the episode and step where it occurred first.
+        count: the number of times that it occurred.
     """
 
     field: str
@@ -71,10 +71,10 @@ class Report:
 
     Attributes:
         name: of the environment.
-        problems: what is wrong.
-        remarks: what is allowed, but may not be meant.
-        episodes: how many episodes were begun.
-        steps: how many steps they had in all.
+        problems: errors of the environment.
+        remarks: legal behaviour that may not be intended.
+        episodes: the number of episodes that were begun.
+        steps: the number of their steps.
     """
 
     name: str

@@ -80,14 +80,14 @@ class Actors(Protocol):
 
     @property
     def actees(self) -> _Rows | None:
-        """The entities of each frame that may be selected; None where nobody is."""
+        """The entities of each frame that may be selected; None if nothing is."""
 
 
 @dataclass
 class ActionSpace(ABC):
     """Base class of the kinds of actions.
 
-    A kind of one's own is a class in `ACTION_SPACES`, and a head for it in `rogue_net.heads.HEADS`.
+    A new kind is a class in `ACTION_SPACES`, and a head for it in `rogue_net.heads.HEADS`.
     It is a dataclass whose fields are lists of names or plain numbers and text.
     """
 
@@ -110,12 +110,12 @@ class ActionSpace(ABC):
 
     @abstractmethod
     def num_choices(self, action: Actors) -> Indices:
-        """Return how many choices each actor has, also forbidden ones, (actors,) int64."""
+        """Return the number of choices of each actor, also illegal ones, (actors,) int64."""
 
     def num_parameters(self, action: Actors) -> Indices:
-        """Return how many numbers describe the distribution of each actor, (actors,) int64.
+        """Return the number of parameters of each actor's distribution, (actors,) int64.
 
-        Recordings keep that many logits; one per choice unless a kind says otherwise.
+        Recordings keep that many logits; by default one per choice.
         """
         return self.num_choices(action)
 
@@ -374,12 +374,12 @@ class SelectEntityActionSpace(ActionSpace):
             obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks]
         )
         chosen, ends = choices.values.tolist(), np.cumsum(choices.lengths).tolist()
-        for given, who, whom, start, end, p in zip(
+        for given, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
         ):
             if given is not _NOBODY_SELECTS:
-                selected = list(map(whom.__getitem__, chosen[start:end]))
-                yield SelectEntityAction(who, selected, p)
+                selected = list(map(actee_ids.__getitem__, chosen[start:end]))
+                yield SelectEntityAction(actor_ids, selected, p)
             else:
                 yield None
 
@@ -395,7 +395,7 @@ ACTION_SPACES: dict[str, type[ActionSpace]] = {
     cls.__name__: cls
     for cls in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
 }
-"""The kinds of actions, by the names of their classes: messages, recordings and saves know them."""
+"""The kinds of actions, by the names of their classes, as in messages, recordings and saves."""
 
 
 def batch_mask_type(name: str) -> type[VecActionMask] | None:

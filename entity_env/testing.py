@@ -53,8 +53,8 @@ def conformance(
 
     Args:
         create_env: makes one: its class, or a function.
-        steps: how many steps three of them are compared with.
-        seed: of the actions and episodes.
+        steps: the number of steps in which `EnvList` is compared with three of them.
+        seed: the seed of actions and episodes.
 
     Raises:
         AssertionError: with the report of `check_env`, or the step and the fields in which

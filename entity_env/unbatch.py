@@ -36,7 +36,7 @@ def unbatch_actions(
 
     Returns:
         For each environment the actions that its frame offered. A global action with nothing
-        legal is left out; an action none of whose actors could do anything has no actors.
+        legal is left out; an action without a legal choice for any actor has no actors.
 
     Raises:
         InvalidAction: the choices do not fit the actors of the batch, or are not allowed.

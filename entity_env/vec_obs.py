@@ -12,11 +12,11 @@ from entity_env.ragged import Ragged
 
 
 class VecActionMask:
-    """Base class of batched masks: the actors of an action in each frame, and what is allowed.
+    """Base class of batched masks: the actors of an action in each frame, and their choices.
 
     Attributes:
         actors: int64 (actors,) per frame, positions in the frame; those with a legal choice.
-        actees: int64 (actees,) per frame, positions in the frame; None if nobody is selected.
+        actees: int64 (actees,) per frame, positions in the frame; None if nothing is selected.
         mask: bool, True where allowed; None when everything is. (actors, choices) per frame; with
             actees (actors * actees,) per frame, row by row.
     """
@@ -76,7 +76,7 @@ class VecSelectEntityActionMask(VecActionMask):
     """The actors of a select-entity action in each frame, and the entities that may be selected.
 
     Attributes:
-        actors: int64 (actors,) per frame, positions in the frame; those who can select anything.
+        actors: int64 (actors,) per frame, positions in the frame; those that can select anything.
         actees: int64 (actees,) per frame, positions in the frame.
         mask: bool (actors * actees,) per frame, row by row, True where that actor may select
             that actee; None when everything is allowed.

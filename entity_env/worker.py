@@ -41,19 +41,19 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Serve the parent until it closes the connection.
 
-    The arguments are "parent" and its number, or 0 if the worker may outlive whoever started it;
+    The arguments are "parent" and its number, or 0 if the worker may outlive it;
     and "files" with those of the connection, of the memory of both sides, and of the bell.
     """
     for number in SIGNALS_OF_PARENT:  # the parent handles what its group is sent
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_OF_PARENT)
     files = sys.argv[sys.argv.index("files") + 1 :]
-    _end_with(int(sys.argv[sys.argv.index("parent") + 1]))
+    _set_parent_death_signal(int(sys.argv[sys.argv.index("parent") + 1]))
     for file in map(int, files):  # they were inherited, and that is enough
         os.set_inheritable(file, False)
     connection, ours, theirs, *bell = map(int, files)
-    _let_the_parent_finish()
-    threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
+    _set_batch_scheduling()
+    threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
     channel = Channel(
         Connection(connection),
         SharedMemory(ours),
@@ -64,14 +64,14 @@ def main() -> None:
         serve(channel)
 
 
-def _let_the_parent_finish() -> None:
+def _set_batch_scheduling() -> None:
     """Leave the core to the process that wakes this one: it has other workers to wake."""
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with(parent: int) -> None:
+def _set_parent_death_signal(parent: int) -> None:
     """Let the system kill this process when its parent dies, even in code that never returns.
 
     Args:
@@ -85,10 +85,10 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _end_with_parent(connection: int) -> None:
+def _exit_when_closed(connection: int) -> None:
     """End this process when the other end of the connection closes, while other code runs.
 
-    Needs the interpreter's lock, unlike `_end_with`, which not every system has.
+    Needs the interpreter's lock, unlike the signal, which not every system has.
     """
     hung_up = select.poll()
     hung_up.register(connection, 0)  # no event but that one
@@ -139,7 +139,7 @@ class _WorkerEnvs(EnvList):
 
         Args:
             names: of the actions.
-            arrays: for each of them what was chosen and how many in each frame.
+            arrays: for each of them the choices, and their number in each frame.
             obs_filter: what to show, if that changes.
         """
         if obs_filter is not None:

@@ -196,7 +196,7 @@ class WorkerProcess:
     def _last_error(self, until_s: float) -> Exception | None:
         """Return the error in the last answer before the end, if it is one and comes in time.
 
-        Answers to earlier questions, which nobody waited for, may come before.
+        Answers to earlier messages, which were not waited for, may come before.
         """
         answer: Any = None
         with contextlib.suppress(ChannelClosedError):

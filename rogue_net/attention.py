@@ -16,7 +16,7 @@ from rogue_net.relpos_encoding import RelposEncoding
 
 
 class Context(ABC):
-    """Base class of what the layers share of a batch, made once: it lets attention mix rows.
+    """Base class of the data of a batch that all layers share; it mixes rows in attention.
 
     Attributes:
         keys: (P,) int64, the random keys of dropout; None to drop nothing.

@@ -15,7 +15,7 @@ from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
 
 
 class ActionDistribution(ABC):
-    """Base class of distributions over the choices of A actors, who come frame after frame."""
+    """Base class of distributions over the choices of A actors, frame after frame."""
 
     @property
     def all_log_probs(self) -> Tensor | None:

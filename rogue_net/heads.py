@@ -49,7 +49,7 @@ class ActionHead(nn.Module, ABC):
         Args:
             x: (P, d_model), the entities after the transformer.
             layout: the rows of each frame among these.
-            action: the A actors of B frames, and what is allowed.
+            action: the A actors of B frames, and their legal choices.
         """
 
     @classmethod
@@ -71,7 +71,7 @@ class ActionHead(nn.Module, ABC):
         Args:
             x: (P, d_model), the entities after the transformer.
             layout: the rows of each frame among these.
-            action: the A actors of B frames, and what is allowed.
+            action: the A actors of B frames, and their legal choices.
             chosen: (A,) int64.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
             temperature: divides the scores of all choices.

@@ -217,7 +217,7 @@ class RogueNet(nn.Module):
             keys=row_keys(batch, layout) if self.training and self.config.drops else None,
             weights=weights,
         )
-        # Under `torch.autocast`, what goes in, what the blocks add up and what the heads make of it
+        # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of heads
         # keep the precision of the parameters.
         with torch.autocast(layout.row_of_entity.device.type, enabled=False):
             x = layout.pad(self.embedding(inputs))
