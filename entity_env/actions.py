@@ -107,7 +107,7 @@ class CategoricalAction(Action):
             ids is referred to by `(type, row)`. Actors with nothing legal are left out.
         indices: (actors,) int64, the choices.
         index_to_label: the labels of the action space.
-        probs: (actors, choices) float32, the policy's probabilities, when it was asked for them.
+        probs: (actors, choices) float32, the policy's probabilities, if they were requested.
     """
 
     actors: Sequence[EntityID]

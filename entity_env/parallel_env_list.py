@@ -280,7 +280,19 @@ class ParallelEnvList(VecEnv):
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
         before = slice(first, first + self._workers[i].setup.num_envs)
-        return _all_truncated(self._batch, before, self._restart(i, lost, self._shown))
+        begun = self._restart(i, lost, self._shown)
+        # The last frames of the lost worker are the final observations of its episodes.
+        cut_off = np.ones(len(begun), dtype=np.bool_)
+        final = VecObs(
+            {name: rows[before] for name, rows in self._batch.features.items()},
+            {name: flags[before] for name, flags in self._batch.visible.items()},
+            {},
+            np.zeros(len(begun), dtype=np.float32),
+            cut_off,
+            {},
+            truncated=cut_off,
+        )
+        return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
     def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""
@@ -294,21 +306,6 @@ class ParallelEnvList(VecEnv):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-def _all_truncated(batch: VecObs, before: slice, begun: VecObs) -> VecObs:
-    """Return a step that cuts off the episodes last seen in some frames, and begins others."""
-    cut_off = np.ones(len(begun), dtype=np.bool_)
-    final = VecObs(
-        {name: rows[before] for name, rows in batch.features.items()},
-        {name: flags[before] for name, flags in batch.visible.items()},
-        {},
-        np.zeros(len(begun), dtype=np.float32),
-        cut_off,
-        {},
-        truncated=cut_off,
-    )
-    return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
 
 def cores_of_workers(num_workers: int) -> list[int | None]:

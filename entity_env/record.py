@@ -239,21 +239,19 @@ class RecordingVecEnv(VecEnvWrapper):
 
     def _open_once(self, shown: ObsSpace) -> None:
         if self._file is None:
-            self._open(shown)
+            header = recording_header(
+                shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
+            )
+            end, first_episode = _end_and_next_episode(self.path, header)
+            self._clock = EpisodeClock(len(self), first_episode)
+            self._shown = pack(shown)
+            # A torn record at the end is cut off before others are appended.
+            self._file = _open_recording(self.path, to_append=True)
+            self._file.truncate(end)
+            if end == 0:
+                self._file.write(PREFIX)
+                self._write(header)
         self._check_space("obs_config", shown)
-
-    def _open(self, shown: ObsSpace) -> None:
-        header = recording_header(
-            shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
-        )
-        end, first_episode = _end_and_next_episode(self.path, header)
-        self._clock = EpisodeClock(len(self), first_episode)
-        self._shown = pack(shown)
-        self._file = _open_recording(self.path, to_append=True)
-        self._file.truncate(end)
-        if end == 0:
-            self._file.write(PREFIX)
-            self._write(header)
 
     def _write(self, payload: dict[str, Any]) -> None:
         assert self._file is not None

@@ -41,18 +41,23 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Serve the parent until it closes the connection.
 
-    The arguments are "parent" and its number, or 0 if the worker may outlive it;
-    and "files" with those of the connection, of the memory of both sides, and of the bell.
+    The arguments are "parent" and its process id, or 0 if the worker may outlive it; and "files"
+    with those of the connection, of the memory of both sides, and of the bell.
     """
-    for number in SIGNALS_OF_PARENT:  # the parent handles what its group is sent
+    # The parent handles signals to its process group, and ends this process.
+    for number in SIGNALS_OF_PARENT:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_OF_PARENT)
     files = sys.argv[sys.argv.index("files") + 1 :]
     _set_parent_death_signal(int(sys.argv[sys.argv.index("parent") + 1]))
-    for file in map(int, files):  # they were inherited, and that is enough
+    # Processes that an environment starts do not inherit the files.
+    for file in map(int, files):
         os.set_inheritable(file, False)
     connection, ours, theirs, *bell = map(int, files)
-    _set_batch_scheduling()
+    # Leave the core to the process that wakes this one: it has other workers to wake.
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
     channel = Channel(
         Connection(connection),
@@ -64,18 +69,11 @@ def main() -> None:
         serve(channel)
 
 
-def _set_batch_scheduling() -> None:
-    """Leave the core to the process that wakes this one: it has other workers to wake."""
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 def _set_parent_death_signal(parent: int) -> None:
     """Let the system kill this process when its parent dies, even in code that never returns.
 
     Args:
-        parent: its number; 0 to leave this alone.
+        parent: its process id; 0 to do nothing.
     """
     if parent == 0 or not sys.platform.startswith("linux"):
         return

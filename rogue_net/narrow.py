@@ -62,16 +62,13 @@ class ActionSubset:
         left = self.actors[pairs.actor] & self.actees[pairs.actee]
         rank = np.cumsum(self.actors) - 1  # of each actor in `action`
         taken: Lengths = np.cumsum(self.actees) - self.actees  # actees of `action` before each one
-        begins = exclusive_cumsum(self._num_actees())[pairs.frame]
+        assert self.action.actees is not None
+        begins = exclusive_cumsum(self.action.actees.lengths)[pairs.frame]
         narrow = rank[pairs.actor] * log_probs.shape[1] + taken[pairs.actee] - begins
         wide.view(-1)[of_pairs[to_device(np.flatnonzero(left), device)]] = log_probs.reshape(-1)[
             to_device(narrow[left], device)
         ]
         return wide
-
-    def _num_actees(self) -> Lengths:
-        assert self.action.actees is not None
-        return self.action.actees.lengths
 
 
 def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) -> ActionSubset:
