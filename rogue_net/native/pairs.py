@@ -1,4 +1,4 @@
-"""The relative positions of the pairs of packed frames, as compiled functions take them."""
+"""Relative positions of the pairs of packed frames, for compiled functions."""
 
 from collections.abc import Mapping
 
@@ -45,6 +45,7 @@ def _compiled_pairs(
 ) -> PackedPairs:
     """Compute `packed_pairs` in compiled code, for an encoding without projections."""
     assert layout.packed is not None
+    # Per-entity inputs, None where they are the same for all entities.
     placed = heading = first_value = None
     if len(relpos.columns) < len(inputs):
         flags = [torch.full((len(x),), n in relpos.columns) for n, x in inputs.items()]
@@ -58,6 +59,7 @@ def _compiled_pairs(
         first_value = layout.pad(torch.from_numpy(of_entity))
     position = torch.cat([relpos.positions(name, x) for name, x in inputs.items()])
     config = relpos.config
+    # Cells of all pairs: 2**axes corners each if interpolated.
     axes = len(config.extent)
     return pair_cells(
         layout.packed,
