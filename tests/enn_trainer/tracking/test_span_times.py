@@ -1,5 +1,6 @@
 """Times of spans add up to the time of the run, also where threads share the work."""
 
+import time
 from typing import Any
 
 import pytest
@@ -32,14 +33,14 @@ def test_only_what_was_added_since_counts() -> None:
     spans = Spans()
     with spans.span("a"), spans.span("b"):
         burn(5)
-    before = spans.as_dict()
+    before, start_s = spans.as_dict(), time.perf_counter()
     with spans.span("a"), spans.span("b"):
         burn(1)
     with spans.span("c"):
         burn(1)
-    times = times_between(before, spans.as_dict())
+    times, since_s = times_between(before, spans.as_dict()), time.perf_counter() - start_s
     assert list(times) == ["a", "a/b", "c"]
-    assert 0.001 <= times["a/b"].wall_s < 0.005
+    assert 0.001 <= times["a/b"].wall_s < since_s
     assert {path: t.calls for path, t in times.items()} == {"a": 1, "a/b": 1, "c": 1}
     assert all(t.wall_s == t.core_s for t in times.values())
 
