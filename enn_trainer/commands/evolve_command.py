@@ -70,7 +70,7 @@ def diff_world(options: argparse.Namespace) -> int:
     saved = read_saved_run(options.one)
     rules = _rules(options, saved.obs_space, saved.action_space)
     renamed, spaces = rules.spaces(saved.obs_space, saved.action_space), _spaces(options)
-    rules.refuse_unknown(*spaces)
+    rules.check_known(*spaces)
     diff = diff_spaces(*renamed, *spaces)
     print(diff)
     return DIFFERENT if diff.changed else 0

@@ -46,7 +46,7 @@ class Change:
         frames: frames of it in which nothing is that is removed.
         rules: what is called otherwise.
         new: the same network, upgraded to the world that is.
-        notes: why it answers otherwise, if it does.
+        notes: reasons for changed outputs, if any.
     """
 
     old: Network

@@ -166,7 +166,7 @@ def test_fewer_blocks_and_a_global_entity_are_said_to_change_the_function() -> N
     fewer = plain_change(SPACE, n_layer=0)
     assert fewer.notes == ["net.n_layer: 1 of 1 blocks are dropped"]
     without = {name: space for name, space in ACTIONS.items() if name != "plan"}
-    assert "what is global is no longer an entity" in plain_change(SPACE, without).notes[0]
+    assert "global features are no longer an entity" in plain_change(SPACE, without).notes[0]
 
 
 def test_positions_that_a_type_gets_are_said_to_change_the_function() -> None:
