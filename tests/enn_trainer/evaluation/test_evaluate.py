@@ -349,7 +349,7 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
         return EnvList({"Duel": Duel, "Xor": Xor}[config.id], num_envs, first)
 
     here, elsewhere = "env.id=Duel", "eval.env.id=Xor"
-    with pytest.raises(ConfigError, match=r"^eval.env: expected the world of env; .*entity types"):
+    with pytest.raises(ConfigError, match=r"^eval.env: expected the spaces of env; .*entity types"):
         run_duel(tmp_path, *EVAL, here, elsewhere, env=worlds)
     run_duel(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
 
