@@ -245,6 +245,7 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
         ConfigError: its spaces are not those of the agent.
     """
     assert config.eval is not None
+    # Make the world of each suite, and compare its spaces.
     given, sides = options.env, {}
     for name, suite in all_suites(config.eval, config.env):
         hint = "" if given or name else "; if it was trained in another one, name that with --env"
@@ -266,6 +267,8 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
             what = f"--suite {name}" if name else what
             raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
         sides[name] = world.num_sides if isinstance(world, Match) else 1
+
+    # Another world does not get the arguments of the run.
     trained = saved.config.env
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
@@ -354,7 +357,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         default=EvalConfig.max_steps,
         metavar="N",
-        help="at most so many steps in each environment",
+        help=f"maximal steps in each environment (default: {EvalConfig.max_steps})",
     )
     parser.add_argument(
         "--json",
@@ -363,6 +366,6 @@ def _parser() -> argparse.ArgumentParser:
         help="report (default: eval-step-....json beside the checkpoint)",
     )
     parser.add_argument(
-        "--video", type=Path, metavar="FILE", help="film of the first episodes: .mp4, .gif"
+        "--video", type=Path, metavar="FILE", help="video of the first episodes: .mp4, .gif"
     )
     return parser

@@ -37,8 +37,8 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
     console = Console() if console is None else console
     for suite, result in results.items():
         if not any(m.count for m in result.metrics.values()):
-            missing = f", {result.missing} are not over" if result.missing else ""
-            message = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
+            missing = f", {result.missing} did not end" if result.missing else ""
+            message = f"{suite or UNNAMED}: no results, as no episode counts{missing}"
             console.out(printable(message, console.encoding), highlight=False)
     rows = [
         (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
@@ -84,7 +84,7 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
     unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
     if unfinished:
         problems.append(
-            f"episodes that were not over within {next(iter(results.values())).max_steps} steps "
+            f"episodes that did not end within {next(iter(results.values())).max_steps} steps "
             f"and are left out ({', '.join(unfinished)}); raise --max-steps"
         )
     return problems
@@ -96,10 +96,10 @@ def report(
     """Return results and settings of an evaluation as plain data for JSON.
 
     Args:
-        path: of the checkpoint.
-        step: of the checkpoint.
-        config: with the evaluation.
-        results: by suite.
+        path: path of the checkpoint.
+        step: step of the checkpoint.
+        config: configuration with the evaluation.
+        results: results by suite.
     """
     assert config.eval is not None
     suites = dict(all_suites(config.eval, config.env))

@@ -43,7 +43,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=Rules().new_label_prob,
         metavar="P",
-        help="how probable labels that are added to an action are together, at most",
+        help="maximal total probability of the labels that are added to an action",
     )
     parser.add_argument(
         "--set",
@@ -51,7 +51,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="FIELD=VALUE",
-        help="settings of the run that continues, such as net.n_layer=3",
+        help="settings of the new run, such as net.n_layer=3",
     )
 
 
@@ -92,9 +92,8 @@ def evolve_command(options: argparse.Namespace) -> int:
     before, state = read_config(saved), read_state(saved)
     rules = _rules(options, state["obs_space"], state["action_space"])
     spaces = _spaces(options)
-    saved = replace(
-        saved, path=located(saved.path, folder)
-    )  # the environment may change the folder
+    # The environment may have changed the working directory.
+    saved = replace(saved, path=located(saved.path, folder))
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
@@ -120,7 +119,7 @@ def _add_world(parser: argparse.ArgumentParser, required: bool) -> None:
         "--env",
         required=required,
         metavar="ENV",
-        help="the world of now: file.py:Name, package.module:Name, or one of `enn envs`",
+        help="the new world: file.py:Name, package.module:Name, or one of `enn envs`",
     )
     parser.add_argument(
         "--env-kwargs", nargs="*", default=[], metavar="KEY=VALUE", help="arguments of ENV"

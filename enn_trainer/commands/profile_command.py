@@ -25,7 +25,7 @@ from entity_env.errors import EntityEnvError
 SECONDS = 10.0
 
 _EPILOG = """\
-Settings are those of enn train. Nothing that is learned is kept.
+Settings are those of enn train. What is learned is discarded.
 
 examples:
   enn profile env.id=Minefield rollout.processes=2

@@ -104,10 +104,10 @@ def profile(
     """Train for a while, and measure all but the first updates. Nothing is kept.
 
     Args:
-        manager: of a new run; its configuration and folder are changed.
-        create_envs: makes the environments; the times that they report are part of the profile.
+        manager: state manager of a new run; its configuration and folder are changed.
+        create_envs: factory of environments; the times that they report are part of the profile.
         seconds: duration of the training after the first updates.
-        updates: number of updates to measure, instead.
+        updates: number of updates to measure instead.
     """
     config, envs = manager.config, list[VecEnv]()
 

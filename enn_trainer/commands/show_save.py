@@ -82,7 +82,7 @@ def spaces_in_words(
 def _next(contents: Contents) -> list[str]:
     """Return the commands to type next."""
     if contents.settings is None:
-        return ["its settings are those of another program, which can measure it and train from it"]
+        return ["only the program that wrote its settings can evaluate it and train from it"]
     state, metrics = contents.state, contents.manifest.get("metrics", {})
     reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
     command = resume_from_command(contents.path, contents.settings, reached)

@@ -181,6 +181,7 @@ def _name(match: Match) -> str:
 
 
 def _picture(match: Match) -> Picture:
+    # Render.
     world = _name(match)
     try:
         picture = match.render(mode="rgb_array")
@@ -195,6 +196,8 @@ def _picture(match: Match) -> Picture:
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
             f"{' '.join(str(error).split())}; fix it, or turn videos off"
         ) from None
+
+    # Check shape and dtype.
     if (
         not isinstance(picture, np.ndarray)
         or picture.dtype != np.uint8

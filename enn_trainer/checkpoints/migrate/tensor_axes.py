@@ -78,6 +78,7 @@ def _axes(
     """
     plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
     match key.split("."):
+        # Embedding of a type: columns by feature.
         case ["embedding", "by_type", one, *rest]:
             name = types[one]
             columns = columns_of_type(network, name)
@@ -85,6 +86,7 @@ def _axes(
             if rest == ["linear", "weight"]:
                 return Axes(place, (None, columns))
             return Axes(place, (columns,) if rest[0] == "norm" else plain)
+        # Relative positions: rows by type and cell, or projections by type.
         case ["relpos", "values"] if network.relpos is not None:
             if not network.relpos.config.per_entity_values:
                 return Axes((key,), plain)
@@ -96,6 +98,7 @@ def _axes(
             if not network.relpos.config.per_entity_projections:  # all types share one
                 return Axes((key,), plain)
             return Axes(("type", types[one], which, *rest), plain)
+        # Action heads: rows by label.
         case ["action_heads", one, *rest]:
             name = actions[one]
             space = network.action_space[name]
