@@ -141,7 +141,7 @@ def _make_list(
 
     Args:
         env_cls: their class; None if `make` is a function.
-        make: makes one environment.
+        make: factory of one environment.
         sent: replacement for `make` in worker processes.
         config: arguments and validation of the environments.
         num_envs: number of environments.

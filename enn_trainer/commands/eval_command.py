@@ -205,10 +205,10 @@ def _fit_num_envs(
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Args:
-        evaluation: its suites are changed.
-        trained: the configuration of the run.
-        options: of the command line.
-        sides: of the match of each suite; 1 for an environment.
+        evaluation: settings of the evaluation; its suites are changed.
+        trained: configuration of the run.
+        options: parsed arguments.
+        sides: number of sides of the match of each suite; 1 for an environment.
 
     Raises:
         ConfigError: `--num-envs` does not fit.

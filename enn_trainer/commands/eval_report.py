@@ -31,8 +31,8 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
     """Print the results: a table on a terminal, plain columns elsewhere.
 
     Args:
-        results: by suite.
-        console: to print to; standard output by default.
+        results: results by suite.
+        console: console to print to; standard output by default.
     """
     console = Console() if console is None else console
     for suite, result in results.items():
@@ -54,9 +54,9 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
     Args:
-        path: of the report.
-        content: of the report.
-        results: by suite.
+        path: path of the report.
+        content: content of the report.
+        results: results by suite.
 
     Returns:
         Messages about problems.
@@ -123,7 +123,7 @@ def writable(path: Path, field: str) -> Path:
     """Return the file that a path leads to, through links, after checking that it can be written.
 
     Raises:
-        ConfigError: it cannot be written, or replacing it would replace a device or a pipe.
+        ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
     """
     try:
         target = path.resolve()
@@ -147,7 +147,7 @@ class EvalProgress:
     """Progress display of an evaluation: a bar on a terminal, a line every few seconds elsewhere.
 
     Args:
-        console: to print to; standard error by default, so that the results can be piped.
+        console: console to print to; standard error by default, so that the results can be piped.
     """
 
     def __init__(self, console: Console | None = None) -> None:

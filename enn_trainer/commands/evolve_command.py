@@ -59,7 +59,7 @@ def diff_world(options: argparse.Namespace) -> int:
     """Print the differences between an environment and that of a save.
 
     Args:
-        options: of `add_diff_arguments`.
+        options: parsed arguments of `add_diff_arguments`.
 
     Returns:
         0 if names have another order at most, else 1.
@@ -80,7 +80,7 @@ def evolve_command(options: argparse.Namespace) -> int:
     """Save a checkpoint that is upgraded to an environment, and print a report.
 
     Args:
-        options: of `add_evolve_arguments`.
+        options: parsed arguments of `add_evolve_arguments`.
 
     Returns:
         0.

@@ -32,7 +32,7 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     )
 
 
-# Each command trusts the code that the save names, which is not run otherwise: see `trust.py`.
+# These commands name or trust the environment code of the save, as `trust.py` requires.
 
 
 def measure_command(path: Path, config: TrainConfig) -> str:
@@ -50,8 +50,8 @@ def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
     """Return the command that continues a save in a new folder, with raised bounds.
 
     Args:
-        save: its folder.
-        config: that of its run.
+        save: folder of the save.
+        config: configuration of its run.
         reached: step, time and metrics of the save.
     """
     more = [*naming_env(config), *raised_bounds(config, reached)]

@@ -21,7 +21,7 @@ class NamedEnv(NamedTuple):
     """An environment as a configuration names it.
 
     Attributes:
-        path: of its section, such as `("eval", "env")`.
+        path: path of its section, such as `("eval", "env")`.
         id: its name.
         kwargs: its arguments.
     """
@@ -49,7 +49,7 @@ class UntrustedCode(NamedTuple):
 
         Args:
             save: path of the save.
-            remedy: what to do, in words.
+            remedy: advice, as text.
         """
         if self.is_argument:
             expected = "arguments without a colon, or given on the command line"
