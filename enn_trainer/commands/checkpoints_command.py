@@ -25,7 +25,7 @@ from enn_trainer.commands.evolve_command import (
     diff_world,
     evolve_command,
 )
-from enn_trainer.commands.next_steps import resume_command, typable
+from enn_trainer.commands.next_steps import resume_command, shell_command
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -84,7 +84,7 @@ def _list(options: argparse.Namespace) -> int:
     # Advice for damaged saves.
     damaged = [entry for entry in found if entry.kind == "damaged"]
     if damaged:
-        verify = typable("enn", "checkpoints", "verify", str(run_dir))
+        verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
         print(f"\nto list the problems: {verify}")
     return 0
 
@@ -177,7 +177,7 @@ def _pin(options: argparse.Namespace) -> int:
         return saved
 
     saved = retry_while_gone(options.path, pin)
-    undo = typable("enn", "checkpoints", "unpin", str(saved.path))
+    undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
     print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
     return 0
 
@@ -263,6 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
+    # Listing, verifying and deleting.
     listing = add("list", _list, "list the saves and other entries of the folder of a run")
     listing.add_argument("path", type=Path, metavar="RUN")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -285,11 +286,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     pruning.add_argument("--keep-best", type=positive, metavar="N", help="keep N of each --best")
     pruning.add_argument("--dry-run", action="store_true", help="list them without deleting")
+
+    # Pinning.
     pinning = add("pin", _pin, "protect a save from deletion")
     pinning.add_argument("path", type=Path, metavar="SAVE")
     pinning.add_argument("--note", default="", metavar="TEXT", help="reason, shown by list")
     unpinning = add("unpin", _unpin, "allow the deletion of a pinned save again")
     unpinning.add_argument("path", type=Path, metavar="SAVE")
+
+    # Showing and comparing.
     showing = add("show", _show, "print the contents of a save")
     showing.add_argument("path", type=Path, metavar="SAVE")
     showing.add_argument("--config", action="store_true", help="print the configuration")
@@ -300,6 +305,8 @@ def _parser() -> argparse.ArgumentParser:
     diffing.add_argument("one", type=Path, metavar="A")
     diffing.add_argument("other", type=Path, metavar="B", nargs="?")
     add_diff_arguments(diffing)
+
+    # Upgrading.
     evolving = add("evolve", evolve_command, "upgrade a save to a world that was changed")
     add_evolve_arguments(evolving)
     upgrading = add("upgrade", _upgrade, "write a save of an older version in the current format")

@@ -18,8 +18,8 @@ from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.eval_report import (
     EvalProgress,
     report,
-    tell,
     writable,
+    write_and_print,
 )
 from enn_trainer.commands.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_with_trust
@@ -121,7 +121,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     # Report.
     problems = [
         _as_typed(problem)
-        for problem in tell(path, report(saved_path, saved.step, config, results), results)
+        for problem in write_and_print(
+            path, report(saved_path, saved.step, config, results), results
+        )
     ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
@@ -309,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # The agent, its opponent and the episodes.
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
     parser.add_argument("--opponent", metavar="PATH", help='a checkpoint, or "random"')
     parser.add_argument(
@@ -325,6 +328,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE[,...]",
         help="also evaluate with these arguments of the environment; may be repeated",
     )
+
+    # The environment.
     parser.add_argument(
         "--env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
     )
@@ -336,6 +341,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust", action="store_true", help="import the environment that the checkpoint names"
     )
+
+    # Choices, speed and output.
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action"
     )

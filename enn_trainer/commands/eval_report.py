@@ -50,7 +50,9 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         show_table(_COLUMNS, rows, console, num_left=2, by_section=True)
 
 
-def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
+def write_and_print(
+    path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]
+) -> list[str]:
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
     Args:

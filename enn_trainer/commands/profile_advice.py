@@ -8,7 +8,7 @@ BUSY = 0.6
 """Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
 
 
-def what_limits(profile: Profile) -> str:
+def bottleneck_advice(profile: Profile) -> str:
     """Return one line: the kind of work that takes most of the time, and what to change."""
     # The kind with the largest share.
     kinds = list(dict.fromkeys(part.kind for part in profile.parts))

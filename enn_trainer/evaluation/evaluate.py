@@ -127,7 +127,7 @@ def evaluate(
             break
         opponent = None if suite.opponent is None else opponents[suite.opponent]
         played = _Suite(config, name, suite, state, opponent, lanes)
-        with global_randomness_kept(), acting(state.agent, opponent):
+        with global_randomness_kept(), eval_mode(state.agent, opponent):
             path = None if film is None else film_of_suite(film, name)
             results[name] = played.result(create_envs, device, stop, watch, path)
     return results
@@ -278,7 +278,7 @@ def check_pictures(config: TrainConfig, create_envs: EnvFactory, state: Trained)
 
 
 @contextmanager
-def acting(*agents: object) -> Iterator[None]:
+def eval_mode(*agents: object) -> Iterator[None]:
     """Put agents in eval mode, without dropout, and restore their mode afterwards."""
     modules = [agent for agent in agents if isinstance(agent, nn.Module)]
     before = [module.training for module in modules]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.migrate.space_diff import unfit
+from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.errors import CheckpointError
 from enn_trainer.start_folder import located
@@ -44,7 +44,7 @@ def create_opponent(
         saved = read_saved_run(located(path))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = unfit(saved.obs_space, saved.action_space, obs_space, action_space)
+    different = incompatibilities(saved.obs_space, saved.action_space, obs_space, action_space)
     if different:
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"

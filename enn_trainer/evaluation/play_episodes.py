@@ -69,12 +69,12 @@ def play(
         if stop():
             break
         batch = EntityBatch.of(obs, device)
-        obs = step(envs, obs_space, answer_of_all(seats, batch, seed, t, lanes), batch, run_step)
+        obs = step(envs, obs_space, act_all(seats, batch, seed, t, lanes), batch, run_step)
         add_metrics(metrics, obs.metrics)
     return metrics
 
 
-def answer_of_all(
+def act_all(
     seats: Sequence[Seats], batch: EntityBatch, seed: int, t: int, lanes: Lanes = ONE_LANE
 ) -> NetOutput:
     """Return the outputs of all agents for their frames, in the order of the frames.

@@ -15,7 +15,12 @@ from enn_trainer.checkpoints.migrate.evolve_config import (
 )
 from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    Upgrade,
+    upgrade_moment,
+    upgrade_tensors,
+)
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.migrate.tensor_axes import Network
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -166,7 +171,7 @@ def with_action_space(
     return evolved_state(state, config, config, state.obs_space, action_space, Rules())[0]
 
 
-def initialised(
+def initialise(
     saved: SavedRun,
     config: TrainConfig,
     fresh: Any,
@@ -203,7 +208,7 @@ def _upgrade(
     renamed = rules.spaces(old.obs_space, old.action_space)
     diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
     check_same_network(old_config, config, parts)
-    upgrade = upgraded(old, fresh, rules, parts)
+    upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
     left_out = [part for part in PARTS if part not in parts]
     if left_out:
@@ -224,7 +229,7 @@ def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]
         if source.is_new:
             continue
         moved = {
-            name: moved_moment(name, moment, parameters[source.key], source)
+            name: upgrade_moment(name, moment, parameters[source.key], source)
             for name, moment in before.get(source.key, {}).items()
         }
         known = {f"{key}/{name}": moment for name, moment in moved.items() if moment is not None}

@@ -82,7 +82,7 @@ class Upgrade(NamedTuple):
 
 
 @torch.no_grad()
-def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str]) -> Upgrade:
+def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collection[str]) -> Upgrade:
     """Return weights and statistics of `old` arranged for the world and configuration of `fresh`.
 
     Args:
@@ -109,7 +109,7 @@ def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str])
         source = sources[key] = _source(*found, key, axes, rules)
         tensor = before[source.key]
         _check_shape(tensor, tensors[key], source, key)
-        tensors[key] = taken(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
+        tensors[key] = copy_slices(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
         if source.is_new:
             why = "none of its old names is left"
             moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
@@ -146,7 +146,7 @@ def part_of(key: str, parts: Mapping[str, RogueNet]) -> str:
     return "value" if key.startswith("value_function.") else "policy"
 
 
-def taken(old: Tensor, source: Source, fill: Tensor) -> Tensor:
+def copy_slices(old: Tensor, source: Source, fill: Tensor) -> Tensor:
     """Return `fill` with the kept slices of the old tensor copied to their new indices."""
     if source.dim is None:
         return old.clone()
@@ -155,7 +155,7 @@ def taken(old: Tensor, source: Source, fill: Tensor) -> Tensor:
     return fill.clone().index_copy(source.dim, where, old.index_select(source.dim, index))
 
 
-def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
+def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
     """Return an optimizer moment rearranged for the slices of the new parameter.
 
     Args:
@@ -189,7 +189,7 @@ def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -
         index = torch.tensor(source.old, dtype=torch.int64, device=moment.device)
         kept = moment.index_select(source.dim, index)
         fill = kept.mean(dim=source.dim, keepdim=True).expand(shape)
-    return taken(moment, source, fill)
+    return copy_slices(moment, source, fill)
 
 
 def _source(old_key: str, old: Axes, key: str, new: Axes, rules: Rules) -> Source:

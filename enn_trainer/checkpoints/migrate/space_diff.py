@@ -89,7 +89,7 @@ def action_differences(
     return space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
 
 
-def unfit(
+def incompatibilities(
     have: ObsSpace,
     have_actions: Mapping[str, ActionSpace],
     want: ObsSpace,
