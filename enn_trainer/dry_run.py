@@ -1,4 +1,4 @@
-"""One of everything that a run does, in seconds, before time is spent on the run itself."""
+"""Dry run: a short trial of updates, evaluations, saves and a resume, before the run itself."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from enn_trainer.errors import CheckpointError
 from enn_trainer.state_manager import StateManager
 
 STEPS = 8
-"""Steps of rollouts and evaluations, where the configuration has more."""
+"""Maximal number of steps of rollouts and evaluations in a dry run."""
 
 
 def dry_run(
@@ -19,30 +19,33 @@ def dry_run(
     run: Callable[[StateManager], object],
     say: Callable[[str], None] = print,
 ) -> None:
-    """Evaluate, update and save; then resume from that, and do so again.
+    """Evaluate, update and save; then resume from the save, and do the same again.
 
     Environments, processes and networks are those of the run; rollouts, evaluations and epochs are
-    short. Nothing is sent to trackers, and everything happens in a folder that is removed
-    afterwards: also where the run has a folder, which it would continue in.
+    short. Nothing is sent to trackers, and all files go to a temporary folder, also if the run has
+    a folder in which it would continue.
 
     Args:
-        manager: of the run.
+        manager: state manager of the run.
         run: trains with a manager.
-        say: tells how it goes.
+        say: prints a line.
 
     Raises:
-        CheckpointError: what was saved is not what the second half began with.
+        CheckpointError: the second half did not start from the save of the first.
     """
+    # Steps at which the halves end.
     config, saved = manager.config, manager.resumed_from
     before = 0 if saved is None else saved.step
     frames = min(STEPS, config.rollout.steps) * config.rollout.num_envs
+
+    # Two halves, the second of which resumes the first.
     start = time.monotonic()
     with TemporaryDirectory(prefix="dry-run-") as folder:
-        say(f"dry run: twice an evaluation, an update of {frames} frames and a save")
+        say(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
             of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
             trial = StateManager(*of_the_run, checkpoint_dir=Path(folder, "run"))
-            if half == 1:  # the second half reads what the first one saved
+            if half == 1:  # the second half gets its settings from the save
                 trial.init_path = manager.init_path if saved is None else saved.path
                 trial.init_from = manager.init_from if saved is None else None
                 trial.overrides, trial.environment = manager.overrides, manager.environment
@@ -54,14 +57,14 @@ def dry_run(
                 return
             if trial.state.step != before + half * frames:
                 raise CheckpointError(
-                    f"dry run: expected to get to step {before + half * frames}, got "
+                    f"dry run: expected step {before + half * frames} at the end, got "
                     f"{trial.state.step}"
                 )
-    say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; nothing of it is kept")
+    say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
 
 
 def _shorten(config: TrainConfig, end: int, folder: str) -> None:
-    """Change what is otherwise than in the run itself."""
+    """Shorten the configuration of a run in place, and turn off its trackers."""
     config.data_dir, config.track = folder, False
     config.total_timesteps, config.max_train_time, config.stop = end, None, []
     config.rollout.steps = min(STEPS, config.rollout.steps)

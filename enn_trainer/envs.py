@@ -1,4 +1,4 @@
-"""From what the user hands to `train` to environments."""
+"""Factories of vectorised environments, from the environment argument of `train`."""
 
 import functools
 import inspect
@@ -31,7 +31,7 @@ EnvSource: TypeAlias = (
     | Callable[..., Match]
     | EnvFactory
 )
-"""All that `train` takes as its environment; `env_factory` tells one from the other."""
+"""Types of the environment argument of `train`; `env_factory` distinguishes them."""
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
 )
@@ -40,7 +40,7 @@ _FACTORY = "a factory of vectorised environments takes " + (
 def env_factory(
     env: EnvSource, kind: type[Any] | None = None, sent: Callable[..., Any] | None = None
 ) -> EnvFactory:
-    """Return a factory of the environments that a user named.
+    """Return a factory of vectorised environments.
 
     Args:
         env: the class of an environment or match, or a partial of it; a function that makes one
@@ -48,12 +48,13 @@ def env_factory(
             first_env_index) before other arguments; or a factory, also one written for entity-gym.
             A function is a factory if it takes four positional arguments of which one is required,
             unless its return annotation is an environment or match.
-        kind: the class of what it makes, where that is known.
-        sent: what workers are sent in its place.
+        kind: class of the environments, if known.
+        sent: replacement for `env` in worker processes.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `env` is none of these.
     """
+    # Classes.
     env_cls = kind or (env.func if isinstance(env, functools.partial) else env)
     if inspect.isclass(env_cls) and issubclass(env_cls, Environment | Match):
         return functools.partial(_make_list, env_cls, env, sent or env)
@@ -64,6 +65,8 @@ def env_factory(
             f"env: expected a subclass of Environment, Match or VecEnv, or a factory "
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
         )
+
+    # Functions: of one environment, or of many.
     if not callable(env):
         raise TypeError(
             "env: expected a class or a factory, or a function that makes one world, got "
@@ -75,13 +78,13 @@ def env_factory(
 
 
 def _makes_one_environment(function: Callable[..., Any]) -> bool:
-    """Return whether a function makes one environment or match, and is no factory of many."""
+    """Return True if a function makes a single environment or match, False for a factory."""
     returned = _returned_class(function)
     if returned is not None and issubclass(returned, Environment | Match | VecEnv):
         return not issubclass(returned, VecEnv)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # as of some callables written in C
+    except (TypeError, ValueError):  # such as some callables written in C
         return False
     try:
         signature.bind(None, 1, 1, 0)
@@ -99,11 +102,11 @@ _POSITIONAL = (
 
 
 def _returned_class(function: Callable[..., Any]) -> type | None:
-    """Return the class of a function's return annotation, None if there is none."""
+    """Return the class of a function's return annotation, or None without one."""
     inner: Any = function.func if isinstance(function, functools.partial) else function
     try:
         returned = typing.get_type_hints(inner).get("return")
-    except Exception:  # a name that only type checkers know, or no function
+    except Exception:  # a name that is imported for type checkers only, or not a function
         return None
     return returned if inspect.isclass(returned) else None
 
@@ -134,7 +137,18 @@ def _make_list(
     processes: int,
     first_env_index: int,
 ) -> VecEnv:
-    """Make environments that step one by one; `env_cls` is None for those of a function."""
+    """Make environments that are stepped one by one, in this process or in workers.
+
+    Args:
+        env_cls: their class; None if `make` is a function.
+        make: factory of one environment.
+        sent: replacement for `make` in worker processes.
+        config: arguments and validation of the environments.
+        num_envs: number of environments.
+        processes: number of processes.
+        first_env_index: index of the first environment.
+    """
+    # The number of sides, for which functions and matches have to make one.
     name = _name_of(make) if env_cls is None else env_cls.__name__
     kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
     create_env, like = functools.partial(make, **kwargs), None
@@ -145,6 +159,8 @@ def _make_list(
         raise ConfigError(
             f"num_envs: expected multiples of {sides}, the sides of {name}, got {num_envs}"
         )
+
+    # Environments in workers, or in this process.
     if processes > 1:
         return ParallelEnvList(
             functools.partial(sent, **kwargs),
@@ -158,7 +174,7 @@ def _make_list(
 
 
 def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:
-    """Make one environment, which knows its sides and its class, and close it again."""
+    """Make one environment, for its class and number of sides, and close it."""
     with global_randomness_kept():
         world: object = create_env()
     if hasattr(world, "close"):
@@ -172,12 +188,12 @@ def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:
 
 
 def in_section(problem: str, num_envs_field: str, section: str = "") -> str:
-    """Return a problem of an environment factory with the whole path of the setting it is about.
+    """Return a problem of an environment factory with the full path of its setting.
 
     Args:
-        problem: begins with `num_envs`, or with a setting of the section `env`.
-        num_envs_field: the setting that the number of environments is from.
-        section: what the path of `env` begins with.
+        problem: a message that begins with `num_envs`, or with a setting of the section `env`.
+        num_envs_field: path of the setting that defines the number of environments.
+        section: prefix of the path of `env`.
     """
     if problem.startswith("num_envs: "):
         return problem.replace("num_envs", num_envs_field, 1)
@@ -197,7 +213,7 @@ def _make_vectorised(
     processes: int,
     first_env_index: int,
 ) -> VecEnv:
-    """Environments that step together in this process, however many there may be."""
+    """Make vectorised environments, which step together in this process."""
     kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first_env_index)
     return AnyVecEnv(make(num_envs, first_env_index, **kwargs), config.validate)
 
@@ -205,7 +221,7 @@ def _make_vectorised(
 def _kwargs(
     config: EnvConfig, name: str, make: Callable[..., Any], *others: int, hint: str = ""
 ) -> dict[str, Any]:
-    """Return the arguments of the configuration, if they can be handed over behind the others."""
+    """Return `env.kwargs`, after checking that `make` takes them behind the other arguments."""
     kwargs: dict[str, Any] = json.loads(config.kwargs)
     try:
         inspect.signature(make).bind(*others, **kwargs)
@@ -217,7 +233,7 @@ def _kwargs(
 
 @contextmanager
 def global_randomness_kept() -> Iterator[None]:
-    """Afterwards the generators of `random` and `numpy` are as they were before."""
+    """Return a context that restores the global generators of `random` and `numpy`."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Memory of frames with many entities: attention needs it for every pair of them."""
+"""Memory limits for frames with many entities: attention is quadratic in their number."""
 
 import os
 import resource
@@ -21,17 +21,21 @@ from rogue_net.wiring import Wired
 Counts = npt.NDArray[np.int64]
 
 MOST_PAIRS = 2**25
-"""Pairs of entities in one forward pass, unless a single frame has more: about 1 GiB with gradients
-and relative positions."""
+"""Maximal number of pairs of entities in a forward pass, unless a single frame has more.
+
+About 1 GiB with gradients and relative positions.
+"""
 BYTES_OF_CHOICE = 24
-"""Of each entity that each actor may select: scores, log-probabilities, mask, gradients."""
+"""Bytes for each pair of actor and actee: scores, log-probabilities, mask, gradients."""
 SHARE_OF_MEMORY = 1 / 4
-"""Of the memory of the machine or GPU, for one frame. Two may be computed at once, each beside what
-the allocator keeps."""
+"""Maximal share of the memory of the machine or GPU for one frame.
+
+Two frames may be computed at once, beside the memory that the allocator caches.
+"""
 
 
 def rogue_nets(agent: Any) -> list[RogueNet]:
-    """Return the networks of this project in an agent; none for a network of the user's own."""
+    """Return the `RogueNet`s in an agent; [] for a user's own network."""
     while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) is RogueNetWithValueNet:
@@ -40,20 +44,23 @@ def rogue_nets(agent: Any) -> list[RogueNet]:
 
 
 def microbatches(entities: Counts, size: int | None, max_entities: int | None) -> Iterator[slice]:
-    """Cut frames, in their order, into pieces of as many frames as the limits allow.
+    """Cut frames, in order, into pieces that are as long as the limits allow.
 
-    A piece has at most `MOST_PAIRS` pairs of entities. A frame that is over a limit by itself is a
+    A piece has at most `MOST_PAIRS` pairs of entities. A frame that exceeds a limit by itself is a
     piece of its own.
 
-    It is the minibatch that has a number of frames, as the optimizer's step and the normalisation
-    of advantages are over it: a budget of entities there would let a frame with many entities,
-    among fewer others, weigh more. Pieces only add up.
+    The limits are for pieces only. A minibatch always has a fixed number of frames: with a limit on
+    its entities, frames with many entities would be averaged with fewer others and weigh more.
 
     Args:
-        entities: (F,) int64, entities of each frame.
-        size: frames of a piece at most, None for no limit.
-        max_entities: entities of a piece at most, None for no limit.
+        entities: (F,) int64, number of entities of each frame.
+        size: frames of a piece at most; None for no limit.
+        max_entities: entities of a piece at most; None for no limit.
+
+    Yields:
+        Consecutive slices of the frames.
     """
+    # Cumulative sums, and the largest difference within a piece.
     limits = [(np.cumsum(entities**2), MOST_PAIRS)]
     if max_entities is not None:
         limits.append((np.cumsum(entities), max_entities))
@@ -72,8 +79,8 @@ def within_memory(pieces: list[slice], entities: Counts) -> list[slice]:
     """Return the pieces, cut further where they have more than `MOST_PAIRS` pairs of entities.
 
     Args:
-        pieces: consecutive frames.
-        entities: (F,) int64, entities of each frame.
+        pieces: slices of consecutive frames.
+        entities: (F,) int64, number of entities of each frame.
     """
     if len(entities) * int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:
         return pieces
@@ -92,22 +99,27 @@ def check_frame_memory(
     Args:
         agent: the network.
         batch: B frames.
-        env: (B,) the environment of each.
-        learning: with what the backward pass keeps.
+        env: (B,) int, index of the environment of each frame.
+        learning: True to include the memory of the backward pass.
 
     Raises:
-        InvalidObservation: names the environment and the number of entities.
+        InvalidObservation: a frame has too many entities; the message names the environment.
     """
+    # Most frames are small enough for any machine.
     nets = rogue_nets(agent)
     entities = batch.entities_of_frames()
-    if not nets or int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:  # fits everywhere
+    if not nets or int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:
         return
+
+    # Pairs of entities, and pairs of actor and actee.
     allowed = memory_of(next(nets[0].parameters()).device) * SHARE_OF_MEMORY
     of_pair = max(bytes_of_pair(net, learning) for net in nets)
     needed = of_pair * entities**2
     for action in batch.actions.values():
         if action.actees is not None:
             needed = needed + BYTES_OF_CHOICE * action.actors.lengths * action.actees.lengths
+
+    # Check the largest frame.
     most = int(needed.argmax())
     if needed[most] > allowed:
         raise invalid_in(
@@ -120,9 +132,9 @@ def check_frame_memory(
 
 
 def bytes_of_pair(net: RogueNet, learning: bool) -> int:
-    """Return about how many bytes attention takes for each pair of entities of a frame.
+    """Estimate the bytes that attention takes for each pair of entities of a frame.
 
-    The backward pass keeps the weights of every head and layer, and needs one more for gradients.
+    The backward pass keeps the weights of every head and layer, and their gradients in one layer.
     """
     config = net.config
     if config.pooling is not None:
@@ -133,14 +145,14 @@ def bytes_of_pair(net: RogueNet, learning: bool) -> int:
         axes = len(relpos.position_features)
         corners = 2**axes if relpos.interpolate else 1
         projected = relpos.key_relpos_projection or relpos.value_relpos_projection
-        # Row and weight of each corner; of a projection also the positions it is made from.
+        # Row and weight of each corner of a cell; with projections also their input positions.
         of_pair += 8 * corners + (24 * (axes + 2) if projected else 0)
     return of_pair
 
 
 @cache
 def memory_of(device: torch.device) -> int:
-    """Return the bytes of memory of a GPU, or those that this process may use."""
+    """Return the memory of a GPU, or the memory that this process may use, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]

@@ -1,4 +1,4 @@
-"""Stopping a run from outside without losing it."""
+"""Handling of SIGINT and SIGTERM, which stop a run with a save."""
 
 import contextlib
 import os
@@ -10,23 +10,26 @@ from types import FrameType
 from typing import Any, Self, final
 
 GRACE_S = 5.0
-"""An update under way has this long to end. Then it is given up, and done again when resumed."""
+"""Time that the running update has to finish. Then it is discarded, and repeated after a resume."""
 _UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
 
 
 class StoppedAtOnce(KeyboardInterrupt):
-    """A signal stops the program at once; a plain KeyboardInterrupt may be an environment's own."""
+    """Raised when a signal stops the program at once.
+
+    A class of its own, as a plain KeyboardInterrupt may come from an environment.
+    """
 
 
-class UpdateAbandoned(Exception):  # noqa: N818 (no error: the run was asked to stop)
-    """The run was asked to stop, and the update under way takes too long."""
+class UpdateAbandoned(Exception):  # noqa: N818 (control flow, not an error)
+    """Raised in an update that does not finish in time after a request to stop."""
 
 
 @final
 class Interrupts:
-    """While the context is open, the first SIGINT or SIGTERM only asks the run to stop.
+    """Signal handlers as a context: the first SIGINT or SIGTERM is recorded as a request to stop.
 
-    A second one raises StoppedAtOnce. Outside the main thread signals are left alone.
+    A second one raises StoppedAtOnce. Outside the main thread no handlers are installed.
     """
 
     def __init__(self) -> None:
@@ -45,14 +48,14 @@ class Interrupts:
             signal.signal(number, handler)
 
     def is_requested(self) -> bool:
-        """Whether the run was asked to stop."""
+        """Return True after a request to stop."""
         return self.requested
 
     def check(self) -> None:
-        """Called within an update, where it can be given up.
+        """Raise within an update if it is to be discarded.
 
         Raises:
-            UpdateAbandoned: the run was asked to stop `GRACE_S` ago.
+            UpdateAbandoned: stopping was requested at least `GRACE_S` seconds ago.
         """
         if self.requested and time.monotonic() - self._requested_s >= GRACE_S:
             raise UpdateAbandoned
@@ -62,8 +65,8 @@ class Interrupts:
             raise StoppedAtOnce
         self._requested_s = time.monotonic()
         self.requested = True
-        # Not by print: a signal may come in the middle of one, which must not be entered again.
-        # Not onto a terminal: the panel there would be torn.
+        # Not by print, which is not reentrant: the signal may have interrupted one.
+        # Not to a terminal, where it would break the panel.
         with contextlib.suppress(OSError):
             if not os.isatty(2):
                 os.write(2, _UNDERSTOOD)
@@ -71,7 +74,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def stopped_by(*numbers: int) -> Iterator[None]:
-    """Raise StoppedAtOnce where one of these signals comes. Other threads leave them alone."""
+    """Return a context in which these signals raise StoppedAtOnce, if in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise StoppedAtOnce

@@ -1,11 +1,12 @@
-"""Lanes: threads of Python that each take a network through frames of their own.
+"""Lanes: a pool of Python threads, each of which runs forward and backward passes of some frames.
 
-Most operations of a network are too small to be split among threads of torch: each would wait for
-all of them, and long where another program uses a core. Frames do not wait for each other. Torch
-lets go of the interpreter in every operation, so that lanes use as many cores as there are lanes.
+Most operations of a network are too small to be split among torch's own threads: each operation
+would wait for the slowest thread, for long where another program uses a core. Frames are
+independent, and torch releases the interpreter lock in every operation, so that lanes use as many
+cores as there are lanes.
 
-What is computed must not depend on how many there are. So frames are cut into tasks by rules of
-their own, each task is computed by one thread, and the results are taken in the order of tasks.
+Results must not depend on the number of lanes. So the division of frames into tasks does not depend
+on it, each task is computed by one thread, and results are taken in the order of tasks.
 """
 
 from collections import deque
@@ -21,15 +22,15 @@ from enn_trainer.frame_memory import rogue_nets
 from rogue_net.native.threads import threads_at_work
 
 T = TypeVar("T")
-_WAITING = 2  # tasks handed over for each lane: so many results wait to be taken
+_WAITING = 2  # submitted tasks per lane, which bounds the results in memory
 
 
 @final
 class Lanes:
-    """Threads that compute tasks; without any, tasks are computed one after the other.
+    """Thread pool for tasks; a context manager that shuts it down.
 
     Args:
-        count: how many; with 1 the calling thread does it all.
+        count: number of threads; with 1 the calling thread computes everything.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -40,18 +41,18 @@ class Lanes:
 
     @staticmethod
     def of(agent: object) -> "Lanes":
-        """As many as torch would use threads, if frames for this agent are cut at all."""
+        """Return as many lanes as torch has threads, or one if frames of this agent are not cut."""
         return Lanes(1 if cost_of_entity(agent) is None else torch.get_num_threads())
 
     def run(self, tasks: Iterable[Callable[[], T]], take: Callable[[T], object]) -> None:
-        """Compute tasks, with gradients if the caller has them, and hand over what they return.
+        """Compute tasks, in the grad mode of the caller, and take their results in order.
 
         Args:
-            tasks: change nothing that others read.
-            take: called here with each result, in the order of the tasks.
+            tasks: functions that do not change what others read.
+            take: called in this thread with each result, in the order of the tasks.
 
         Raises:
-            Exception: what a task or `take` raised first. No task is running any more.
+            Exception: the first error of a task or of `take`, after all tasks have ended.
         """
         todo = [*tasks]
         if self._pool is None or len(todo) < 2:
@@ -73,9 +74,9 @@ class Lanes:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While the context is open, torch uses no threads beside the lanes.
+        """Return a context in which torch uses no threads beside the lanes.
 
-        A task that is alone has as many threads of compiled blocks.
+        Compiled blocks may use as many threads as there are lanes, for a task that runs alone.
         """
         before = torch.get_num_threads()
         if self.count > 1:
@@ -95,17 +96,17 @@ class Lanes:
 
 
 ONE_LANE = Lanes()
-"""The calling thread alone."""
+"""Lanes without a pool: the calling thread computes everything."""
 
 
 def cost_of_entity(agent: Any) -> int | None:
-    """What an entity costs in a network whose frames may go through it in pieces, in lanes.
+    """Return the cost of an entity in a forward pass, by which frames are cut into pieces.
 
     Returns:
-        The square of its width, as matrix products go, and a tenth of it where compiled blocks
-        share them among threads by themselves, so that lanes gain by the rest only; None where
-        frames are not cut: a GPU wants as many at once as there are, and a network of somebody else
-        may remember something of a forward pass, or look at all frames together.
+        d_model ** 2, as matrix products dominate; a tenth of it with compiled blocks, which use
+        threads themselves, so that lanes gain by the rest only. None where frames are not cut: on
+        a GPU, which is faster with larger batches, and for a user's own network, which may depend
+        on the frames of a batch or keep state between forward passes.
     """
     parts = rogue_nets(agent)
     if not parts or next(parts[0].parameters()).device.type != "cpu":
@@ -115,5 +116,5 @@ def cost_of_entity(agent: Any) -> int | None:
 
 
 def _with_grad(grad: bool, task: Callable[[], T]) -> T:
-    with torch.set_grad_enabled(grad):  # which is of a thread
+    with torch.set_grad_enabled(grad):  # the mode is per thread
         return task()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from enn_trainer.agent import PPOAgent, RogueNetAgent
-from enn_trainer.checkpoints.migrate.space_diff import unfit
+from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
@@ -51,7 +51,9 @@ def load_agent(
     network = saved.agent.to(device)
     if env is not None:
         obs_space, action_space = env.obs_space(), env.action_space()
-        if different := unfit(saved.obs_space, saved.action_space, obs_space, action_space):
+        if different := incompatibilities(
+            saved.obs_space, saved.action_space, obs_space, action_space
+        ):
             raise CheckpointError(f"{path} is of another world: {'; '.join(different)}")
         wired = Wired(network, obs_space, action_space, saved.obs_space, saved.action_space)
         return RogueNetAgent(wired, deterministic, seed)

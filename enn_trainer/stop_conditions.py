@@ -1,9 +1,9 @@
-"""When a run ends before its last step: bounds, plateaus, and what is made of them.
+"""Stop conditions, which end a run before its last step: bounds, plateaus and combinations.
 
     trainer.run(stop=AtLeast("eval/episodic_reward.mean", 0.99) | Plateaus("losses/entropy"))
 
-A condition is asked after every update and every evaluation. What it remembers is part of the
-run's state, so that a resumed run ends where one that went straight on would.
+Conditions are evaluated after every update and every evaluation. Their memory is part of the run's
+state, so that a resumed run ends at the same step as an uninterrupted one.
 """
 
 import math
@@ -18,18 +18,18 @@ from enn_trainer.errors import ConfigError
 from entity_env.short_repr import short_repr
 
 Memory: TypeAlias = dict[str, Any]
-"""What conditions remember: plain data, by the text of the condition."""
+"""Memory of conditions: plain data, by the text of the condition."""
 
 
 class Now(NamedTuple):
-    """What a condition looks at.
+    """Progress and metrics of a run, the input of conditions.
 
     Attributes:
         step: frames so far, over all restarts.
         time_used: seconds of training, over all restarts.
-        metrics: the newest value of every tag since this process began.
-        fresh: the tags whose values are new since conditions were last asked.
-        number: how often conditions were asked before, over all restarts.
+        metrics: the latest value of every tag since this process started.
+        fresh: tags with a new value since conditions were last evaluated.
+        number: number of earlier evaluations of the conditions, over all restarts.
     """
 
     step: int
@@ -40,19 +40,19 @@ class Now(NamedTuple):
 
 
 class Condition:
-    """Something that can end a run. `&` and `|` combine conditions."""
+    """Condition that can end a run. `&` and `|` combine conditions."""
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Whether the run shall end.
+        """Return True if the run is to end.
 
         Args:
-            now: what is known.
-            memory: of all conditions of the run; it may be changed.
+            now: progress and metrics of the run.
+            memory: memory of all conditions of the run; may be changed.
         """
         raise NotImplementedError
 
     def keys(self) -> Iterator[str]:
-        """The tags that it looks at."""
+        """Yield the tags that the condition reads."""
         return iter(())
 
     def __and__(self, other: "Condition") -> "Condition":
@@ -64,17 +64,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Both(Condition):
-    """Two conditions are met at the same time."""
+    """Condition that is met while two others are both met."""
 
     one: Condition
     other: Condition
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Asks both always, as they may remember what they see."""
+        """Evaluate both conditions, as each may update its memory."""
         return all([self.one.is_met(now, memory), self.other.is_met(now, memory)])
 
     def keys(self) -> Iterator[str]:
-        """Those of both."""
+        """Yield the tags of both conditions."""
         yield from (*self.one.keys(), *self.other.keys())
 
     def __str__(self) -> str:
@@ -83,17 +83,17 @@ class Both(Condition):
 
 @dataclass(frozen=True)
 class Either(Condition):
-    """One of two conditions is met."""
+    """Condition that is met when at least one of two others is."""
 
     one: Condition
     other: Condition
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Asks both always, as they may remember what they see."""
+        """Evaluate both conditions, as each may update its memory."""
         return any([self.one.is_met(now, memory), self.other.is_met(now, memory)])
 
     def keys(self) -> Iterator[str]:
-        """Those of both."""
+        """Yield the tags of both conditions."""
         yield from (*self.one.keys(), *self.other.keys())
 
     def __str__(self) -> str:
@@ -102,12 +102,12 @@ class Either(Condition):
 
 @dataclass(frozen=True)
 class Steps(Condition):
-    """The run has so many frames, over all restarts."""
+    """Number of frames, over all restarts, that ends the run."""
 
     steps: int
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Whether it has."""
+        """Return True from `steps` frames on."""
         return now.step >= self.steps
 
     def __str__(self) -> str:
@@ -116,12 +116,12 @@ class Steps(Condition):
 
 @dataclass(frozen=True)
 class Seconds(Condition):
-    """The run trained for so many seconds, over all restarts."""
+    """Training time in seconds, over all restarts, that ends the run."""
 
     seconds: float
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Whether it did."""
+        """Return True from `seconds` of training on."""
         return now.time_used >= self.seconds
 
     def __str__(self) -> str:
@@ -130,31 +130,31 @@ class Seconds(Condition):
 
 @dataclass(frozen=True)
 class _OfMetric(Condition):
-    """A condition that looks at a tag such as `eval/episodic_reward.mean`."""
+    """Condition on the latest value of a tag such as `eval/episodic_reward.mean`."""
 
     key: str
 
     def keys(self) -> Iterator[str]:
-        """The one it looks at."""
+        """Yield the tag."""
         yield self.key
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """As `holds` says of its value, once there is one."""
+        """Return `holds` of the latest value, or False without one."""
         return self.key in now.metrics and self.holds(now.metrics[self.key])
 
     def holds(self, value: float) -> bool:
-        """Whether a value of the tag ends the run."""
+        """Return True if a value of the tag ends the run."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AtLeast(_OfMetric):
-    """A metric is a bound or more."""
+    """Lower bound on a metric, at which the run ends."""
 
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Whether it is."""
+        """Return True for the bound or more."""
         return value >= self.bound
 
     def __str__(self) -> str:
@@ -163,12 +163,12 @@ class AtLeast(_OfMetric):
 
 @dataclass(frozen=True)
 class AtMost(_OfMetric):
-    """A metric is a bound or less."""
+    """Upper bound on a metric, at which the run ends."""
 
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Whether it is."""
+        """Return True for the bound or less."""
         return value <= self.bound
 
     def __str__(self) -> str:
@@ -177,10 +177,10 @@ class AtMost(_OfMetric):
 
 @dataclass(frozen=True)
 class NotFinite(_OfMetric):
-    """A metric is infinite or no number."""
+    """Condition that is met when a metric is NaN or infinite."""
 
     def holds(self, value: float) -> bool:
-        """Whether it is."""
+        """Return True for NaN and infinity."""
         return not math.isfinite(value)
 
     def __str__(self) -> str:
@@ -189,12 +189,12 @@ class NotFinite(_OfMetric):
 
 @dataclass(frozen=True)
 class _OverTime(_OfMetric):
-    """A condition that looks at the values of a metric one after the other.
+    """Condition that is met by `patience` consecutive values of a metric after a reference value.
 
-    It begins anew at a value that is infinite or no number.
+    A NaN or infinite value restarts the count.
 
     Attributes:
-        patience: how many values in a row it takes.
+        patience: number of consecutive values.
     """
 
     patience: int = 5
@@ -204,9 +204,9 @@ class _OverTime(_OfMetric):
             raise ValueError(f"patience: expected at least 1, got {self.patience}")
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Looks at a new value, if there is one."""
+        """Count a new value, if there is one, and return True once there are `patience`."""
         seen = memory.setdefault(repr(self), {"reference": None, "count": 0, "number": -1})
-        # Not twice, if the condition is part of another one twice.
+        # Once per evaluation, also if the condition occurs twice in a combination.
         if self.key in now.fresh and now.number > seen["number"]:
             value, before, seen["number"] = now.metrics[self.key], seen["reference"], now.number
             finite = before is not None and math.isfinite(before) and math.isfinite(value)
@@ -217,18 +217,18 @@ class _OverTime(_OfMetric):
         return bool(seen["count"] >= self.patience)
 
     def begins_anew(self, value: float, reference: float) -> bool:
-        """Whether a value is counted from, rather than counted."""
+        """Return True if a value becomes the new reference instead of being counted."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Plateaus(_OverTime):
-    """A metric stays where it is: so many values in a row within a share of the one before them."""
+    """Plateau of a metric: `patience` values within a relative tolerance of the reference."""
 
     rtol: float = 1e-3
 
     def begins_anew(self, value: float, reference: float) -> bool:
-        """Whether it is elsewhere."""
+        """Return True outside the tolerance: |value - reference| > rtol * |reference|."""
         return abs(value - reference) > self.rtol * abs(reference)
 
     def __str__(self) -> str:
@@ -237,10 +237,10 @@ class Plateaus(_OverTime):
 
 @dataclass(frozen=True)
 class StopsRising(_OverTime):
-    """A metric has had no new maximum for so many values."""
+    """Condition that is met after `patience` values without a new maximum of a metric."""
 
     def begins_anew(self, value: float, reference: float) -> bool:
-        """Whether it is a new maximum."""
+        """Return True for a new maximum."""
         return value > reference
 
     def __str__(self) -> str:
@@ -249,10 +249,10 @@ class StopsRising(_OverTime):
 
 @dataclass(frozen=True)
 class StopsFalling(_OverTime):
-    """A metric has had no new minimum for so many values."""
+    """Condition that is met after `patience` values without a new minimum of a metric."""
 
     def begins_anew(self, value: float, reference: float) -> bool:
-        """Whether it is a new minimum."""
+        """Return True for a new minimum."""
         return value < reference
 
     def __str__(self) -> str:
@@ -262,7 +262,7 @@ class StopsFalling(_OverTime):
 def any_of(conditions: Sequence[Condition]) -> Condition | None:
     """Return a condition that is met when any of `conditions` is, or None if there are none."""
     found = list(conditions)
-    while len(found) > 1:  # pairs of pairs, as a long chain would reach the limit of recursion
+    while len(found) > 1:  # a balanced tree, as a long chain would exceed the recursion limit
         found = [reduce(or_, found[i : i + 2]) for i in range(0, len(found), 2)]
     return found[0] if found else None
 
@@ -271,10 +271,10 @@ _BOUND = re.compile(r"(?P<key>\S+?)\s*(?P<relation>>=|<=)\s*(?P<bound>\S+)")
 
 
 def read_bound(text: str, field: str) -> Condition:
-    """A condition in the form `eval/episodic_reward.mean >= 0.99`.
+    """Parse a condition of the form `eval/episodic_reward.mean >= 0.99`.
 
     Raises:
-        ConfigError: it is not in this form; names `field`.
+        ConfigError: the text does not have this form; the message names `field`.
     """
     match = _BOUND.fullmatch(text.strip())
     try:

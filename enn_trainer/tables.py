@@ -1,4 +1,4 @@
-"""Tables: drawn on a terminal, aligned columns elsewhere."""
+"""Tables: with borders on a terminal, aligned columns elsewhere."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from rich.table import Table
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of rows whose columns begin below each other."""
+    """Return a line of text for each row, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -22,14 +22,14 @@ def show_table(
     num_left: int = 1,
     by_section: bool = False,
 ) -> None:
-    """Show rows of cells.
+    """Print a table.
 
     Args:
-        columns: their names.
-        rows: a cell for each column; what a terminal or an encoding cannot show is escaped.
-        console: where.
-        num_left: so many of the first columns are text, the others are numbers.
-        by_section: on a terminal a line separates rows of which the first cells differ.
+        columns: names of the columns.
+        rows: a cell for each column; characters that cannot be shown are escaped.
+        console: console to print to.
+        num_left: number of leading columns that are text; the others are numbers.
+        by_section: True to separate rows with different first cells by a line, on a terminal.
     """
     columns, *rows = ([printable(cell, console.encoding) for cell in r] for r in (columns, *rows))
     if not console.is_terminal:
@@ -37,7 +37,7 @@ def show_table(
             console.out(line, highlight=False)
         return
     shown = Table()
-    for i, column in enumerate(columns):  # what does not fit goes on in the next line
+    for i, column in enumerate(columns):  # long cells continue on the next line
         shown.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
     for i, row in enumerate(rows):
         ends = by_section and i + 1 < len(rows) and rows[i + 1][0] != row[0]
@@ -46,9 +46,9 @@ def show_table(
 
 
 def printable(text: str, encoding: str) -> str:
-    """A line in an encoding that may know less: "+-" for "±", and escapes for the rest.
+    """Return text that an encoding has: with "+-" for "±", and escapes for other characters.
 
-    What moves the cursor or changes colours is escaped as well: it may come from a file.
+    Control characters are escaped too, as text from a file could move the cursor or set colours.
     """
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     try:

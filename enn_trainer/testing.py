@@ -1,4 +1,4 @@
-"""For tests of your own: whether an agent learns what it shall."""
+"""Assertions for tests of your own environments and agents."""
 
 from enn_trainer.envs import EnvFactory
 from enn_trainer.loop import Trainer
@@ -15,7 +15,7 @@ def assert_learns(
     key: str,
     bound: float,
 ) -> TrainResult:
-    """Train until a metric reaches a bound, and no further.
+    """Train until a metric reaches a bound, and raise if it does not.
 
     Example:
         >>> def test_orchard_can_be_learnt(tmp_path):
@@ -24,13 +24,13 @@ def assert_learns(
         ...     assert_learns(manager, Orchard, "episodic_reward.mean", 2.2)
 
     Args:
-        state_manager: the configuration, whose `total_timesteps` is the most that is tried.
-        env: the world.
-        key: a tag, such as `eval/episodic_reward.mean`.
-        bound: what it shall reach.
+        state_manager: state manager; `total_timesteps` of its configuration limits the training.
+        env: the environment.
+        key: tag of the metric, such as `eval/episodic_reward.mean`.
+        bound: value that the metric has to reach.
 
     Raises:
-        AssertionError: it did not; says how far it came.
+        AssertionError: the bound was not reached; the message has the last value.
     """
     goal = AtLeast(key, bound)
     with Trainer(state_manager, env) as trainer:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.migrate.evolve import initialised
+from enn_trainer.checkpoints.migrate.evolve import initialise
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
@@ -90,6 +90,6 @@ def state_from(
         )
     renamed = read_renames(source.renames, saved.obs_space, saved.action_space)
     state = initial_state(config, context)
-    report = initialised(saved, config, state.agent, Rules(renamed), source.parts)
+    report = initialise(saved, config, state.agent, Rules(renamed), source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     return state

@@ -1,4 +1,4 @@
-"""What the readable files of a save say, checked: `state.ron` and `config.ron`."""
+"""Reading and validation of the text files of a save: `state.ron` and `config.ron`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ STATE_VERSION = 1
 
 
 def read_config(saved: Checkpoint) -> TrainConfig:
-    """The configuration of a save.
+    """Return the configuration of a save.
 
     Raises:
-        CheckpointError: it cannot be read, or is none that this program can use.
+        CheckpointError: the file cannot be read or has invalid settings.
     """
     text = saved.text("config.ron")
     try:
@@ -37,10 +37,10 @@ def read_config(saved: Checkpoint) -> TrainConfig:
 
 
 def read_state(saved: Checkpoint) -> dict[str, Any]:
-    """The readable part of a state: the fields of `State` that are no tensors, by name.
+    """Return the fields of `State` in `state.ron`, by name.
 
     Raises:
-        CheckpointError: something is missing, unknown, or no value of its field; names the field.
+        CheckpointError: a field is missing, unknown or invalid; the message names it.
     """
     text = saved.text("state.ron")
     try:
@@ -52,10 +52,10 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
             raise ValueError(f"version: expected a number from 1 to {STATE_VERSION}")
         if version > STATE_VERSION:
             raise ValueError(
-                f"of a newer version, {version}, this one reads up to {STATE_VERSION}; upgrade "
-                "enn-trainer"
+                f"written by a newer version, {version}, this one reads up to {STATE_VERSION}; "
+                "upgrade enn-trainer"
             )
-        _refuse_other_fields(plain)
+        _check_fields(plain)
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
         plain["obs_space"] = obs_space_of(plain["obs_space"])
@@ -66,10 +66,10 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
 
 
 def obs_space_of(plain: Any) -> ObsSpace:
-    """The space that plain data says.
+    """Return the observation space that plain data describes.
 
     Raises:
-        ValueError: it says none.
+        ValueError: the data does not describe one.
     """
     fields = _fields("obs_space", plain, {"global_features", "entities"})
     return ObsSpace(
@@ -83,10 +83,10 @@ def obs_space_of(plain: Any) -> ObsSpace:
 
 
 def action_space_of(plain: Any) -> dict[str, ActionSpace]:
-    """The actions that plain data says; each has its `kind` beside its own fields.
+    """Return the action spaces that plain data describes; each has a `kind` beside its fields.
 
     Raises:
-        ValueError: it says none.
+        ValueError: the data does not describe them.
     """
     actions: dict[str, ActionSpace] = {}
     for name, space in _by_name("action_space", plain).items():
@@ -110,7 +110,7 @@ def _is_seconds(value: object) -> bool:
 
 
 def _is_folder(value: object) -> bool:
-    """Whether it names a folder beside others, and leads nowhere else; "" is none."""
+    """Return True for "" or a plain folder name, which leads to no other place."""
     return (
         isinstance(value, str)
         and len(value) < 256
@@ -132,7 +132,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "run_name": (_is_folder, "the name of a folder"),
     "memory": (
         lambda v: _has_text_keys(v) and is_count(v.get("asked", 0)),
-        "what conditions remember, by name",
+        "the state of stop conditions, by name",
     ),
     "tracker_ids": (
         lambda v: _has_text_keys(v) and all(isinstance(one, str) for one in v.values()),
@@ -144,10 +144,10 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
-"""Not in all saves of this version; `State` has defaults for them."""
+"""Fields that older saves of this version lack; `State` has defaults for them."""
 
 
-def _refuse_other_fields(plain: Mapping[str, Any]) -> None:
+def _check_fields(plain: Mapping[str, Any]) -> None:
     problems = [f"{name}: no such field" for name in plain if name not in _CHECKS]
     for name, (is_one, expected) in _CHECKS.items():
         if name not in plain and name not in _OPTIONAL:
@@ -166,7 +166,7 @@ def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
 
 def _by_name(path: str, value: Any) -> dict[str, Any]:
     if not _has_text_keys(value):
-        raise ValueError(f"{path}: expected names in quotes, each with what it is")
+        raise ValueError(f"{path}: expected a mapping of names in quotes")
     return value  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""How a state becomes the files of a save, and comes back."""
+"""Conversion between `State` and the files of a save."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -31,20 +31,19 @@ WEIGHTS = checkpoint.WEIGHTS
 LOSS_STATE = "state.loss.safetensors"
 OPTIMIZER = "state.optimizer.safetensors"
 REST = "state.rest.msgpack"
-"""What is neither for a reader nor made of tensors."""
-
+"""Binary state that is not tensors: metrics and the states of environments."""
 
 FileContent: TypeAlias = str | bytes | dict[str, Tensor]
-"""Of a file: text, bytes, or tensors by name."""
+"""Content of a file: text, bytes, or tensors by name."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
-    """The files of a checkpoint, by name."""
+    """Return the files of a checkpoint, by name."""
     return as_bytes(copied(config, state))
 
 
 def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
-    """What goes into the files of a checkpoint, by name; it stays while training goes on."""
+    """Return the contents of the files by name, as copies that further training does not change."""
     learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
     return {
         "config.ron": dump_config(config),
@@ -57,7 +56,7 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
 
 
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
-    """The bytes of files by name; does not look at what is trained."""
+    """Serialise the contents of files; safe in another thread, as it reads only the copies."""
     return {
         name: content.encode()
         if isinstance(content, str)
@@ -71,25 +70,37 @@ def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
 def restore(
     saved: checkpoint.Checkpoint, config: TrainConfig, agent: PPOAgent | None = None
 ) -> State:
-    """The state of a save.
+    """Return the state of a save.
 
     Args:
         saved: the save.
-        config: the configuration to continue with; its schedules are set to where the save is.
-        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+        config: configuration to continue with; its schedules are advanced to the step of the save.
+        agent: the user's own network, into which the weights are loaded; None for a `RogueNet`.
 
     Raises:
-        CheckpointError: something in it is damaged or does not fit.
+        CheckpointError: a file of the save is damaged or does not fit.
     """
     plain = read_state(saved)
     before = read_config(saved)
-    _refuse_other_learner(saved, before, config, own_network=agent is not None)
-    follow_schedules(config, SimpleNamespace(**plain))  # so that what begins now has what holds now
+
+    # The network keeps its shape and the moments their optimizer.
+    changed = [
+        f"{path}: expected {old!r} as in {saved.path}, got {new!r}"
+        for path, old, new in fixed(changes(before, config))
+        if not (agent is not None and path.startswith(("net", "vf_net")))
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{'; '.join(changed)}; a resumed run keeps its network and its optimizer"
+        )
+
+    # Schedules first: parts that the save does not have start with the settings of its step.
+    follow_schedules(config, SimpleNamespace(**plain))
     try:
         return _restored(saved, config, plain, agent)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
-            raise  # it may be what was asked for besides that does not fit
+            raise  # the cause may be a setting that was changed for this run
         raise CheckpointError(f"{saved.path}: config.ron does not fit: {error}") from None
 
 
@@ -99,6 +110,14 @@ def _restored(
     plain: dict[str, Any],
     agent: PPOAgent | None,
 ) -> State:
+    """Build the state of a save from its files.
+
+    Args:
+        saved: the save.
+        config: configuration to continue with, at the step of the save.
+        plain: fields in `state.ron`.
+        agent: the user's own network, or None for a `RogueNet`.
+    """
     network = _network(saved, config, plain, agent)
     optimizer, vf_optimizer = make_optimizers(network, config.optim)
     learnt = read_tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
@@ -124,7 +143,7 @@ def _restored(
 
 
 class SavedNetwork(NamedTuple):
-    """A network of a save, the spaces it was trained for, and the configuration of its run."""
+    """Network of a save, the spaces it was trained for, and the configuration of its run."""
 
     network: Any
     obs_space: ObsSpace
@@ -133,11 +152,11 @@ class SavedNetwork(NamedTuple):
 
 
 def restore_network(saved: checkpoint.Checkpoint, agent: PPOAgent | None = None) -> SavedNetwork:
-    """The network of a save, without reading anything else.
+    """Return the network of a save in eval mode, without reading optimizers or environments.
 
     Args:
         saved: the save.
-        agent: the user's own network, which the weights go into; None for a `RogueNet`.
+        agent: the user's own network, into which the weights are loaded; None for a `RogueNet`.
     """
     plain = read_state(saved)
     config = read_config(saved)
@@ -191,10 +210,10 @@ def _dump_rest(state: State) -> bytes:
 
 
 def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
-    """The fields of a state that `state.rest.msgpack` has; nothing of a save before there was one.
+    """Return the fields of a state in `state.rest.msgpack`; {} for an old save without the file.
 
     Raises:
-        CheckpointError: it is damaged, or of a newer version.
+        CheckpointError: the file is damaged, or of a newer version.
     """
     if REST not in saved.manifest["files"]:
         return {}
@@ -216,23 +235,8 @@ def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
     return {"metrics": metrics, "envs": envs}
 
 
-def _refuse_other_learner(
-    saved: checkpoint.Checkpoint, before: TrainConfig, config: TrainConfig, own_network: bool
-) -> None:
-    """The networks of a run that continues keep their shapes, and the moments their meaning."""
-    changed = [
-        f"{path}: expected {old!r} as in {saved.path}, got {new!r}"
-        for path, old, new in fixed(changes(before, config))
-        if not (own_network and path.startswith(("net", "vf_net")))
-    ]
-    if changed:
-        raise CheckpointError(
-            f"{'; '.join(changed)}; a run that continues keeps its network and its optimizer"
-        )
-
-
 def moments_of(state: State) -> dict[str, Tensor]:
-    """What the optimizers know of each parameter, by `parameter/what`."""
+    """Return the optimizer moments as `parameter/moment`, such as `head.weight/exp_avg`."""
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     return {
         f"{names[parameter]}/{key}": value
@@ -243,16 +247,17 @@ def moments_of(state: State) -> dict[str, Tensor]:
 
 
 def load_moments(state: State, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Give every parameter the moments kept under its name; the settings stay as configured.
+    """Load optimizer moments by the names of parameters; learning rates stay as configured.
 
     Args:
         state: its optimizers are changed.
-        tensors: as `moments_of` has them.
-        where: they are from, for messages.
+        tensors: moments in the form of `moments_of`.
+        where: origin of the tensors, for messages.
 
     Raises:
-        CheckpointError: they are of other parameters, or none that an optimizer can have.
+        CheckpointError: a moment is of an unknown parameter, has an impossible shape or is missing.
     """
+    # Group by parameter.
     names = {parameter: name for name, parameter in state.agent.named_parameters()}
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
     for key, value in tensors.items():
@@ -260,6 +265,8 @@ def load_moments(state: State, tensors: Mapping[str, Tensor], where: str) -> Non
         if name not in moments:
             raise CheckpointError(f"{where} has {key}, but the network has no {name}")
         moments[name][moment] = value
+
+    # Validate.
     for parameter, name in names.items():
         for moment, value in moments[name].items():
             if not _is_moment(value, parameter):
@@ -267,17 +274,20 @@ def load_moments(state: State, tensors: Mapping[str, Tensor], where: str) -> Non
                     f"{where}: {name}/{moment}: expected finite numbers of the "
                     f"shape of the parameter, {list(parameter.shape)}, or a count"
                 )
+
+    # Load by the positions by which torch numbers the parameters of an optimizer.
     for optimizer in state.optimizers():
         trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
-        _refuse_incomplete(where, [(name, p.ndim, moments[name]) for name, p in trained.values()])
+        _check_complete(where, [(name, p.ndim, moments[name]) for name, p in trained.values()])
         own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
         optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
 
 def _is_moment(value: Tensor, parameter: Tensor) -> bool:
-    """Whether an optimizer may keep it for a parameter: numbers for each row, each column or all.
+    """Return True if a tensor can be an optimizer moment of a parameter.
 
-    A single one is how often something was done, or a product of rates.
+    It is finite and has the shape of the parameter, possibly with dimensions of size 1 (Adafactor),
+    or is a non-negative scalar (a step count, or a product of rates as in NAdam).
     """
     if not value.is_floating_point() or not value.isfinite().all():
         return False
@@ -287,22 +297,25 @@ def _is_moment(value: Tensor, parameter: Tensor) -> bool:
     return value.ndim == parameter.ndim and all(own in (1, full) for own, full in sizes)
 
 
-def _refuse_incomplete(
-    where: str, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]
-) -> None:
-    """An optimizer keeps the same for all parameters of as many axes, or nothing as yet."""
+def _check_complete(where: str, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]) -> None:
+    """Raise if parameters with equally many dimensions have different kinds of moments.
+
+    Args:
+        where: origin of the moments, for messages.
+        moments: name, number of dimensions and moments of each parameter; {} before its first step.
+    """
     kept: dict[int, set[str]] = {}
     for name, num_axes, own in moments:
         expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
         if expected != set(own):
             raise CheckpointError(
-                f"{where}: {name}: expected {', '.join(sorted(expected))} as of "
+                f"{where}: {name}: expected {', '.join(sorted(expected))} as for "
                 f"other parameters, got {', '.join(sorted(own))}"
             )
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor in memory of its own."""
+    """Return contiguous copies on the CPU, each in its own memory."""
     return {
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, t in tensors.items()
@@ -310,10 +323,10 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
-    """The tensors of a file of a save.
+    """Return the tensors of a file of a save.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the file is damaged.
     """
     data = saved.read(name)
     try:

@@ -25,7 +25,7 @@ from enn_trainer.commands.evolve_command import (
     diff_world,
     evolve_command,
 )
-from enn_trainer.commands.next_steps import resume_command, typable
+from enn_trainer.commands.next_steps import resume_command, shell_command
 from enn_trainer.commands.show_save import in_bytes, show_save
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -61,8 +61,10 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps([_as_json(entry, pinned) for entry in found], indent=1))
         return 0
     if not found:
-        print(f"{run_dir}: nothing is saved here")
+        print(f"{run_dir}: no saves here")
         return 0
+
+    # A row for each save; a column for each metric that any of them has.
     metrics = [
         key for key in _SHOWN_METRICS if any(key in e.manifest.get("metrics", {}) for e in found)
     ]
@@ -78,10 +80,12 @@ def _list(options: argparse.Namespace) -> int:
         for entry in found
     ]
     show_table(columns, rows, Console(), num_left=5)
+
+    # Advice for damaged saves.
     damaged = [entry for entry in found if entry.kind == "damaged"]
     if damaged:
-        verify = typable("enn", "checkpoints", "verify", str(run_dir))
-        print(f"\nto see what is damaged: {verify}")
+        verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
+        print(f"\nto list the problems: {verify}")
     return 0
 
 
@@ -89,16 +93,17 @@ def _verify(options: argparse.Namespace) -> int:
     bad: list[Entry] = []
     console = Console()
     for path in map(resolve, options.paths):
+        # The saves of a run, or a single one.
         is_run = path.is_dir() and not _is_save(path)
         found = (
             [e for e in entries(path) if _is_save(e.path) or e.kind == "damaged"] if is_run else []
         )
         if is_run and not found:
-            raise CheckpointError(
-                f"{path}: expected a save, or a run with some in it, found neither"
-            )
+            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
         if not is_run and not path.is_dir():
-            raise CheckpointError(f"{path}: expected a save or a run, there is none")
+            raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
+
+        # Problems and a summary of each.
         for entry in found if is_run else [examine(path)]:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
@@ -108,13 +113,14 @@ def _verify(options: argparse.Namespace) -> int:
             bad += [entry] if entry.problems else []
     if bad:
         print(
-            f"\n{len(bad)} damaged; a run that is resumed, evaluated or played takes the newest "
-            "valid one by itself"
+            f"\n{len(bad)} damaged; resuming, evaluating and playing a run use its newest valid "
+            "save automatically"
         )
     return 1 if bad else 0
 
 
 def _prune(options: argparse.Namespace) -> int:
+    # The policy: that of the options, else that of the run.
     run_dir = RunDir(_run_dir(options.path))
     given = {
         "keep": options.keep,
@@ -132,22 +138,26 @@ def _prune(options: argparse.Namespace) -> int:
         policy = _policy({"keep": 1, **given})
     elif saved is not None:
         policy = read_config(saved).checkpoint
+
+    # Delete.
     with contextlib.nullcontext() if options.dry_run else run_dir.lock():
         pruned = run_dir.prune(policy, options.dry_run)
+
+    # Report.
     saves = {**pruned.manifests, **pruned.deleted}
     sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
-    word = "would go" if options.dry_run else "deleted"
+    word = "would be deleted" if options.dry_run else "deleted"
     rows = [
         (name, "; ".join(pruned.reasons.get(name, [word])), in_bytes(sizes[name]))
         for name in sorted(saves)
     ]
     if rows:
-        show_table(("name", "stays because", "size"), rows, Console(), num_left=2)
+        show_table(("name", "status", "size"), rows, Console(), num_left=2)
     gone = pruned.deleted
     print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
     if options.dry_run and gone:
         print(
-            "the same without --dry-run deletes them; enn checkpoints pin SAVE keeps one for good"
+            "run without --dry-run to delete them; enn checkpoints pin SAVE keeps one permanently"
         )
     return 0
 
@@ -167,15 +177,15 @@ def _pin(options: argparse.Namespace) -> int:
         return saved
 
     saved = retry_while_gone(options.path, pin)
-    undo = typable("enn", "checkpoints", "unpin", str(saved.path))
-    print(f"{saved.path}: pinned, it is never deleted; {undo} undoes that")
+    undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
+    print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
     return 0
 
 
 def _unpin(options: argparse.Namespace) -> int:
     path = resolve(options.path)
     RunDir(path.resolve().parent).unpin(path.resolve().name)
-    print(f"{path}: not pinned any more")
+    print(f"{path}: no longer pinned")
     return 0
 
 
@@ -207,7 +217,7 @@ def _run_dir(path: Path) -> Path:
 
 
 def _is_save(path: Path) -> bool:
-    """Return whether a folder is a save, which may be damaged."""
+    """Return True if a folder is a save, which may be damaged."""
     return is_save(path) or legacy_0_1_16.is_published(path)
 
 
@@ -253,44 +263,53 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    listing = add("list", _list, "say what is in the folder of a run")
+    # Listing, verifying and deleting.
+    listing = add("list", _list, "list the saves and other entries of the folder of a run")
     listing.add_argument("path", type=Path, metavar="RUN")
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     verify = add("verify", _verify, "compare every file with the manifest")
     verify.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="saves or runs")
-    pruning = add("prune", _prune, "delete saves that need not be kept")
+    pruning = add("prune", _prune, "delete the saves that the keep policy does not retain")
     pruning.add_argument("path", type=Path, metavar="RUN")
-    pruning.add_argument("--keep", type=positive, metavar="N", help="the newest")
+    pruning.add_argument("--keep", type=positive, metavar="N", help="keep the N newest")
     pruning.add_argument(
-        "--keep-every-steps", type=positive, metavar="N", help="the first of so many steps"
+        "--keep-every-steps", type=positive, metavar="N", help="keep one every N steps"
     )
     pruning.add_argument(
-        "--best", action="append", metavar='"METRIC max"', help="the best; may be repeated"
+        "--best", action="append", metavar='"METRIC max"', help="keep the best; may be repeated"
     )
     pruning.add_argument(
         "--keep-every-minutes",
         type=float,
         metavar="N",
-        help="the first of so many minutes of training",
+        help="keep one every N minutes of training",
     )
-    pruning.add_argument("--keep-best", type=positive, metavar="N", help="so many of each best")
-    pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
-    pinning = add("pin", _pin, "never delete a save")
+    pruning.add_argument("--keep-best", type=positive, metavar="N", help="keep N of each --best")
+    pruning.add_argument("--dry-run", action="store_true", help="list them without deleting")
+
+    # Pinning.
+    pinning = add("pin", _pin, "protect a save from deletion")
     pinning.add_argument("path", type=Path, metavar="SAVE")
-    pinning.add_argument("--note", default="", metavar="TEXT", help="why")
-    unpinning = add("unpin", _unpin, "let a pinned save be deleted again")
+    pinning.add_argument("--note", default="", metavar="TEXT", help="reason, shown by list")
+    unpinning = add("unpin", _unpin, "allow the deletion of a pinned save again")
     unpinning.add_argument("path", type=Path, metavar="SAVE")
-    showing = add("show", _show, "say what is in a save")
+
+    # Showing and comparing.
+    showing = add("show", _show, "print the contents of a save")
     showing.add_argument("path", type=Path, metavar="SAVE")
-    showing.add_argument("--config", action="store_true", help="the whole configuration")
-    showing.add_argument("--tensors", action="store_true", help="every tensor")
-    diffing = add("diff", _diff, "say how a save and another, or a world, differ; status 1 if so")
+    showing.add_argument("--config", action="store_true", help="print the configuration")
+    showing.add_argument("--tensors", action="store_true", help="print every tensor")
+    diffing = add(
+        "diff", _diff, "compare a save with another save or a world; status 1 if they differ"
+    )
     diffing.add_argument("one", type=Path, metavar="A")
     diffing.add_argument("other", type=Path, metavar="B", nargs="?")
     add_diff_arguments(diffing)
+
+    # Upgrading.
     evolving = add("evolve", evolve_command, "upgrade a save to a world that was changed")
     add_evolve_arguments(evolving)
-    upgrading = add("upgrade", _upgrade, "write a save of an older version in today's format")
+    upgrading = add("upgrade", _upgrade, "write a save of an older version in the current format")
     upgrading.add_argument("one", type=Path, metavar="SAVE")
     upgrading.add_argument("--to", type=Path, required=True, metavar="RUN")
     return parser

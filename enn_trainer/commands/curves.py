@@ -33,9 +33,9 @@ class Run(NamedTuple):
     """Metrics of a run.
 
     Attributes:
-        name: of its folder.
-        config: its settings by full name; empty if they are not known.
-        points: the values by step, by tag.
+        name: name of its folder.
+        config: settings by dotted name; empty if unknown.
+        points: values by tag and step.
     """
 
     name: str
@@ -85,11 +85,12 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     There is no band if several runs have one seed, as these are not independent samples.
 
     Args:
-        label: the name of the group.
-        runs: one or several.
-        tag: of the metric.
-        smooth: each point is the mean of this many points, itself the last of them.
+        label: name of the group.
+        runs: runs of the group, at least one.
+        tag: tag of the metric.
+        smooth: number of points of the moving average, which ends at each point.
     """
+    # Smoothed values of each run.
     found = [(run, *_line(run.points.get(tag, {}), smooth)) for run in runs]
     left_out = list(_not_finite(found, tag))
     used = [(run, steps, values) for run, steps, values in found if len(steps)]
@@ -97,6 +98,8 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
         return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     if len(used) == 1:
         return Curve(label, *used[0][1:], None, tuple(left_out))
+
+    # Steps that all runs have.
     first, last = max(steps[0] for _, steps, _ in used), min(steps[-1] for _, steps, _ in used)
     if first > last:
         left_out.append(f"{label}: its runs have no steps in common")
@@ -109,6 +112,8 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
+
+    # Interpolate, and average.
     values = np.stack([np.interp(steps, s, v) for _, s, v in used])  # (runs, n)
     spread = confidence(values) if _num_seeds([run for run, _, _ in used]) == len(used) else None
     return Curve(label, steps, values.mean(axis=0), spread, tuple(left_out))

@@ -35,15 +35,15 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     Time and reason of the saves are not compared.
 
     Args:
-        one: the first, as `lookup.resolve` takes it.
-        other: the second.
-        console: to print to.
+        one: path of the first checkpoint, in a form of `lookup.resolve`.
+        other: path of the second one.
+        console: console to print to.
 
     Returns:
-        True if there are none.
+        True if there are no differences.
 
     Raises:
-        CheckpointError: one of them is missing or damaged.
+        CheckpointError: a checkpoint is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
     is_same = True

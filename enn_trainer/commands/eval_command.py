@@ -18,8 +18,8 @@ from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.eval_report import (
     EvalProgress,
     report,
-    tell,
     writable,
+    write_and_print,
 )
 from enn_trainer.commands.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_with_trust
@@ -121,7 +121,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     # Report.
     problems = [
         _as_typed(problem)
-        for problem in tell(path, report(saved_path, saved.step, config, results), results)
+        for problem in write_and_print(
+            path, report(saved_path, saved.step, config, results), results
+        )
     ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
@@ -205,10 +207,10 @@ def _fit_num_envs(
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Args:
-        evaluation: its suites are changed.
-        trained: the configuration of the run.
-        options: of the command line.
-        sides: of the match of each suite; 1 for an environment.
+        evaluation: settings of the evaluation; its suites are changed.
+        trained: configuration of the run.
+        options: parsed arguments.
+        sides: number of sides of the match of each suite; 1 for an environment.
 
     Raises:
         ConfigError: `--num-envs` does not fit.
@@ -245,6 +247,7 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
         ConfigError: its spaces are not those of the agent.
     """
     assert config.eval is not None
+    # Make the world of each suite, and compare its spaces.
     given, sides = options.env, {}
     for name, suite in all_suites(config.eval, config.env):
         hint = "" if given or name else "; if it was trained in another one, name that with --env"
@@ -266,6 +269,8 @@ def _sides(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) ->
             what = f"--suite {name}" if name else what
             raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
         sides[name] = world.num_sides if isinstance(world, Match) else 1
+
+    # Another world does not get the arguments of the run.
     trained = saved.config.env
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
@@ -306,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # The agent, its opponent and the episodes.
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
     parser.add_argument("--opponent", metavar="PATH", help='a checkpoint, or "random"')
     parser.add_argument(
@@ -322,6 +328,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE[,...]",
         help="also evaluate with these arguments of the environment; may be repeated",
     )
+
+    # The environment.
     parser.add_argument(
         "--env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`"
     )
@@ -333,6 +341,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust", action="store_true", help="import the environment that the checkpoint names"
     )
+
+    # Choices, speed and output.
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action"
     )
@@ -354,7 +364,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         default=EvalConfig.max_steps,
         metavar="N",
-        help="at most so many steps in each environment",
+        help=f"maximal steps in each environment (default: {EvalConfig.max_steps})",
     )
     parser.add_argument(
         "--json",
@@ -363,6 +373,6 @@ def _parser() -> argparse.ArgumentParser:
         help="report (default: eval-step-....json beside the checkpoint)",
     )
     parser.add_argument(
-        "--video", type=Path, metavar="FILE", help="film of the first episodes: .mp4, .gif"
+        "--video", type=Path, metavar="FILE", help="video of the first episodes: .mp4, .gif"
     )
     return parser

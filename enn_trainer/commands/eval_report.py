@@ -31,14 +31,14 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
     """Print the results: a table on a terminal, plain columns elsewhere.
 
     Args:
-        results: by suite.
-        console: to print to; standard output by default.
+        results: results by suite.
+        console: console to print to; standard output by default.
     """
     console = Console() if console is None else console
     for suite, result in results.items():
         if not any(m.count for m in result.metrics.values()):
-            missing = f", {result.missing} are not over" if result.missing else ""
-            message = f"{suite or UNNAMED}: nothing to show, no episode counts{missing}"
+            missing = f", {result.missing} did not end" if result.missing else ""
+            message = f"{suite or UNNAMED}: no results, as no episode counts{missing}"
             console.out(printable(message, console.encoding), highlight=False)
     rows = [
         (suite or UNNAMED, name, *_numbers(m), str(result.episodes))
@@ -50,13 +50,15 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         show_table(_COLUMNS, rows, console, num_left=2, by_section=True)
 
 
-def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]) -> list[str]:
+def write_and_print(
+    path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]
+) -> list[str]:
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
     Args:
-        path: of the report.
-        content: of the report.
-        results: by suite.
+        path: path of the report.
+        content: content of the report.
+        results: results by suite.
 
     Returns:
         Messages about problems.
@@ -84,7 +86,7 @@ def tell(path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResu
     unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
     if unfinished:
         problems.append(
-            f"episodes that were not over within {next(iter(results.values())).max_steps} steps "
+            f"episodes that did not end within {next(iter(results.values())).max_steps} steps "
             f"and are left out ({', '.join(unfinished)}); raise --max-steps"
         )
     return problems
@@ -96,10 +98,10 @@ def report(
     """Return results and settings of an evaluation as plain data for JSON.
 
     Args:
-        path: of the checkpoint.
-        step: of the checkpoint.
-        config: with the evaluation.
-        results: by suite.
+        path: path of the checkpoint.
+        step: step of the checkpoint.
+        config: configuration with the evaluation.
+        results: results by suite.
     """
     assert config.eval is not None
     suites = dict(all_suites(config.eval, config.env))
@@ -123,7 +125,7 @@ def writable(path: Path, field: str) -> Path:
     """Return the file that a path leads to, through links, after checking that it can be written.
 
     Raises:
-        ConfigError: it cannot be written, or replacing it would replace a device or a pipe.
+        ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
     """
     try:
         target = path.resolve()
@@ -147,7 +149,7 @@ class EvalProgress:
     """Progress display of an evaluation: a bar on a terminal, a line every few seconds elsewhere.
 
     Args:
-        console: to print to; standard error by default, so that the results can be piped.
+        console: console to print to; standard error by default, so that the results can be piped.
     """
 
     def __init__(self, console: Console | None = None) -> None:

@@ -43,7 +43,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=Rules().new_label_prob,
         metavar="P",
-        help="how probable labels that are added to an action are together, at most",
+        help="maximal total probability of the labels that are added to an action",
     )
     parser.add_argument(
         "--set",
@@ -51,7 +51,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="FIELD=VALUE",
-        help="settings of the run that continues, such as net.n_layer=3",
+        help="settings of the new run, such as net.n_layer=3",
     )
 
 
@@ -59,7 +59,7 @@ def diff_world(options: argparse.Namespace) -> int:
     """Print the differences between an environment and that of a save.
 
     Args:
-        options: of `add_diff_arguments`.
+        options: parsed arguments of `add_diff_arguments`.
 
     Returns:
         0 if names have another order at most, else 1.
@@ -70,7 +70,7 @@ def diff_world(options: argparse.Namespace) -> int:
     saved = read_saved_run(options.one)
     rules = _rules(options, saved.obs_space, saved.action_space)
     renamed, spaces = rules.spaces(saved.obs_space, saved.action_space), _spaces(options)
-    rules.refuse_unknown(*spaces)
+    rules.check_known(*spaces)
     diff = diff_spaces(*renamed, *spaces)
     print(diff)
     return DIFFERENT if diff.changed else 0
@@ -80,7 +80,7 @@ def evolve_command(options: argparse.Namespace) -> int:
     """Save a checkpoint that is upgraded to an environment, and print a report.
 
     Args:
-        options: of `add_evolve_arguments`.
+        options: parsed arguments of `add_evolve_arguments`.
 
     Returns:
         0.
@@ -92,9 +92,8 @@ def evolve_command(options: argparse.Namespace) -> int:
     before, state = read_config(saved), read_state(saved)
     rules = _rules(options, state["obs_space"], state["action_space"])
     spaces = _spaces(options)
-    saved = replace(
-        saved, path=located(saved.path, folder)
-    )  # the environment may change the folder
+    # The environment may have changed the working directory.
+    saved = replace(saved, path=located(saved.path, folder))
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(_env_kwargs(options))
     config, _ = load_with_sources(
@@ -120,7 +119,7 @@ def _add_world(parser: argparse.ArgumentParser, required: bool) -> None:
         "--env",
         required=required,
         metavar="ENV",
-        help="the world of now: file.py:Name, package.module:Name, or one of `enn envs`",
+        help="the new world: file.py:Name, package.module:Name, or one of `enn envs`",
     )
     parser.add_argument(
         "--env-kwargs", nargs="*", default=[], metavar="KEY=VALUE", help="arguments of ENV"

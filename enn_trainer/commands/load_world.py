@@ -104,8 +104,8 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     Environments that are not in the registry are imported, here and in workers.
 
     Args:
-        config: of the environments.
-        field: the path of their section, for messages.
+        config: configuration of the environments.
+        field: path of their section, for messages.
 
     Raises:
         ConfigError: there is no such world; names the field.
@@ -133,7 +133,7 @@ def _find(name: str, field: str) -> Any:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
         raise ConfigError(f"{field}: expected a class or a function, got {name}: {short_repr(env)}")
-    if not is_environment_factory(env):  # then nobody knows what calling it does
+    if not is_environment_factory(env):  # calling it could do anything
         shown = getattr(env, "__name__", type(env).__name__)
         hint = "" if inspect.isclass(env) else f"; annotate it, as in def {shown}() -> Environment"
         raise ConfigError(
@@ -166,11 +166,11 @@ def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
     """Return the arguments of an environment that are given as `size=3` on the command line.
 
     Args:
-        pairs: values are JSON, Python literals, or text.
-        field: what the command line calls the arguments, for messages.
+        pairs: arguments as NAME=VALUE, where values are JSON, Python literals, or text.
+        field: name of the arguments on the command line, for messages.
 
     Raises:
-        ConfigError: one is not of the form `size=3`, or is given twice.
+        ConfigError: an argument is not of the form `size=3`, or is given twice.
     """
     kwargs: dict[str, Any] = {}
     for pair in pairs:
@@ -184,7 +184,7 @@ def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the value that a text has as JSON or in Python, else the text itself."""
+    """Parse a text as JSON or a Python literal, or return the text itself."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return read(text)

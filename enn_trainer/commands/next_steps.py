@@ -25,38 +25,38 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     return "\n".join(
         [
             "\nnext:",
-            f"  {typable('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
+            f"  {shell_command('tensorboard', '--logdir', f'{config.data_dir}/runs')}",
             f"  {measure_command(run_dir, config)}",
             f"  {resume}",
         ]
     )
 
 
-# Each command trusts the code that the save names, which is not run otherwise: see `trust.py`.
+# These commands name or trust the environment code of the save, as `trust.py` requires.
 
 
 def measure_command(path: Path, config: TrainConfig) -> str:
     """Return the command that evaluates a save, or the newest save of a run."""
-    return typable("enn", "eval", str(path), *naming_measured_env(config.env))
+    return shell_command("enn", "eval", str(path), *naming_measured_env(config.env))
 
 
 def resume_command(run_dir: Path, config: TrainConfig, state: State) -> str:
     """Return the command that continues a saved run, with raised bounds where it reached them."""
     more = [*naming_env(config), *raised_bounds(config, state)]
-    return typable("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
+    return shell_command("enn", "train", "--checkpoint-dir", str(run_dir), "--resume", *more)
 
 
 def resume_from_command(save: Path, config: TrainConfig, reached: Now) -> str:
     """Return the command that continues a save in a new folder, with raised bounds.
 
     Args:
-        save: its folder.
-        config: that of its run.
+        save: folder of the save.
+        config: configuration of its run.
         reached: step, time and metrics of the save.
     """
     more = [*naming_env(config), *raised_bounds(config, reached)]
     where = ["--checkpoint-dir", "NEW", "--resume-from", str(save)]
-    return typable("enn", "train", *where, *more)
+    return shell_command("enn", "train", *where, *more)
 
 
 def raised_bounds(config: TrainConfig, state: State | Now) -> list[str]:
@@ -78,7 +78,7 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def typable(program: str, *arguments: str) -> str:
+def shell_command(program: str, *arguments: str) -> str:
     """Return a command line in the form that works in this shell."""
     return shlex.join([_as_typed(program), *arguments])
 

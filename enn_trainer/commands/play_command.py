@@ -36,6 +36,7 @@ def play_command(arguments: Sequence[str]) -> int:
         0 after playing, 1 if the environment or the recording fails, 2 for a mistake in the
         arguments.
     """
+    # The world, the agent and the recording.
     options = _parser().parse_intermixed_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     record: Path | None = options.record
@@ -51,6 +52,8 @@ def play_command(arguments: Sequence[str]) -> int:
                     agent = load_agent(located(options.agent), seed=seed, env=world).act
                 except CheckpointError as error:
                     raise CheckpointError(f"--agent: {error}") from None
+
+        # Play.
         print("? lists the input, q quits")
         played = play_by_hand(
             lambda: world,
@@ -64,16 +67,18 @@ def play_command(arguments: Sequence[str]) -> int:
         )
     except (ConfigError, CheckpointError, EntityEnvError) as error:
         return failed(error)
+
+    # Report.
     print()
     if played:
         sides = zip(*(episode.returns for episode in played), strict=True)
         means = ", ".join(f"{sum(returns) / len(played):.4g}" for returns in sides)
         print(f"episodes: {len(played)}, mean return: {means}")
     else:
-        print("no episode was played to its end")
-    print(f"--seed {seed} shows the same episodes again")
+        print("no episode was finished")
+    print(f"--seed {seed} repeats these episodes")
     if record is not None:
-        print(f"recorded in {record}; the same --record adds to it")
+        print(f"recorded in {record}; the same --record appends to it")
     return 0
 
 

@@ -66,11 +66,11 @@ def read_run(path: Path) -> Run:
     """Return the metrics of a run.
 
     Args:
-        path: its folder under `data_dir/runs`, its `metrics.jsonl`, or its checkpoint folder.
+        path: folder under `data_dir/runs`, `metrics.jsonl`, or checkpoint folder of the run.
 
     Raises:
-        ConfigError: there are none, or they are damaged.
-        CheckpointError: it is a checkpoint folder that cannot be read.
+        ConfigError: there are no metrics, or they are damaged.
+        CheckpointError: the path is a checkpoint folder that cannot be read.
     """
     # Find the file.
     file = path

@@ -3,16 +3,18 @@
 from enn_trainer.commands.profile_run import Profile
 
 FEW_FRAMES = 256
-"""A forward pass over fewer frames costs nearly as much as one over so many."""
+"""Frames of a forward pass below which the fixed cost dominates."""
 BUSY = 0.6
-"""Workers that compute for a smaller share of the time that the run waits for them are idle, and
-wait for the messages of a step themselves."""
+"""Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
 
 
-def what_limits(profile: Profile) -> str:
+def bottleneck_advice(profile: Profile) -> str:
     """Return one line: the kind of work that takes most of the time, and what to change."""
+    # The kind with the largest share.
     kinds = list(dict.fromkeys(part.kind for part in profile.parts))
     kind = max(kinds, key=profile.share)
+
+    # Advice by kind.
     more_processes = ""
     if profile.processes < profile.cores:
         more_processes = f"rollout.processes={profile.cores} uses the other cores; "

@@ -14,7 +14,7 @@ from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.check_command import positive
 from enn_trainer.commands.eval_report import writable, write_report
 from enn_trainer.commands.load_world import factory_of
-from enn_trainer.commands.profile_advice import what_limits
+from enn_trainer.commands.profile_advice import bottleneck_advice
 from enn_trainer.commands.profile_run import WARM_UP_UPDATES, Part, Profile, profile
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by
@@ -25,7 +25,7 @@ from entity_env.errors import EntityEnvError
 SECONDS = 10.0
 
 _EPILOG = """\
-Settings are those of enn train. Nothing that is learned is kept.
+Settings are those of enn train. What is learned is discarded.
 
 examples:
   enn profile env.id=Minefield rollout.processes=2
@@ -51,7 +51,7 @@ def profile_command(arguments: Sequence[str]) -> int:
             measured = profile(manager, create_envs, SECONDS, options.updates)
         show(measured, Console())
         if path is not None:
-            more = {"frames_per_s": measured.frames_per_s, "limit": what_limits(measured)}
+            more = {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
             write_report(path, {**asdict(measured), **more})
     except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
         return failed(error)
@@ -87,7 +87,7 @@ def show(measured: Profile, console: Console) -> None:
         "the environments",
         memory,
         saves,
-        f"\n{what_limits(measured)}",
+        f"\n{bottleneck_advice(measured)}",
     ):
         console.out(line, highlight=False)
 

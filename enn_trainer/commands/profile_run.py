@@ -41,37 +41,37 @@ _PARTS: dict[str, tuple[str, Kind]] = {
     "stats": ("statistics of the input", "rest"),
     "track": ("logging", "rest"),
 }
-"""Name and kind of each span; a span that is missing here has the kind of the one around it."""
+"""Name and kind of each span; other spans have the kind of the span around them."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an update."""
+    """Part of an update."""
 
     name: str
     kind: Kind
-    wall_ms: float  # of an update that the run spends in it; 0 for work of other processes
-    core_ms: float  # the same, summed over threads, or over other processes
+    wall_ms: float  # time of the run in this part; 0 for work of other processes
+    core_ms: float  # time summed over threads, or over other processes
 
 
 @dataclass(frozen=True)
 class Profile:
     """Time and memory of a run."""
 
-    updates: int  # that were measured
-    frames: int  # of an update
-    update_ms: float  # of an update
-    parts: list[Part]  # of an update; their wall times add up to `update_ms`
-    in_workers: list[Part]  # the work of all workers in an update
-    frames_of_step: int  # of all environments
-    frames_of_minibatch: int  # that the network learns from at a time
-    processes: int  # that step the environments; 1 is the run's own
-    cores: int  # that the run may use
-    cores_used: float  # the mean number of busy ones
+    updates: int  # number of measured updates
+    frames: int  # frames of an update
+    update_ms: float  # duration of an update
+    parts: list[Part]  # parts of an update; their wall times add up to `update_ms`
+    in_workers: list[Part]  # work of all workers in an update
+    frames_of_step: int  # frames of a step of all environments
+    frames_of_minibatch: int  # frames of a forward pass while learning
+    processes: int  # processes that step the environments; 1 for the run's own
+    cores: int  # cores that the run may use
+    cores_used: float  # mean number of busy cores
     peak_mb: float  # memory of the run, 2**20 bytes
     workers_peak_mb: float  # memory of all workers
     gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
-    save_ms: float  # the duration of a save
+    save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
 
     @property
@@ -104,10 +104,10 @@ def profile(
     """Train for a while, and measure all but the first updates. Nothing is kept.
 
     Args:
-        manager: of a new run; its configuration and folder are changed.
-        create_envs: makes the environments; the times that they report are part of the profile.
+        manager: state manager of a new run; its configuration and folder are changed.
+        create_envs: factory of environments; the times that they report are part of the profile.
         seconds: duration of the training after the first updates.
-        updates: number of updates to measure, instead.
+        updates: number of updates to measure instead.
     """
     config, envs = manager.config, list[VecEnv]()
 

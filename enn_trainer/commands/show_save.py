@@ -1,4 +1,4 @@
-"""Contents of a checkpoint, printed for people."""
+"""Printed summary of the contents of a checkpoint."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +23,13 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
     """Print the contents of a checkpoint.
 
     Args:
-        path: of the checkpoint, as `lookup.resolve` takes it.
-        console: to print to.
-        config: also print the configuration.
-        tensors: also print every tensor.
+        path: path of the checkpoint, in a form of `lookup.resolve`.
+        console: console to print to.
+        config: True to print the configuration too.
+        tensors: True to print every tensor too.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: the checkpoint is missing or damaged.
     """
     contents = read_contents(path)
     for line in [str(contents.path), *aligned(_facts(contents))]:
@@ -82,7 +82,7 @@ def spaces_in_words(
 def _next(contents: Contents) -> list[str]:
     """Return the commands to type next."""
     if contents.settings is None:
-        return ["its settings are those of another program, which can measure it and train from it"]
+        return ["only the program that wrote its settings can evaluate it and train from it"]
     state, metrics = contents.state, contents.manifest.get("metrics", {})
     reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
     command = resume_from_command(contents.path, contents.settings, reached)

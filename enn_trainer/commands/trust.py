@@ -1,4 +1,4 @@
-"""Code that a save names: refused unless it ships with the program or the command line names it."""
+"""Trust in code that a save names: it has to ship with the program or be on the command line."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ class NamedEnv(NamedTuple):
     """An environment as a configuration names it.
 
     Attributes:
-        path: of its section, such as `("eval", "env")`.
+        path: path of its section, such as `("eval", "env")`.
         id: its name.
         kwargs: its arguments.
     """
@@ -37,7 +37,7 @@ class UntrustedCode(NamedTuple):
     Attributes:
         field: the setting that names it, such as `eval.env.id`.
         text: its name.
-        is_argument: whether an argument of an environment names it.
+        is_argument: True if an argument of an environment names it.
     """
 
     field: str
@@ -49,7 +49,7 @@ class UntrustedCode(NamedTuple):
 
         Args:
             save: path of the save.
-            remedy: what to do, in words.
+            remedy: advice, as text.
         """
         if self.is_argument:
             expected = "arguments without a colon, or given on the command line"
@@ -79,7 +79,7 @@ def envs_named_in(config: TrainConfig) -> list[NamedEnv]:
 
 
 def names_code(env_id: str) -> bool:
-    """Return whether the name of an environment is that of code which does not ship with enn."""
+    """Return True if an environment id names code that does not ship with this program."""
     module, colon, _ = env_id.rpartition(":")
     return bool(colon) and module != EXAMPLES
 
@@ -89,7 +89,7 @@ def find_untrusted(
     typed_ids: Collection[str | None],
     typed_kwargs: Collection[Mapping[str, Any]],
 ) -> UntrustedCode | None:
-    """Return the first code of a save that nobody at this command line named, None without any.
+    """Return the first code of a save that the command line does not name, or None without any.
 
     Nothing is imported: importing a module of a stranger already runs it.
 
@@ -111,14 +111,14 @@ def find_untrusted(
 
 
 def check_run(manager: StateManager, line: str) -> None:
-    """Raise if a run continues from a save that names code which nobody named here.
+    """Raise if a run continues from a save that names code which the command line does not.
 
     Args:
-        manager: of the run.
+        manager: state manager of the run.
         line: the command line with `--trust`, for the message.
 
     Raises:
-        ConfigError: names the field, the code and what to type.
+        ConfigError: there is such code; the message names the field, the code and what to type.
     """
     if manager.resumed_from is None:
         return

@@ -1,11 +1,11 @@
 """Settings that change during a run, such as `"step: 0.1@0 cos 0.01@1e6"`.
 
-A schedule names a clock, an attribute of the state, and then knots, each one value@position. It is
-constant before the first knot and after the last. Between two knots stands the shape of the way
-from one to the other, in which t goes from 0 to 1; where none stands, it is the one before, at
-first `lin`:
+A schedule names a clock, which is an attribute of the state, followed by knots, each one
+value@position. It is constant before the first knot and after the last. A word between two knots is
+the shape of the interpolation, with t from 0 to 1; by default it is that of the previous interval,
+initially `lin`:
 
-| shape | the part of the difference that is left at t |
+| shape | weight of the first of the two values at t |
 | --- | --- |
 | `lin` | 1 - t |
 | `quad`, `poly(p)` | (1 - t) ** 2, (1 - t) ** p: fast at first if p > 1, fast at last if p < 1 |
@@ -13,7 +13,7 @@ first `lin`:
 | `exp` | the logarithm of the value is linear |
 | `step` | 1: the value jumps at the next knot |
 
-With `repeat` behind the last knot, it begins again with the first one.
+With `repeat` after the last knot, the schedule starts again at the first one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORD = re.compile(r"\S+")
 
 
 class Knot(NamedTuple):
-    """A value that is taken exactly, and the shape of the way to it from the knot before."""
+    """Value at a position, and the shape of the interpolation from the previous knot."""
 
     position: float
     value: float
@@ -49,13 +49,13 @@ class Knot(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A value as a function of a clock.
+    """Value as a function of a clock.
 
     Attributes:
-        text: The text of the schedule.
-        clock: The attribute of the state that it is a function of.
-        knots: At least one, by rising positions.
-        repeats: True if it begins again after the last knot.
+        text: the text that it was parsed from.
+        clock: the attribute of the state that is its argument.
+        knots: at least one knot, by rising positions.
+        repeats: True if it starts again after the last knot.
     """
 
     text: str
@@ -64,14 +64,14 @@ class Schedule:
     repeats: bool = False
 
     def value_at(self, x: float) -> float:
-        """Return the value where the clock shows `x`."""
+        """Return the value at `x` on the clock."""
         first, last = self.knots[0].position, self.knots[-1].position
         if self.repeats and x > first:
             x = first + (x - first) % (last - first)
         return self.first_pass(x)
 
     def first_pass(self, x: float) -> float:
-        """Return the value where the clock shows `x`, if nothing is repeated."""
+        """Return the value at `x` on the clock, without repetition."""
         i = bisect_right(self.knots, x, key=lambda knot: knot.position)
         if i in (0, len(self.knots)):
             return self.knots[max(0, i - 1)].value
@@ -79,26 +79,28 @@ class Schedule:
         t = (x - before.position) / (after.position - before.position)
         value = _between(before.value, after.value, t, after.shape)
         low, high = sorted((before.value, after.value))
-        return min(max(value, low), high)  # rounding could lead out of a setting's range
+        return min(max(value, low), high)  # rounding could leave the valid range of the setting
 
 
 def _between(start: float, end: float, t: float, shape: str) -> float:
+    """Interpolate between two values, with t from 0 to 1."""
     if shape == "step":
         return start
     if shape == "exp":
+        # start^(1 - t) * end^t
         return math.copysign(abs(start) ** (1 - t) * abs(end) ** t, start)
     left = math.cos(t * math.pi) * 0.5 + 0.5 if shape == "cos" else (1 - t) ** _power(shape)
     return left * start + (1 - left) * end
 
 
 def _power(shape: str) -> float:
-    """Return the p of a shape (1 - t) ** p, NaN if it is another one."""
+    """Return the p of a shape (1 - t) ** p; NaN for other shapes."""
     poly = _POLY.fullmatch(shape)
     return _number(poly[1]) if poly else _POWERS.get(shape, math.nan)
 
 
 def _number(text: str) -> float:
-    """Return the number in a text if it is finite, else NaN."""
+    """Return the finite number that a text is, or NaN for any other text."""
     try:
         number = float(text)
     except ValueError:
@@ -106,27 +108,31 @@ def _number(text: str) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-# Reading
+# Parsing
 
 
 def parse_schedule(text: str, whole: bool = False) -> Schedule:
-    """Read a schedule.
+    """Parse a schedule.
 
     Args:
-        text: Such as "step: 0.1@0 lin 0.0@100".
-        whole: The values must be whole numbers.
+        text: a schedule, such as "step: 0.1@0 lin 0.0@100".
+        whole: True if the values must be whole numbers.
 
     Raises:
-        ConfigError: what was expected at which character, from 1.
+        ConfigError: the text is not a schedule; the message names the character, from 1, and what
+            was expected there.
     """
+    # The clock.
     clock = _CLOCK.match(text)
     if clock is None or clock[1] not in CLOCKS:
         raise _unexpected("a clock, step: or time_used:", _WORD.search(text), text)
+
+    # Knots, with shapes between them.
     knots: list[Knot] = []
     shape, shape_is_open, repeats = "lin", False, False
     for word in _WORD.finditer(text, clock.end()):
         if repeats:
-            raise _unexpected("nothing behind repeat", word, text)
+            raise _unexpected("nothing after repeat", word, text)
         if "@" in word[0]:
             knots.append(_knot(word, text, knots[-1] if knots else None, shape, whole))
             shape_is_open = False
@@ -140,6 +146,8 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
             shape, shape_is_open = word[0], True
         else:
             raise _unexpected(f"value@position or a shape ({_SHAPES})", word, text)
+
+    # The end of the text.
     if not knots:
         expected = "value@position, such as 0.1@0 (on a command line a schedule needs quotes)"
         raise _unexpected(expected, None, text)
@@ -149,6 +157,7 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
 
 
 def _knot(word: re.Match[str], text: str, before: Knot | None, shape: str, whole: bool) -> Knot:
+    """Parse a knot, which comes after `before` with the given shape between them."""
     value, position = (_number(part) for part in word[0].split("@", 1))
     if math.isnan(value) or math.isnan(position):
         raise _unexpected("two finite numbers as value@position", word, text)
@@ -176,10 +185,10 @@ def _unexpected(expected: str, word: re.Match[str] | None, text: str) -> ConfigE
 
 
 class Scheduled:
-    """A number of a configuration that follows a schedule, as which it has the current value.
+    """Number in a configuration that follows a schedule; equal to its current value.
 
-    So whatever reads a setting reads its current value, a copy of the configuration keeps its
-    schedules, and to assign a number to the setting ends its schedule.
+    So readers of a setting get the current value, a copy of the configuration keeps its schedules,
+    and assigning a number to the setting ends its schedule.
     """
 
     schedule: Schedule
@@ -189,24 +198,24 @@ class Scheduled:
 
 
 class ScheduledFloat(Scheduled, float):
-    """A float that follows a schedule."""
+    """Float that follows a schedule."""
 
     __str__ = float.__repr__
 
 
 class ScheduledInt(Scheduled, int):
-    """An int that follows a schedule, rounded to the nearest one, from halves to the even one."""
+    """Int that follows a schedule, rounded to the nearest one, or the even one from halves."""
 
     __str__ = int.__repr__
 
 
 def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
-    """Return the setting that follows a schedule, where its clock shows `x`.
+    """Return a setting that follows a schedule, with its value at `x` on the clock.
 
     Args:
-        schedule: what to follow.
+        schedule: the schedule.
         kind: int, float, or a subclass of one of them.
-        x: what the clock shows.
+        x: time on the clock of the schedule.
     """
     value = schedule.value_at(x)
     number = ScheduledInt(round(value)) if issubclass(kind, int) else ScheduledFloat(value)
@@ -215,16 +224,16 @@ def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
 
 
 def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -> Scheduled:
-    """Return the setting that follows the schedule in a text, at the beginning of a run.
+    """Parse the schedule of a setting, and return its value at the start of a run.
 
     Args:
         text: the schedule.
         kind: int or float.
-        path: of the field in its configuration.
-        fixed: why settings cannot change, by their paths or those of their sections.
+        path: path of the field in the configuration.
+        fixed: reasons why settings cannot change, by the paths of settings or sections.
 
     Raises:
-        ConfigError: the schedule cannot be read, or the setting cannot follow one.
+        ConfigError: the text is not a schedule, or the setting cannot follow one.
     """
     named = f"{path}={text!r}"
     for prefix, reason in fixed.items():
@@ -243,12 +252,12 @@ def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -
 
 
 def as_written(value: Any) -> Any:
-    """Return the value of a field as files have it: of a scheduled one, its schedule."""
+    """Return the value of a field as in a configuration file; for a scheduled one, its schedule."""
     return value.schedule.text if isinstance(value, Scheduled) else value
 
 
 def scheduled_fields(config: Any, path: str = "") -> dict[str, Any]:
-    """Return the settings of a tree of dataclasses that follow schedules, by dotted paths."""
+    """Return the settings in a tree of dataclasses that follow schedules, by dotted path."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -263,8 +272,8 @@ def follow_schedules(config: Any, state: Any) -> None:
     """Set every setting that follows a schedule to its current value.
 
     Args:
-        config: a tree of dataclasses; it is changed.
-        state: has the clocks.
+        config: a tree of dataclasses, which is changed.
+        state: object with the clocks as attributes.
     """
     for path, value in scheduled_fields(config).items():
         *sections, name = path.split(".")

@@ -1,1 +1,1 @@
-"""Measuring agents, alone or against others."""
+"""Evaluation of agents, alone or against opponents."""

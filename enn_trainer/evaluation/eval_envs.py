@@ -1,4 +1,4 @@
-"""The environments of evaluations, which are of the world of the run."""
+"""Environments of an evaluation, checked to have the spaces of the run."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,27 +15,27 @@ from entity_env.vec_env import VecEnv
 
 
 class Trained(Protocol):
-    """What of a run is evaluated; a `State` is one."""
+    """Part of a run that an evaluation reads; implemented by `State` and `SavedRun`."""
 
     @property
     def agent(self) -> Any:
-        """Who is measured."""
+        """The agent to evaluate."""
 
     @property
     def obs_space(self) -> ObsSpace:
-        """What it sees."""
+        """The observation space it was trained with."""
 
     @property
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """What it does."""
+        """The action space it was trained with."""
 
     @property
     def step(self) -> int:
-        """How many frames it was trained for."""
+        """Number of frames it was trained on."""
 
     @property
     def run_name(self) -> str:
-        """The folder of the run's logs."""
+        """Name of the folder of the run's logs."""
 
 
 def make_envs(
@@ -46,21 +46,23 @@ def make_envs(
     state: Trained,
     processes: int | None = None,
 ) -> VecEnv:
-    """The environments of a suite.
+    """Make the environments of a suite.
 
     Args:
-        config: of the run.
-        name: of the suite.
-        suite: one of `all_suites`.
-        create_envs: makes environments.
-        state: what of a run is evaluated.
-        processes: how many; as configured if None.
+        config: configuration of the run.
+        name: name of the suite.
+        suite: its settings, from `all_suites`.
+        create_envs: factory of environments.
+        state: the run to evaluate.
+        processes: number of processes; None for the configured number.
 
     Raises:
-        ConfigError: they cannot be made, or are another world than that of the run.
+        ConfigError: the environments cannot be made, or their spaces differ from those of the run.
     """
     assert config.eval is not None
     assert suite.env is not None
+
+    # Make the environments; problems name the setting that they come from.
     num_envs = suite.num_envs or config.rollout.num_envs
     where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
     processes = processes or suite.processes or min(config.rollout.processes, num_envs)
@@ -74,17 +76,19 @@ def make_envs(
                 for p in error.problems
             )
         ) from None
+
+    # Check the spaces.
     different = differences(state, envs)
     if different:
         envs.close()
         raise ConfigError(
-            f"{where or 'eval.'}env: expected the world of env; {'; '.join(different)}"
+            f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
         )
     return envs
 
 
 def _num_envs_field(evaluation: EvalConfig, name: str) -> tuple[str, str]:
-    """Return the setting that the number of a suite's environments is from, and what to set."""
+    """Return the setting that defines the number of a suite's environments, and a hint."""
     own = evaluation.suites.get(name)
     if own is not None and own.num_envs is not None:
         return f"eval.{suite_path(name)}.num_envs", ""
@@ -95,7 +99,7 @@ def _num_envs_field(evaluation: EvalConfig, name: str) -> tuple[str, str]:
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
-    """How a world differs from that of a run, in words, one difference each."""
+    """Return the differences between the spaces of a run and of a world, as text."""
     return space_differences(
         state.obs_space, dict(state.action_space), world.obs_space(), world.action_space()
     )

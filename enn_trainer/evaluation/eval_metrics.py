@@ -14,7 +14,7 @@ from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metric
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NO_END = np.iinfo(np.int64).max
-"""A number of episodes that is never reached."""
+"""Quota of an environment without a limit on its episodes."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Measured:
     """One metric of one suite.
 
     Attributes:
-        mean: of all values; NaN without any.
-        ci95: half the width of the 95% confidence interval of the mean, over episodes; None where
-            fewer than two episodes gave values, or it is not known which episode gave which.
+        mean: mean of all values; NaN without any.
+        ci95: half the width of the 95% confidence interval of the mean, over episodes; None if
+            fewer than two episodes have values, or the values are not known by episode.
         min: the smallest value.
-        max: the largest one.
+        max: the largest value.
         count: number of values.
     """
 
@@ -56,9 +56,9 @@ def quotas(episodes: int, counted: npt.NDArray[np.bool_]) -> Ints:
 class EpisodeStatistics(VecEnvWrapper):
     """Metrics of the first whole episodes of environments, or of all steps.
 
-    The metrics are those of `AddMetricsWrapper` and of the environments. Equally many episodes of
-    each environment should count: of all that end within a number of steps, most are short. The
-    numbers of entities are those of the frames in which somebody acted.
+    The metrics are those of `AddMetricsWrapper` and of the environments. Quotas should be equal for
+    all environments: counting every episode that ends within a number of steps would favour short
+    episodes. Entities are counted in the frames in which the agents acted.
 
     Args:
         env: B environments.
@@ -89,7 +89,7 @@ class EpisodeStatistics(VecEnvWrapper):
         return int(np.minimum(self.num_ended, self.quota).sum())
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Start an episode in every environment."""
         self._return[:] = 0
         self._length[:] = 0
         obs = self.env.reset(obs_config)
@@ -101,6 +101,7 @@ class EpisodeStatistics(VecEnvWrapper):
         obs = self.env.wait()
         self._return += obs.reward
         self._length += 1
+
         # Count the step where the running episode counts.
         counts = self.num_ended < self.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
@@ -117,7 +118,8 @@ class EpisodeStatistics(VecEnvWrapper):
             self._add(name, given[counts[given]], values)
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
-        # Begin anew where an episode ended.
+
+        # Reset the counters where an episode ended.
         for tally in self._tallies.values():
             tally.end_episodes(ended)
         self.num_ended[obs.done] += 1
@@ -223,7 +225,7 @@ def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, floa
 
 
 def in_words(metrics: Mapping[str, Measured]) -> str:
-    """Return means and intervals in one line."""
+    """Return means and intervals as one line of text."""
     return "  ".join(f"{name} {with_interval(m)}" for name, m in metrics.items() if m.count)
 
 

@@ -1,4 +1,4 @@
-"""Measuring an agent in environments of its own, alone or against opponents."""
+"""Evaluation of an agent in separate environments, alone or against opponents."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,23 +37,23 @@ from entity_env.vec_env import VecEnv
 from rogue_net.wiring import Wired
 
 Opponents = Mapping[str, PPOAgent]
-"""Those whom the suites name, by the path that the configuration has."""
+"""Opponents by the path in the configuration."""
 Watch = Callable[[str, float], None]
-"""Told after each step which suite is played and how much of it is done, from 0 to 1."""
+"""Callback after each step: name of the suite, and its finished share from 0 to 1."""
 
 
 class SuiteResult(NamedTuple):
-    """What one suite showed.
+    """Result of one suite.
 
     Attributes:
-        metrics: by name.
-        episodes: how many whole episodes count.
-        missing: how many more should count, but were not over within `max_steps`, or before the
-            evaluation was stopped.
-        max_steps: that limit.
-        limit: the setting it is from.
-        film: the file of its video; None without one.
-        film_problem: why a video that was asked for is left out.
+        metrics: metrics by name.
+        episodes: number of whole episodes that count.
+        missing: number of episodes that should count but did not end within `max_steps`, or before
+            the evaluation was stopped.
+        max_steps: the limit on the steps of each environment.
+        limit: the setting that defines `max_steps`.
+        film: the video file; None without one.
+        film_problem: the reason why a requested video is missing; None without a problem.
     """
 
     metrics: Mapping[str, Measured]
@@ -65,13 +65,13 @@ class SuiteResult(NamedTuple):
     film_problem: str | None = None
 
     def in_words(self) -> str:
-        """One line."""
+        """Return the result as one line of text."""
         words = [in_words(self.metrics)]
         if self.missing:
             words.append(
-                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes were not "
-                f"over within max_steps={self.max_steps} and are left out: the rest are the "
-                f"shorter ones; raise {self.limit}"
+                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes did not end "
+                f"within max_steps={self.max_steps} and are left out, which favours short "
+                f"episodes; raise {self.limit}"
             )
         if self.film_problem:
             words.append(f"WARNING: no video: {self.film_problem}")
@@ -89,33 +89,33 @@ def evaluate(
     film: Path | None = None,
     lanes: Lanes = ONE_LANE,
 ) -> dict[str, SuiteResult]:
-    """Play what `eval` asks for: `steps` steps or `episodes` whole episodes, in each suite.
+    """Evaluate the agent in each suite, for `steps` steps or `episodes` whole episodes.
 
-    With an opponent, the agent plays where the index is even and the opponent where it is odd,
-    and only the agent's environments count; with `eval.opponent_only` the opponent plays
-    everywhere. The result is a function of the configuration and the agents: environments,
-    episodes and choices are the evaluation's own, and neither the agents nor any generator of
-    random numbers is changed. With `eval.capture_samples` the frames of both sides are recorded.
+    With an opponent, the agent plays the environments with even indices and the opponent those with
+    odd ones, and only the agent's environments count; with `eval.opponent_only` the opponent plays
+    all of them. The result is a function of the configuration and the agents: the evaluation has
+    its own environments and random draws, and changes neither the agents nor any random generator.
+    With `eval.capture_samples` the frames of both sides are recorded.
 
     Args:
-        config: of the run, with `eval`.
-        create_envs: makes the environments.
-        state: of the run, with the agent to measure.
-        opponents: what `create_opponents` returns.
-        device: where they play.
-        stop: asked before each step whether to end early; what was not begun is then left out.
-        watch: told how far it is.
-        film: a file for a video; by default, with `eval.capture_videos`, one in the run's folder.
-            Suites with names add theirs to it. Where pictures cannot be taken or written, the
-            result says so and has no film.
-        lanes: the forward passes are computed in these.
+        config: configuration of the run, with `eval`.
+        create_envs: factory of environments.
+        state: the run, with the agent to evaluate.
+        opponents: opponents from `create_opponents`.
+        device: device of the agents.
+        stop: called before each step; True ends the evaluation early, without the remaining suites.
+        watch: progress callback.
+        film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
+            suites append their name. If pictures cannot be taken or written, the result has
+            `film_problem` instead.
+        lanes: lanes in which the forward passes are computed.
 
     Returns:
-        The results by the names of the suites, the unnamed one under "".
+        The results by suite name, with "" for the unnamed one.
 
     Raises:
-        ConfigError: the environment of a suite is another world than that of the run, or cannot be
-            made or filmed.
+        ConfigError: the environments of a suite cannot be made or filmed, or their spaces differ
+            from those of the run.
     """
     assert config.eval is not None
     if film is None and config.eval.capture_videos:
@@ -127,14 +127,14 @@ def evaluate(
             break
         opponent = None if suite.opponent is None else opponents[suite.opponent]
         played = _Suite(config, name, suite, state, opponent, lanes)
-        with global_randomness_kept(), acting(state.agent, opponent):
+        with global_randomness_kept(), eval_mode(state.agent, opponent):
             path = None if film is None else film_of_suite(film, name)
             results[name] = played.result(create_envs, device, stop, watch, path)
     return results
 
 
 class _Suite(NamedTuple):
-    """One suite as it is played; `opponent` is None without one."""
+    """Evaluation of one suite; `opponent` is None without one."""
 
     config: TrainConfig
     name: str
@@ -151,9 +151,10 @@ class _Suite(NamedTuple):
         watch: Watch,
         film: Path | None,
     ) -> SuiteResult:
-        """Play it."""
+        """Play the suite and return its metrics."""
         suite, state, filmed = self.settings, self.state, None
         with ExitStack() as stack:
+            # Environments, with wrappers for the video, the metrics and the recording.
             processes = None if film is None else 1
             envs = make_envs(self.config, self.name, suite, create_envs, state, processes)
             stack.callback(envs.close)
@@ -166,6 +167,8 @@ class _Suite(NamedTuple):
             envs = statistics = EpisodeStatistics(envs, quota)
             capture = None if self.name else capture_of_evals(self.config)
             envs = recorded(envs, capture, state.run_name, stack)
+
+            # Play until the steps are taken or the episodes have ended.
             steps = suite.max_steps if suite.steps is None else suite.steps
             taken = -1
 
@@ -191,7 +194,7 @@ class _Suite(NamedTuple):
         )
 
     def _seats(self, envs: VecEnv) -> tuple[list[Seats], npt.NDArray[np.bool_]]:
-        """Who plays where, and (num_envs,) bool which environments count."""
+        """Return the environments of each agent, and (num_envs,) bool, those that count."""
         agent, greedy = self._in_order(self.state.agent, envs), self.settings.deterministic
         everywhere, counted = np.arange(len(envs)), np.ones(len(envs), dtype=np.bool_)
         if self.opponent is None:
@@ -204,14 +207,14 @@ class _Suite(NamedTuple):
         return [ours, Seats(opponent, everywhere[1::2], others)], everywhere % 2 == 0
 
     def _in_order(self, agent: PPOAgent, envs: VecEnv) -> PPOAgent:
-        """One who plays in the world of the run, with labels in the order of the suite's."""
+        """Wrap an agent if the labels of a suite's actions are in another order than the run's."""
         known, actions = (self.state.obs_space, self.state.action_space), envs.action_space()
         if not label_orders(known[1], actions):
             return agent
         return Wired(agent, known[0], actions, *known)
 
     def _limit(self) -> str:
-        """The setting that `max_steps` is from."""
+        """Return the setting that defines `max_steps`."""
         assert self.config.eval is not None
         suite = self.config.eval.suites.get(self.name)
         own = suite is not None and suite.max_steps is not None
@@ -219,20 +222,22 @@ class _Suite(NamedTuple):
 
 
 def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
-    """What is tracked of an evaluation, by tag."""
+    """Return the scalars of an evaluation by tag, for tracking."""
     return eval_scalars({name: suite.metrics for name, suite in suites.items()})
 
 
 def create_opponents(
     config: TrainConfig, create: CreateOpponent, state: Trained, device: torch.device
 ) -> dict[str, PPOAgent]:
-    """All whom the suites name, by path; made before time is spent on anything else.
+    """Make the opponents of all suites, by path.
+
+    Called before training starts, so that a mistake costs no time.
 
     Args:
-        config: of the run.
-        create: makes one.
-        state: what of a run is evaluated.
-        device: where they play.
+        config: configuration of the run.
+        create: factory of opponents.
+        state: the run to evaluate.
+        device: device of the opponents.
     """
     if config.eval is None:
         return {}
@@ -243,7 +248,7 @@ def create_opponents(
 
 
 def check_videos(config: TrainConfig, create_envs: EnvFactory, state: Trained) -> None:
-    """Refuse `eval.capture_videos` where there will be none, before time is spent on a run.
+    """Raise if `eval.capture_videos` cannot produce videos, before training starts.
 
     Raises:
         ConfigError: a package is missing, or a world does not render.
@@ -255,7 +260,7 @@ def check_videos(config: TrainConfig, create_envs: EnvFactory, state: Trained) -
 
 
 def check_pictures(config: TrainConfig, create_envs: EnvFactory, state: Trained) -> None:
-    """Refuse the worlds of an evaluation if their first pictures cannot be in a video.
+    """Raise if the environments of an evaluation do not render their first frames.
 
     Raises:
         ConfigError: a world does not render.
@@ -273,8 +278,8 @@ def check_pictures(config: TrainConfig, create_envs: EnvFactory, state: Trained)
 
 
 @contextmanager
-def acting(*agents: object) -> Iterator[None]:
-    """Switch agents to how they act, without dropout, and back."""
+def eval_mode(*agents: object) -> Iterator[None]:
+    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
     modules = [agent for agent in agents if isinstance(agent, nn.Module)]
     before = [module.training for module in modules]
     try:

@@ -1,4 +1,4 @@
-"""The evaluations of a run: what they need is made once, before time is spent on training."""
+"""Evaluations of a run, whose opponents are made once, before training starts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,18 +20,18 @@ from enn_trainer.state import State
 
 
 class Evaluator:
-    """Measures the agent of a run whenever it is asked to.
+    """Evaluator of the agent of a run.
 
     Args:
-        config: of the run.
-        create_envs: makes environments.
-        create_opponent: makes opponents.
-        state: of the run, with the agent.
-        device: where they play.
-        lanes: compute what they say.
+        config: configuration of the run.
+        create_envs: factory of environments.
+        create_opponent: factory of opponents.
+        state: state of the run, with the agent.
+        device: device of the agents.
+        lanes: lanes in which forward passes are computed.
 
     Raises:
-        ConfigError: there is no such opponent, or nothing can be filmed.
+        ConfigError: an opponent does not exist, or videos are configured but not possible.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Evaluator:
         check_videos(config, create_envs, state)
 
     def measure(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult]:
-        """The suites of the configuration, by name; see `evaluate`."""
+        """Evaluate the suites of the configuration; see `evaluate`."""
         return evaluate(
             self._config,
             self._create_envs,
@@ -66,7 +66,7 @@ class Evaluator:
         )
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
-        """The suites of other settings."""
+        """Evaluate the suites of other settings."""
         config = replace(self._config, eval=settings)
         opponents = create_opponents(config, self._create_opponent, self._state, self._device)
         return evaluate(

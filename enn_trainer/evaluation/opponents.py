@@ -1,4 +1,4 @@
-"""Who an agent can be evaluated against."""
+"""Opponents of an evaluated agent: checkpoints and the random agent."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.checkpoints.migrate.space_diff import unfit
+from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.errors import CheckpointError
 from enn_trainer.start_folder import located
@@ -24,18 +24,19 @@ RANDOM = "random"
 def create_opponent(
     path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
 ) -> PPOAgent:
-    """The opponent that a path means.
+    """Load an opponent.
+
+    Entity types and features that the opponent was not trained with are hidden from it.
 
     Args:
         path: a checkpoint of this project or of enn_trainer 0.1.16, or `random`.
-        obs_space: what the environment shows.
-        action_space: what can be done in it.
-        device: where the opponent plays.
+        obs_space: observation space of the environment.
+        action_space: action space of the environment.
+        device: device of the opponent.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or it is of another world: with other
-            actions, or without features that the checkpoint needs. What else the world shows, the
-            opponent does not see.
+        CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
+            lacks features that it needs.
     """
     if path == RANDOM:
         return RandomAgent(action_space)
@@ -43,7 +44,7 @@ def create_opponent(
         saved = read_saved_run(located(path))
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = unfit(saved.obs_space, saved.action_space, obs_space, action_space)
+    different = incompatibilities(saved.obs_space, saved.action_space, obs_space, action_space)
     if different:
         raise CheckpointError(
             f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
@@ -52,7 +53,7 @@ def create_opponent(
 
 
 class RandomAgent(nn.Module):
-    """Chooses among the legal choices with equal probability."""
+    """Agent that samples uniformly among the legal choices."""
 
     def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class RandomAgent(nn.Module):
         actions: Mapping[str, Tensor] | None = None,
         uniforms: Mapping[str, Tensor] | None = None,
     ) -> NetOutput:
-        """Choose, as `RogueNet` does."""
+        """Sample actions, with the interface of `RogueNet`."""
         distributions = {
             name: HEADS[type(space)].uniform(space, batch.actions[name])
             for name, space in self.action_space.items()
@@ -72,10 +73,10 @@ class RandomAgent(nn.Module):
         return output_of(decide_all(distributions, actions, uniforms), self.values(batch))
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Expects nothing."""
+        """Return the value 0 for every frame."""
         device = next(iter(batch.features.values())).values.device
         return {"value": torch.zeros(batch.num_frames, 1, device=device)}
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Looks at nothing."""
+        """Do nothing, as the agent has no statistics."""
         return

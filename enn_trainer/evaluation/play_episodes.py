@@ -1,4 +1,4 @@
-"""Letting agents play, each in its environments."""
+"""Stepping of environments by one or several agents, each in its own environments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from rogue_net.ragged import EntityBatch, to_device
 
 
 class Seats(NamedTuple):
-    """Which environments an agent plays in.
+    """Environments that an agent plays in.
 
     Attributes:
-        agent: who plays.
-        frames: (environments,) int64, their indices.
-        deterministic: it takes the most probable choices instead of sampling.
+        agent: the agent.
+        frames: (n,) int64, indices of its environments.
+        deterministic: True to take the most probable choices instead of sampling.
     """
 
     agent: PPOAgent
@@ -45,19 +45,18 @@ def play(
     obs_space: ObsSpace | None = None,
     lanes: Lanes = ONE_LANE,
 ) -> Mapping[str, Metric]:
-    """Let agents play for some steps, each in its environments.
+    """Step environments with the actions of agents, each in its own environments.
 
     Args:
-        envs: where they play.
-        seats: who plays in which of them.
-        steps: how many.
-        seed: of episodes and choices.
-        device: where the agents are.
-        stop: asked before each step whether to end early.
-        run_step: the step of the run, for a recording.
-        obs_space: what the agents see, in the order in which they know it; by default that of the
-            environments.
-        lanes: what they say is computed in these.
+        envs: the environments.
+        seats: the agents and their environments.
+        steps: number of steps.
+        seed: random seed of episodes and choices.
+        device: device of the agents.
+        stop: called before each step; True ends early.
+        run_step: step of the run, for recordings.
+        obs_space: observation space of the agents, in their order; by default that of `envs`.
+        lanes: lanes in which forward passes are computed.
 
     Returns:
         The metrics of all steps.
@@ -70,23 +69,24 @@ def play(
         if stop():
             break
         batch = EntityBatch.of(obs, device)
-        obs = step(envs, obs_space, answer_of_all(seats, batch, seed, t, lanes), batch, run_step)
+        obs = step(envs, obs_space, act_all(seats, batch, seed, t, lanes), batch, run_step)
         add_metrics(metrics, obs.metrics)
     return metrics
 
 
-def answer_of_all(
+def act_all(
     seats: Sequence[Seats], batch: EntityBatch, seed: int, t: int, lanes: Lanes = ONE_LANE
 ) -> NetOutput:
-    """What every agent says about its frames, put together in the order of the frames.
+    """Return the outputs of all agents for their frames, in the order of the frames.
 
     Args:
-        seats: who plays in which frames.
+        seats: the agents and their frames.
         batch: all frames.
-        seed: of the choices.
-        t: how many steps were taken before.
-        lanes: what is said is computed in these.
+        seed: random seed of the choices.
+        t: number of steps before this one.
+        lanes: lanes in which forward passes are computed.
     """
+    # Forward pass of each agent.
     taken = [seat for seat in seats if len(seat.frames)]
     outs, batches = [], []
     for agent, frames, deterministic in taken:
@@ -96,13 +96,14 @@ def answer_of_all(
         outs.append(choose(agent, theirs, frames, t, None if deterministic else seed, lanes))
     if len(outs) == 1:
         return outs[0]
+
+    # Concatenate, and put frames and their actors back in the order of `batch`.
     together = joined(outs)
     order = np.argsort(np.concatenate([seat.frames for seat in taken]))
     lengths = {
         name: np.concatenate([b.actions[name].actors.lengths for b in batches])
         for name in batch.actions
     }
-
     value = together.values["value"]
     decisions = {}
     for name, n in lengths.items():

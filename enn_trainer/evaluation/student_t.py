@@ -18,11 +18,12 @@ _T_975 = (
 def t_quantile_975(df: int) -> float:
     """Return the 97.5% quantile of Student's t distribution with `df` degrees of freedom.
 
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 26.7.5, which is right
-    to six digits from 30 degrees of freedom on.
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 26.7.5, which is
+    accurate to six digits from 30 degrees of freedom on.
     """
     if df <= len(_T_975):
         return _T_975[df - 1]
+    # t = x + g1(x) / df + g2(x) / df^2 + g3(x) / df^3 + g4(x) / df^4
     x = 1.959963984540054  # the 97.5% quantile of the normal distribution
     terms = (
         (x**3 + x) / 4,

@@ -52,7 +52,7 @@ class FilmedEnvs(VecEnvWrapper):
         if not isinstance(inner, EnvList):
             raise ConfigError(
                 f"eval.capture_videos: expected environments or matches that are stepped one by "
-                f"one, as in an EnvList, got {type(inner).__name__}; leave videos out"
+                f"one, as in an EnvList, got {type(inner).__name__}; or turn videos off"
             )
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
@@ -168,7 +168,7 @@ class _Filmed(Match):
                     raise ConfigError(
                         f"eval.capture_videos: expected pictures of {_name(self.match)} of one "
                         f"size, got (height, width) {picture.shape[:2]} after "
-                        f"{self.picture.shape[:2]}; leave videos out"
+                        f"{self.picture.shape[:2]}; or turn videos off"
                     )
                 self.picture = picture
             except ConfigError as error:  # metrics do not depend on pictures
@@ -181,20 +181,23 @@ def _name(match: Match) -> str:
 
 
 def _picture(match: Match) -> Picture:
+    # Render.
     world = _name(match)
     try:
         picture = match.render(mode="rgb_array")
     except NotImplementedError as error:
         raise ConfigError(
             f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
-            "write its render, or leave videos out"
+            "implement render, or turn videos off"
         ) from None
     except Exception as error:  # raised by code of the environment
         raise ConfigError(
             f"eval.capture_videos: expected a world that renders, "
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; mend it, or leave videos out"
+            f"{' '.join(str(error).split())}; fix it, or turn videos off"
         ) from None
+
+    # Check shape and dtype.
     if (
         not isinstance(picture, np.ndarray)
         or picture.dtype != np.uint8

@@ -1,4 +1,4 @@
-"""Returns and advantages of a rollout, as the configuration asks for them."""
+"""Returns and advantages of a rollout, by the method in the configuration."""
 
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.ppo.returns import Estimate, discounted_returns, gae, next_values
@@ -7,12 +7,12 @@ from enn_trainer.ppo.rollout import Rollout
 
 
 def advantages(rollout: Rollout, ppo: PPOConfig, scaling: RewardScaling | None = None) -> Estimate:
-    """Returns and advantages of a rollout, (T, B) each.
+    """Estimate returns and advantages of a rollout, (T, B) each.
 
     Args:
         rollout: T steps of B environments.
-        ppo: how to estimate.
-        scaling: divides the rewards, after taking them in; None leaves them as they are.
+        ppo: method, discount factor and lambda.
+        scaling: scales the rewards after adding them to its statistics; None for no scaling.
     """
     following = next_values(
         rollout.values,

@@ -1,4 +1,4 @@
-"""The gradient of a sum of losses, each computed for itself."""
+"""Gradient of a sum of losses that are computed in parallel."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,18 +20,18 @@ def add_gradients(
     lanes: Lanes,
     spans: Spans = OFF,
 ) -> None:
-    """Add the gradient of losses to that of parameters.
+    """Add the gradients of losses to the `grad` of parameters.
 
-    They are added in the order of the losses, so that the sum is the same to the bit however many
-    lanes there are; `backward` in each lane would add as they come.
+    They are added in the order of the losses, so that the sum is bitwise the same for any number of
+    lanes. `backward` in each lane would add them in the order of completion.
 
     Args:
-        parameters: of an agent; their `grad` is changed.
-        losses: each returns () float, its loss, or None where there is nothing to learn; and what
-            else there is to know, without gradients.
-        take: called with the latter, in the order of the losses.
-        lanes: compute them.
-        spans: measures the backward passes.
+        parameters: parameters of an agent; their `grad` is changed.
+        losses: functions that return a loss, () float, or None without one; and further results,
+            without gradients.
+        take: called with the further results, in the order of the losses.
+        lanes: lanes in which the losses are computed.
+        spans: timers of the backward passes.
     """
     learnt = [p for p in parameters if p.requires_grad]
 

@@ -1,4 +1,4 @@
-"""Which frames are learnt from together: minibatches, and the pieces that they are cut into."""
+"""Division of a rollout into minibatches, and of a minibatch into pieces for the lanes."""
 
 from collections.abc import Iterator
 
@@ -11,17 +11,28 @@ from entity_env.seeding import derive_seed
 Frames = npt.NDArray[np.int64]
 
 PIECE_ENTITIES = 8192
-"""So many entities at most go through a network together: what they make stays in the cache."""
+"""Entities of a piece at most, so that its activations stay in the cache."""
 LEAST_COST = 3 * 2**18
-"""With less the operations would cost more than what they do: 768 entities of d_model 32."""
+"""Cost of a piece at least, in entities times `cost_of_entity`; below it, overhead dominates.
+
+It is that of 768 entities of d_model 32.
+"""
 
 
 def minibatches(
     num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
 ) -> Iterator[Frames]:
-    """The frames of each minibatch: every frame once per epoch.
+    """Yield the frames of each minibatch, so that every frame occurs once per epoch.
 
-    They come in an order that `seed` gives, or one after the other.
+    Args:
+        num_frames: number of frames of the rollout.
+        size: frames of a minibatch; the last one of an epoch may have fewer.
+        epochs: number of epochs.
+        seed: random seed of the permutations.
+        shuffle: False to keep the frames in order.
+
+    Yields:
+        (frames,) int64, indices.
     """
     for epoch in range(epochs):
         order = np.arange(num_frames)
@@ -34,16 +45,16 @@ def minibatches(
 def pieces(
     entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
 ) -> list[Frames]:
-    """Cut a minibatch into pieces that can be computed at the same time.
+    """Cut a minibatch into pieces that can be computed in parallel.
 
-    The cut depends on the minibatch alone. Pieces for lanes have frames of like numbers of entities
-    and cost about the same, and where there are several their number is even.
+    The cut depends on the minibatch alone, not on the number of lanes. Pieces for lanes have frames
+    with similar numbers of entities and about the same cost; several pieces are even in number.
 
     Args:
-        entities: (F,) int64, how many each frame has.
-        size: frames of a piece at most, None for no limit.
-        max_entities: entities of a piece at most, as of `microbatches`.
-        cost_of_entity: see `lanes.py`; None to cut no further than these limits ask for.
+        entities: (F,) int64, number of entities of each frame.
+        size: frames of a piece at most; None for no limit.
+        max_entities: entities of a piece at most; see `microbatches`.
+        cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
@@ -51,6 +62,8 @@ def pieces(
     if cost_of_entity is None:
         everyone = np.arange(len(entities))
         return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
+
+    # Sort frames by number of entities, and cut where the costs of the pieces are about equal.
     order = np.argsort(entities, kind="stable")
     costs = np.cumsum(entities[order] + 1)
     total = int(costs[-1])

@@ -1,4 +1,4 @@
-"""Numbers that are infinite or none at all, found where learning meets them."""
+"""NaN and Inf checks for losses, gradients and parameters."""
 
 import math
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from enn_trainer.errors import NotFiniteError
 
 NAMED = 4
-"""Parameters that are named; the first ones tell where to look."""
+"""Maximal number of parameters that a message names."""
 
 
 def refuse_not_finite(
     agent: nn.Module, losses: Mapping[str, Tensor], where: str, rate: str = "optim.lr"
 ) -> None:
-    """Look at the losses of a minibatch.
+    """Raise if a loss or gradient norm is NaN or infinite.
 
     Args:
-        agent: with the gradient of these losses, if one of them is not finite.
-        losses: () float each by name, among them the norms of the gradient.
-        where: what they are of, for the message.
-        rate: the setting that says how large the steps are, for the message.
+        agent: network with the gradients of these losses; read only if one is not finite.
+        losses: () float each, losses and gradient norms by name.
+        where: name of the minibatch or update, for the message.
+        rate: setting of the learning rate, for the message.
 
     Raises:
-        NotFiniteError: one of them is infinite or no number.
+        NotFiniteError: a value is NaN or infinite.
     """
     values = torch.stack(list(losses.values())).tolist()  # one transfer for all
     bad = {n: v for n, v in zip(losses, values, strict=True) if not math.isfinite(v)}
@@ -40,15 +40,15 @@ def refuse_not_finite(
 def refuse_not_finite_weights(
     agent: nn.Module, where: str = "after the update", rate: str = "optim.lr"
 ) -> None:
-    """Look at the parameters after an update.
+    """Raise if a parameter is NaN or infinite.
 
     Args:
-        agent: the network.
-        where: when this is, for the message.
-        rate: the setting that says how large the steps are, for the message.
+        agent: network to check.
+        where: point of time, for the message.
+        rate: setting of the learning rate, for the message.
 
     Raises:
-        NotFiniteError: one of them is infinite or no number.
+        NotFiniteError: a parameter is NaN or infinite.
     """
     parameters = {name: p.detach() for name, p in agent.named_parameters()}
     if parameters and not torch.isfinite(nn.utils.get_total_norm(parameters.values())):

@@ -1,4 +1,4 @@
-"""Optimizers: which parameters each one trains, how fast and when, and how it takes a step."""
+"""Optimizers of policy and value network: parameter groups, rates, freezing and clipped steps."""
 
 import json
 import math
@@ -25,24 +25,27 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase
 
 
 def value_network(agent: nn.Module) -> nn.Module | None:
-    """The value network of an agent, if it is apart from the policy."""
+    """Return the separate value network of an agent, or None without one."""
     while isinstance(agent, Wired):
         agent = agent.network
     return agent.value_function if isinstance(agent, RogueNetWithValueNet) else None
 
 
 def make_optimizers(agent: nn.Module, optim: OptimizerConfig) -> tuple[Optimizer, Optimizer | None]:
-    """That of the policy, and that of the value network if it is apart from the policy.
+    """Create the optimizer of the policy, and that of the value network if it is separate.
 
-    Together they train every parameter of the agent, each one once.
+    Every parameter of the agent is in exactly one of them.
 
     Raises:
-        ConfigError: a group of `optim` is of no parameter.
+        ConfigError: a group of `optim` matches no parameter.
     """
+    # Settings of each parameter.
     named = dict(agent.named_parameters())
     groups = first_that_fits(list(named), optim.groups)
     decayed = decayed_parameters(agent)
     settings = {name: _settings(optim, groups[name], name in decayed) for name in named}
+
+    # Parameters by optimizer.
     apart = value_network(agent)
     ids = set() if apart is None else {id(parameter) for parameter in apart.parameters()}
     of_policy = [(p, settings[name]) for name, p in named.items() if id(p) not in ids]
@@ -53,10 +56,10 @@ def make_optimizers(agent: nn.Module, optim: OptimizerConfig) -> tuple[Optimizer
 def first_that_fits(
     names: Sequence[str], groups: Sequence[ParamGroupConfig]
 ) -> dict[str, ParamGroupConfig]:
-    """The group of each parameter, by name.
+    """Return the first matching group of each parameter, by name.
 
     Raises:
-        ConfigError: no parameter is left for one of the groups.
+        ConfigError: a group matches no parameter that earlier groups leave.
     """
     index = {
         name: next((i for i, g in enumerate(groups) if fnmatchcase(name, g.pattern)), None)
@@ -72,11 +75,11 @@ def first_that_fits(
 
 
 def decayed_parameters(network: nn.Module) -> set[str]:
-    """The names of the parameters that weight decay is for: the matrices that multiply something.
+    """Return the names of the parameters with weight decay: the weight matrices.
 
-    A bias or the gain of a norm has a scale of its own to find, and the rows of a table, such as
-    the vectors of types without features or of relative positions, would decay also while none of
-    their kind is seen.
+    Biases and gains of norms are excluded as usual. Embedding tables, such as those of types
+    without features or of relative positions, are excluded because their rows would also decay
+    while no entity of their kind is observed.
     """
     return {
         f"{path}.{name}" if path else name
@@ -88,7 +91,7 @@ def decayed_parameters(network: nn.Module) -> set[str]:
 
 
 def _settings(optim: OptimizerConfig, group: ParamGroupConfig, decays: bool) -> dict[str, Any]:
-    """What torch keeps with a group of parameters; beyond its own keys it takes any."""
+    """Return the settings of a parameter group; torch keeps keys that it does not know."""
     never = group.freeze_from is None and group.freeze_until is None
     some_decay = optim.weight_decay != 0 or isinstance(optim.weight_decay, ScheduledFloat)
     return {
@@ -103,7 +106,7 @@ def _settings(optim: OptimizerConfig, group: ParamGroupConfig, decays: bool) -> 
 def _optimizer(
     parameters: Iterable[tuple[nn.Parameter, dict[str, Any]]], optim: OptimizerConfig
 ) -> Optimizer:
-    groups: dict[tuple[Any, ...], dict[str, Any]] = {}  # as few as there are different settings
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}  # by settings, so that they are few
     for parameter, settings in parameters:
         key = tuple(settings.values())
         groups.setdefault(key, {"params": [], **settings})["params"].append(parameter)
@@ -114,12 +117,12 @@ def _optimizer(
 
 
 def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int) -> None:
-    """Set the rates of an update, and which parameters it leaves as they are.
+    """Set the learning rates and weight decays of an update, and the frozen parameters.
 
     Args:
-        optimizer: of `make_optimizers`.
-        lr: of the parameters that no group says other about.
-        weight_decay: of the matrices that no group says other about.
+        optimizer: an optimizer of `make_optimizers`.
+        lr: learning rate, which a group multiplies by its `lr_factor`.
+        weight_decay: weight decay of the matrices in groups without their own.
         step: frames of the run before this update.
     """
     for group in optimizer.param_groups:
@@ -130,24 +133,24 @@ def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int
 
 
 def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
-    """The parameters of an optimizer, in the order in which torch numbers them."""
+    """Return the parameters of an optimizer, in the order in which torch numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def clipped_step(optimizer: Optimizer, max_grad_norm: float, is_checked: bool = True) -> Tensor:
-    """Scale the gradient of an optimizer's parameters down to a norm, and take its step.
+    """Clip the gradient of an optimizer's parameters by its norm, and take a step.
 
-    What is frozen has no part in it: torch passes over parameters without a gradient, and touches
-    neither their moments nor, by weight decay, themselves.
+    Frozen parameters lose their gradient, so that torch skips them: they do not count in the norm,
+    and neither their moments nor, by weight decay, their values change.
 
     Args:
-        optimizer: takes the step.
-        max_grad_norm: what longer gradients are scaled to.
-        is_checked: ask how long the gradient is: where that is not finite nothing is done, so that
-            it can still be seen where it comes from. On a GPU this waits for all that it has to do.
+        optimizer: the optimizer.
+        max_grad_norm: norm to which longer gradients are scaled.
+        is_checked: True to take no step if the norm is not finite, so that the gradients can still
+            be examined. On a GPU this waits for all queued work.
 
     Returns:
-        () float, the norm before.
+        () float, the norm before clipping.
     """
     for group in optimizer.param_groups:
         if group.get("frozen", False):

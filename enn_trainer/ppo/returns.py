@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class Estimate(NamedTuple):
-    """What each frame was worth.
+    """Returns and advantages of the frames of a rollout.
 
     Attributes:
         returns: (T, B) float, the targets of the value function.
-        advantages: (T, B) float, how much better than its value each frame turned out.
+        advantages: (T, B) float, returns minus values.
     """
 
     returns: Tensor
@@ -25,18 +25,18 @@ def next_values(
     truncated: Tensor,
     final_values: Tensor,
 ) -> Tensor:
-    """The value of what follows each step.
+    """Return the value V(s_{t+1}) of the state that follows each step.
 
-    It is 0 where the episode terminated, and the value of the episode's own last observation
-    where it was truncated: the next frame is the first of another episode.
+    It is 0 where the episode terminated, and the value of the episode's own final observation where
+    it was truncated, as the next frame is the first of another episode.
 
     Args:
-        values: (T, B) float, of the frames of the rollout.
-        last_values: (B,) float, of the frames after the rollout.
-        terminated: (T, B) bool, the episode ended by itself in this step.
-        truncated: (T, B) bool, the episode was cut off in this step.
-        final_values: (number of truncated,) float, of the last observations of the truncated
-            episodes, step by step and within a step by environment.
+        values: (T, B) float, values of the frames of the rollout.
+        last_values: (B,) float, values of the frames after the rollout.
+        terminated: (T, B) bool, True if the episode terminated in this step.
+        truncated: (T, B) bool, True if the episode was truncated in this step.
+        final_values: (number of truncated,) float, values of the final observations of truncated
+            episodes, by step and then by environment.
 
     Returns:
         (T, B) float.
@@ -49,19 +49,21 @@ def next_values(
 def gae(
     rewards: Tensor, values: Tensor, following: Tensor, done: Tensor, gamma: float, lam: float
 ) -> Estimate:
-    """Generalised advantage estimation.
+    """Estimate advantages by generalised advantage estimation (GAE).
 
     Args:
         rewards: (T, B) float.
         values: (T, B) float.
         following: (T, B) float, see `next_values`.
-        done: (T, B) bool, the episode ended in this step, either way.
-        gamma: discount of a step.
-        lam: weight of longer looks ahead.
+        done: (T, B) bool, True if the episode terminated or was truncated in this step.
+        gamma: discount factor per step.
+        lam: lambda, from 0 (low variance, biased by the values) to 1 (discounted returns).
 
     Source: Schulman et al. 2015, arXiv:1506.02438, equation 16.
     """
+    # TD error: delta_t = r_t + gamma * V(s_{t+1}) - V(s_t)
     deltas = rewards + gamma * following - values
+    # A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}
     decay = gamma * lam * (~done).to(deltas.dtype)
     advantages = torch.empty_like(deltas)
     running = torch.zeros_like(deltas[0])
@@ -74,15 +76,16 @@ def gae(
 def discounted_returns(
     rewards: Tensor, values: Tensor, following: Tensor, done: Tensor, gamma: float
 ) -> Estimate:
-    """Discounted sums of the rewards until the end of the episode or of the rollout.
+    """Return the discounted sums of rewards, bootstrapped at truncations and after the rollout.
 
     Args:
         rewards: (T, B) float.
         values: (T, B) float.
         following: (T, B) float, see `next_values`.
-        done: (T, B) bool, the episode ended in this step, either way.
-        gamma: discount of a step.
+        done: (T, B) bool, True if the episode terminated or was truncated in this step.
+        gamma: discount factor per step.
     """
+    # R_t = r_t + gamma * R_{t+1} within an episode, r_t + gamma * V(s_{t+1}) where it ends
     returns = torch.empty_like(rewards)
     running = following[-1]
     for t in range(len(rewards) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""The optimizers of torch that a configuration may name, and what is wrong with a choice."""
+"""Optimizers of torch by name, and validation of their settings."""
 
 import functools
 import inspect
@@ -23,22 +23,23 @@ _HOW = {"fused", "foreach", "capturable", "differentiable"}  # of which torch ta
 def new_optimizer(
     name: str, kwargs: Mapping[str, Any], parameters: Any, lr: float, weight_decay: float = 0.0
 ) -> Optimizer:
-    """An optimizer of torch by name.
+    """Create an optimizer of torch by name.
 
     Args:
-        name: of a class in `torch.optim`.
-        kwargs: its further arguments; what they leave out has torch's defaults, but for the
-            published eps of AdamW, 1e-5.
+        name: name of a class in `torch.optim`.
+        kwargs: further arguments; the others have torch's defaults, except eps=1e-5 of AdamW.
         parameters: parameters, or groups of them.
-        lr: learning rate of groups that have none.
-        weight_decay: of groups that have none, where the class takes one.
+        lr: learning rate of groups without their own.
+        weight_decay: weight decay of groups without their own, if the class has weight decay.
     """
     cls: Any = _classes()[name]
     if not kwargs.get("differentiable"):
         cls = _without_compiler(cls)
     given = {**(_PUBLISHED_KWARGS if name == PUBLISHED else {}), **kwargs}
     if "fused" in inspect.signature(cls).parameters and not _HOW.intersection(kwargs):
-        given["fused"] = True  # all parameters in one call: else a small network waits for hundreds
+        given["fused"] = (
+            True  # one call for all parameters; hundreds would dominate for small networks
+        )
     if "weight_decay" in inspect.signature(cls).parameters:
         given["weight_decay"] = weight_decay
     optimizer: Optimizer = cls(parameters, lr=lr, **given)
@@ -47,10 +48,10 @@ def new_optimizer(
 
 @functools.cache
 def _without_compiler(cls: Any) -> type[Optimizer]:
-    """The class, without what guards its methods from torch's compiler.
+    """Return a subclass of an optimizer without the wrappers for torch.compile.
 
-    To be left out by it they import it, when an optimizer is made and at every step: half of the
-    time until the first update of a run. Nothing is compiled here.
+    The wrappers import torch._dynamo when an optimizer is made and at every step, which takes half
+    of the time until the first update of a run. Nothing is compiled here.
     """
     guarded = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: inspect.unwrap(getattr(cls, name)) for name in guarded}
@@ -61,20 +62,21 @@ def _without_compiler(cls: Any) -> type[Optimizer]:
 
 @functools.lru_cache(maxsize=8)
 def problems_of_optimizer(name: str, kwargs: str, decays: bool) -> tuple[str, ...]:
-    """Return what keeps an optimizer from training a network.
+    """Return problems of the settings of an optimizer.
 
-    It is tried, so that whatever torch refuses is known before the run begins. A configuration asks
-    this again for each knot of its schedules.
+    It is tried for two steps, so that errors of torch show before the run begins. The result is
+    cached, as a configuration is checked again for each knot of its schedules.
 
     Args:
-        name: of a class in `torch.optim`.
-        kwargs: its further arguments, a JSON object.
-        decays: whether it is asked for weight decay.
+        name: name of a class in `torch.optim`.
+        kwargs: further arguments, a JSON object.
+        decays: True if weight decay is configured.
     """
     return tuple(_problems_of_optimizer(name, kwargs, decays))
 
 
 def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str]:
+    # Name and weight decay.
     classes = _classes()
     if name not in classes:
         usable = usable_optimizers()
@@ -86,6 +88,8 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
     arguments = inspect.signature(classes[name]).parameters
     if decays and "weight_decay" not in arguments:
         yield f"weight_decay: expected 0.0 with name={name!r}, which has none"
+
+    # Unknown arguments, with hints.
     given = json.loads(kwargs)
     own = [key for key in arguments if key not in ("params", *_FIELDS)]
     unknown = [key for key in given if key not in own]
@@ -102,6 +106,8 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
         yield f"kwargs: {len(unknown) - _MAX_UNKNOWN} more that are no arguments of {name}"
     if unknown or (name, given) == (PUBLISHED, {}):  # known to work
         return
+
+    # Values that torch rejects, found by a trial.
     without = _trial(name, {})
     if without is not None:
         yield f"name: {name} cannot train a network here: {without}"
@@ -110,7 +116,7 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
 
 
 def usable_optimizers() -> list[str]:
-    """The names that may be chosen."""
+    """Return the names of the optimizers that can train a network."""
     return [name for name in _classes() if _trial(name, {}) is None]
 
 
@@ -126,7 +132,7 @@ def _classes() -> dict[str, type[Optimizer]]:
 
 
 def _trial(name: str, kwargs: Mapping[str, Any]) -> str | None:
-    """Why two steps with a matrix and a vector fail, None if they do not."""
+    """Return why two steps with a matrix and a vector fail, or None if they succeed."""
     parameters = [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))]
     try:
         optimizer = new_optimizer(name, kwargs, parameters, lr=0.1)

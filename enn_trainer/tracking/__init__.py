@@ -1,1 +1,1 @@
-"""What a run tells: numbers, files, the terminal."""
+"""Tracking of a run: metric sinks, files and the terminal display."""

@@ -1,4 +1,4 @@
-"""Which sinks a run has, under which name, and what they are told about it."""
+"""Opening of the metric sinks of a run, and the name and description of the run."""
 
 import errno
 import itertools
@@ -36,19 +36,20 @@ _FOLDERS = (VIDEOS, "wandb", ".wandb")
 def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:
     """Open all sinks of a run, and name the run if it is new.
 
-    A run that continues writes where it wrote before. One that starts from a save elsewhere is
-    another run, as the one it comes from may still be going on.
+    A resumed run appends to its files. A run that starts from a save elsewhere is a new run, as the
+    other one may still be training.
 
     Args:
-        manager: of the run; `run_name` and `tracker_ids` of its state are set.
+        manager: state manager of the run; `run_name` and `tracker_ids` of its state are set.
         say: prints a line.
 
     Returns:
-        Where its numbers go, and the folder with the files.
+        The sinks as one, and the folder with the files.
 
     Raises:
-        ConfigError: there is nowhere to write to, or an extra is missing.
+        ConfigError: the folder cannot be written to, or an extra is missing.
     """
+    # Name the run and write its description.
     config, state = manager.config, manager.state
     if config.mlflow_tracking_uri is not None:
         check_mlflow()
@@ -59,6 +60,8 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     settings = flatten_config(config)
     about = about_run(state)
     _describe(folder / RUN_FILE, {**about, "config": _as_json(settings)})
+
+    # Files are required; failures of services do not end the run.
     sinks: list[Sink] = [
         JsonlSink(folder / METRICS_FILE, state.step, say),
         Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say),
@@ -102,11 +105,11 @@ def _open_mlflow(
 
 
 def _describe(path: Path, about: Mapping[str, object]) -> None:
-    """Write what a run is into its folder, which is made, after refusing links in it."""
+    """Create the folder of a run and write its description; raise if the folder has links."""
     folder = path.parent
     for part in (folder, *(folder / name for name in _FOLDERS)):
-        if part.is_symlink():  # which may lead to files of the same names
-            message = "expected a folder, got a link; put what it leads to in its place"
+        if part.is_symlink():  # it may lead to files of another run
+            message = "expected a folder, got a link; replace the link by its target"
             raise unwritable(part, OSError(errno.ELOOP, message))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +120,7 @@ def _describe(path: Path, about: Mapping[str, object]) -> None:
 
 
 def about_run(state: State) -> dict[str, object]:
-    """What identifies a run beside its settings, its code and its command, as plain data."""
+    """Return name, restart, command line and git revision of a run, as plain data."""
     revision = git_revision()
     return {
         "run_name": state.run_name,
@@ -136,9 +139,9 @@ def _as_json(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _new_run_name(runs: Path, config: TrainConfig) -> str:
-    """A name for the folder of a new run, which is made: a number stands last if it is taken."""
+    """Create the folder of a new run and return its name, with a number appended if taken."""
     trial = "" if config.trial is None else f"__{config.trial}"
-    world = config.env.id.rpartition(":")[2]  # not the file that it is in
+    world = config.env.id.rpartition(":")[2]  # without the file that it is in
     world = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in world)
     base = f"{world}__{config.name}__{config.seed}{trial}"
     stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"

@@ -15,18 +15,18 @@ from rich.text import Text
 TITLE = "enn-trainer"
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDE, LESS_WIDE = 70, 46
-"""Columns within the panel in which three numbers, or two, fit beside each other."""
+"""Widths of the panel from which three, or two, numbers fit on a line."""
 PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
-"""Distinguishable by their shapes too, where there are no colours."""
+"""Glyphs and colours of phases; the glyphs differ, for terminals without colours."""
 
 
 class ProgressLine(NamedTuple):
-    """The numbers of one update."""
+    """Metrics of one update."""
 
     step: int  # frames over all environments and restarts
-    mean_return: float | None  # of the episodes that ended; None when none did
-    episode_length: float | None  # mean frames of these
-    episodes: int  # number of these
+    mean_return: float | None  # of the episodes that ended; None without any
+    episode_length: float | None  # mean frames of these episodes
+    episodes: int  # number of these episodes
     entropy: float  # of the policy, in nats
     approx_kl: float  # from the policy before the update
     explained_variance: float  # of the returns, by the value function
@@ -34,7 +34,7 @@ class ProgressLine(NamedTuple):
     frames_per_s: float
     entities_per_s: float
     entities_per_frame: float  # mean
-    normalised_entropies: Mapping[str, float] = MappingProxyType({})  # of actions, of 1 at most
+    normalised_entropies: Mapping[str, float] = MappingProxyType({})  # by action, at most 1
     phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
     memory_mb: float | None = None  # of this process
 
@@ -53,7 +53,7 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """The latest update, and what a display shows beside it."""
+    """Latest update and totals of a run, as shown by a display."""
 
     line: ProgressLine  # of the latest update
     total_steps: int  # at which the run is complete
@@ -107,7 +107,7 @@ def panel(view: View, width: int, height: int) -> Panel:
     """Return a view as a panel with as many details as fit.
 
     Args:
-        view: what to show.
+        view: the latest update and totals.
         width: columns of the panel.
         height: rows of the terminal; a higher panel could not be redrawn in place.
     """
@@ -215,7 +215,7 @@ def _eval_line(view: View, width: int) -> Text:
 
 
 def _details(view: View, width: int) -> Table:
-    """Return names and numbers, as many beside each other as fit without truncation."""
+    """Return names and numbers in as many columns as fit without truncation."""
     p = view.line
     numbers = [
         ("episodes", f"{view.episodes:,}"),

@@ -14,11 +14,11 @@ from enn_trainer.tracking.panel import ProgressLine, View, format_duration, pane
 __all__ = ["Progress", "ProgressLine", "format_duration"]
 
 PANEL_EVERY_S = 0.2
-"""Drawing takes a few milliseconds: about 2% of the time of a run of tiny updates."""
+"""Minimal time between panels, each of which takes a few milliseconds, at most about 2%."""
 LINE_EVERY_S = 1.0
-"""Lines pile up in log files; panels do not."""
+"""Minimal time between lines, which accumulate in log files."""
 PANEL_WIDTH = 100
-"""Wider panels are tiring to read."""
+"""Maximal width of the panel in columns; wider ones are tiring to read."""
 TREND_UPDATES = 30
 SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
@@ -36,9 +36,9 @@ class Progress:
     Args:
         total_steps: the step at which the run is complete.
         start_step: the step at which this process begins.
-        console: where to show; standard output by default.
-        clock: seconds, never going back.
-        max_seconds: how long the run may still take from now; None without a limit.
+        console: console to print to; standard output by default.
+        clock: monotonic time in seconds.
+        max_seconds: time limit from now; None without a limit.
     """
 
     def __init__(

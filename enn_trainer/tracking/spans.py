@@ -25,7 +25,7 @@ from entity_env.plain_open import replace_file
 
 
 class _Sums:
-    """Number of entries of a span, nanoseconds in it, and those in none of its parts."""
+    """Number of entries of a span, its total time, and its own time without parts, in ns."""
 
     calls = total_ns = self_ns = 0
 
@@ -37,7 +37,7 @@ class _Sums:
 
 
 class _Span:
-    """A part of the run, entered again and again."""
+    """Timer of a part of the run, which may be entered many times."""
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class _Span:
 
 @final
 class _Entry:
-    """One entry into a span, as a context."""
+    """Context of one entry into a span."""
 
     def __init__(self, span: _Span, outer: "_Entry | None", spans: "Spans", is_main: bool) -> None:
         self.span = span
@@ -174,7 +174,7 @@ class Spans:
         """Write the tree as JSON; the file is always complete.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: the file cannot be written.
         """
         temporary = path.with_name(f"{path.name}.tmp")
         try:
@@ -228,7 +228,7 @@ def _times_of_tree(
 
     Args:
         span: the times that were added to it.
-        path: of the span, "" for the whole run.
+        path: path of the span, "" for the whole run.
         share: wall time per second that is counted in it; None if only the main thread enters it.
     """
     in_threads_s = sum(part["in_threads_s"] for part in span["parts"])

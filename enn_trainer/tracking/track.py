@@ -91,8 +91,8 @@ class Guarded:
     not be opened is opened at the next call.
 
     Args:
-        name: of the service.
-        open_sink: connects to it.
+        name: name of the service.
+        open_sink: connects to the service.
         say: prints a line.
         clock: monotonic time in seconds.
     """

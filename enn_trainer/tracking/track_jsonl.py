@@ -84,9 +84,9 @@ class Line(NamedTuple):
     """A line of a file.
 
     Attributes:
-        number: from 1.
-        text: with its end of line.
-        row: its content; None if it is damaged or incomplete.
+        number: line number, from 1.
+        text: the bytes of the line, with its end of line.
+        row: the parsed content; None if the line is damaged or incomplete.
     """
 
     number: int

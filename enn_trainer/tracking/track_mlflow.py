@@ -26,8 +26,8 @@ class MlflowSink:
     Values that are not finite are left out, as not every server takes them.
 
     Args:
-        uri: of the tracking server or store.
-        run_id: of a run to continue; empty for a new one, whose id is then the attribute `run_id`.
+        uri: URI of the tracking server or store.
+        run_id: id of a run to continue; empty for a new one, whose id becomes `self.run_id`.
         run_name: the name that MLflow displays.
         experiment: the experiment of the run; created if it does not exist.
         config: the parameters, by dotted name. A run that is continued keeps its own.

@@ -20,7 +20,7 @@ class WandbSink:
     an API key, as a prompt for one would stop an unattended run.
 
     Args:
-        run_id: of the W&B run, new or to be continued.
+        run_id: id of the W&B run, new or to be continued.
         run_name: the name that W&B displays.
         project: the project of the run.
         entity: the team or user who owns the project; None for the account's default.

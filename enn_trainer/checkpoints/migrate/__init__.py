@@ -1,1 +1,1 @@
-"""Upgrade of saves: to worlds that changed, and to today's format."""
+"""Upgrade of saves to changed worlds and to the current format."""

@@ -15,7 +15,12 @@ from enn_trainer.checkpoints.migrate.evolve_config import (
 )
 from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, Upgrade, moved_moment, upgraded
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    Upgrade,
+    upgrade_moment,
+    upgrade_tensors,
+)
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.migrate.tensor_axes import Network
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -35,11 +40,11 @@ from rogue_net.value_net import RogueNetWithValueNet
 
 
 class Evolved(NamedTuple):
-    """Run in another world.
+    """Saved run that was upgraded to other spaces.
 
     Attributes:
-        config: of the run that continues.
-        state: of the run, at the step of the save.
+        config: configuration to continue with.
+        state: upgraded state, at the step of the save.
         report: the changes that were made.
     """
 
@@ -48,7 +53,7 @@ class Evolved(NamedTuple):
     report: Report
 
     def save(self, run_dir: Path) -> Checkpoint:
-        """Write it as a save of a run, which can be resumed.
+        """Write it as the first save of a new run, which can be resumed.
 
         Raises:
             CheckpointError: the folder has a run already, or cannot be written to.
@@ -67,22 +72,22 @@ def evolve(
 ) -> Evolved:
     """Upgrade a saved run to other spaces.
 
-    On all that the old world could show, values and the probabilities of the old choices, among
-    themselves, are those of the save, to rounding, unless the report says why not. The moments of
-    the optimizer follow their parameters. The step stays; trackers begin a run of their own.
+    For every observation that the old world could produce, the values, and the probabilities of
+    the old choices relative to each other, equal those of the save to rounding, except for the
+    `function_changes` of the report. Optimizer moments move with their parameters. The step count
+    continues; trackers start a new run.
 
     Args:
         saved: the save.
         obs_space: the new observation space.
         action_space: the new action space.
-        config: of the run that continues; by default that of the save, with the new names.
+        config: configuration to continue with; by default that of the save, with the new names.
         rules: renames, and the probability of new choices.
 
     Raises:
-        CheckpointError: the save cannot be used, or its network is made of other parts than that
-            of `config`.
-        ConfigError: `config` or the rules name what the world does not have, or two names become
-            one, or the features of one setting would no longer have one name.
+        CheckpointError: the save cannot be used, or `config` has another network architecture.
+        ConfigError: `config` or the rules use names that the new world does not have, or two names
+            become one, or a feature in a setting would get different names in different types.
     """
     rules = rules or Rules()
     old_config = read_config(saved)
@@ -102,7 +107,7 @@ def evolved_state(
     action_space: Mapping[str, ActionSpace],
     rules: Rules,
 ) -> tuple[State, Report]:
-    """Upgrade a state to another world as `evolve` does, but keep the name of the run.
+    """Upgrade a state to other spaces as `evolve` does, but keep the name of the run.
 
     Args:
         old: the state, which is not changed.
@@ -112,13 +117,13 @@ def evolved_state(
         action_space: the new action space.
         rules: renames, and the probability of new choices.
     """
-    # The optimizer has to be the same one.
-    rules.refuse_unknown(obs_space, action_space)
+    # Only the moments of the same optimizer can be kept.
+    rules.check_known(obs_space, action_space)
     before, wanted = old_config.optim, config.optim
     if (before.name, before.kwargs) != (wanted.name, wanted.kwargs):
         raise CheckpointError(
             f"optim.name, optim.kwargs: expected {before.name} and {before.kwargs} as in the save, "
-            f"got {wanted.name} and {wanted.kwargs}; moments of one mean nothing to the other"
+            f"got {wanted.name} and {wanted.kwargs}; the moments cannot be converted"
         )
 
     # Network.
@@ -128,7 +133,7 @@ def evolved_state(
     fresh.load_state_dict(upgrade.tensors)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
-    # Optimizers and learnt parts of the loss; the moments follow the parameters.
+    # Optimizers and learnt loss coefficients. Actions and options without saved state start fresh.
     optimizer, vf_optimizer = make_optimizers(fresh, config.optim)
     tunings = {rules.action(name): tuning for name, tuning in old.ent_tunings.items()}
     scaling = old.reward_scaling or loss_state.fresh_reward_scaling(config)
@@ -146,6 +151,8 @@ def evolved_state(
         },
         reward_scaling=scaling if config.ppo.reward_scaling else None,
     )
+
+    # Moments move with their parameters.
     moments, dropped = _moments(old, upgrade)
     load_moments(state, moments, "evolve")
     return state, replace(report, moments_dropped=dropped)
@@ -154,37 +161,37 @@ def evolved_state(
 def with_action_space(
     state: State, config: TrainConfig, action_space: Mapping[str, ActionSpace]
 ) -> State:
-    """Return a state for the same actions with their labels in another order.
+    """Return the state with the labels of its actions in another order.
 
     Args:
-        state: of a run.
+        state: the state, which is not changed.
         config: its configuration.
-        action_space: the same names.
+        action_space: the same actions and labels, in the new order.
     """
     return evolved_state(state, config, config, state.obs_space, action_space, Rules())[0]
 
 
-def initialised(
+def initialise(
     saved: SavedRun,
     config: TrainConfig,
     fresh: Any,
     rules: Rules,
     parts: Collection[str] = PARTS,
 ) -> Report:
-    """Give a new run's network the weights and statistics of a save, upgraded to its world.
+    """Initialise the network of a new run with the weights of a save, upgraded to its spaces.
 
     Args:
         saved: the network of a save.
-        config: of the new run.
-        fresh: its network, which is changed.
+        config: configuration of the new run.
+        fresh: network of the new run; modified in place.
         rules: renames, and the probability of new choices.
-        parts: which of `PARTS` to take.
+        parts: the `PARTS` to take over.
 
     Raises:
-        CheckpointError: the networks are made of other parts.
-        ConfigError: the rules name what the world does not have.
+        CheckpointError: the networks have different architectures.
+        ConfigError: the rules use names that the new world does not have.
     """
-    rules.refuse_unknown(fresh.obs_space, fresh.action_space)
+    rules.check_known(fresh.obs_space, fresh.action_space)
     before = saved.config, _own(saved.agent)
     upgrade, report = _upgrade(before, (config, _own(fresh)), rules, parts)
     fresh.load_state_dict(upgrade.tensors)
@@ -201,11 +208,11 @@ def _upgrade(
     renamed = rules.spaces(old.obs_space, old.action_space)
     diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
     check_same_network(old_config, config, parts)
-    upgrade = upgraded(old, fresh, rules, parts)
+    upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
     left_out = [part for part in PARTS if part not in parts]
     if left_out:
-        changes.append(f"{', '.join(left_out)}: not taken, begins anew")
+        changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
     return upgrade, Report(diff, upgrade.moved, changes)
 
 
@@ -222,7 +229,7 @@ def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]
         if source.is_new:
             continue
         moved = {
-            name: moved_moment(name, moment, parameters[source.key], source)
+            name: upgrade_moment(name, moment, parameters[source.key], source)
             for name, moment in before.get(source.key, {}).items()
         }
         known = {f"{key}/{name}": moment for name, moment in moved.items() if moment is not None}

@@ -1,4 +1,4 @@
-"""Configuration of a run in another world: renamed, and checked for changes that cannot be."""
+"""Configuration of an upgraded run: renamed, and checked against that of the save."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from rogue_net.config import RogueNetConfig
 
 _FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
-# Names of the world. Where they make another function, the report says so.
+# Names of the world may change; the report lists those that change the outputs of the network.
 _NAMES = (*_FEATURES, "exclude_entities", "reference_entity")
 
 
@@ -29,18 +29,18 @@ def renamed_config(
 ) -> TrainConfig:
     """Return a configuration with the new names of types, features and actions.
 
-    Types that were removed are no longer excluded from relative positions, and the entropy of
-    actions that were removed has no target.
+    Removed types leave `exclude_entities` of the relative positions, and removed actions leave
+    `ppo.ent_targets`.
 
     Args:
-        config: of the save.
+        config: configuration of the save.
         rules: the renames.
         before: the observation space of the save.
         obs_space: the new observation space.
         action_space: the new action space.
 
     Raises:
-        ConfigError: features that have one name in a setting have several now.
+        ConfigError: a feature in a setting has different new names in different types.
     """
     config = deepcopy(config)
 
@@ -72,21 +72,21 @@ def renamed_config(
     targets = {rules.action(name): share for name, share in config.ppo.ent_targets.items()}
     left = {name: share for name, share in targets.items() if name in action_space}
     if targets and not left:
-        config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # which is refused without a target
+        config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # an error without targets
     config.ppo.ent_targets = left
     return config
 
 
 def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str]) -> None:
-    """Raise if a network is made of other parts than that of the save.
+    """Raise if the network architecture differs from that of the save.
 
     Args:
-        old: of the save.
-        new: of the run that is to begin.
-        parts: which of `PARTS` are taken of the save.
+        old: configuration of the save.
+        new: configuration of the new run.
+        parts: the `PARTS` that are taken over from the save.
 
     Raises:
-        CheckpointError: names the settings.
+        CheckpointError: a setting of the architecture differs; the message names them all.
     """
     problems = _problems("net", old.net, new.net)
     if "value" in parts:
@@ -98,31 +98,32 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
         problems.append(_changed("vf_net", old.vf_net, new.vf_net))
     if problems:
         raise CheckpointError(
-            f"{'; '.join(problems)}; of a network, only names, dropout, precision and n_layer can "
-            "change"
+            f"{'; '.join(problems)}; only the names, dropout, precision and n_layer of a network "
+            "can change"
         )
 
 
 def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
-    """Raise if the pattern of a parameter group fits nothing in the new world.
+    """Raise if the pattern of a parameter group matches no parameter of the upgraded network.
 
     Args:
-        optim: of the run that is to begin.
-        names: of the parameters.
+        optim: optimizer settings of the new run.
+        names: names of the parameters.
 
     Raises:
-        ConfigError: names the patterns.
+        ConfigError: a pattern matches nothing; the message names them all.
     """
     unfit = [g.pattern for g in optim.groups if not any(fnmatchcase(n, g.pattern) for n in names)]
     if unfit:
         raise ConfigError(
             f"optim.groups: expected patterns of parameters that exist in the changed world, "
-            f"got {', '.join(unfit)}; renames do not change them, --set optim.groups= does"
+            f"got {', '.join(unfit)}; patterns are not renamed, change them by --set "
+            "optim.groups="
         )
 
 
 class _Worlds(NamedTuple):
-    """Renaming of features in settings, from the old world to the new one."""
+    """Renaming of the features that settings refer to, from the old world to the new one."""
 
     rules: Rules
     before: ObsSpace
@@ -138,7 +139,7 @@ class _Worlds(NamedTuple):
         ]
 
     def rename(self, section: object, field: str, types: Sequence[str], path: str) -> None:
-        """Rename the features of a setting as they were in the types that had them."""
+        """Rename the features of a setting by the renames of the types that had all of them."""
         value: str | list[str] | None = getattr(section, field)
         if value is None:
             return

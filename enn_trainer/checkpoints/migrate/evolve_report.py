@@ -1,4 +1,4 @@
-"""Report of an upgrade to another world."""
+"""Report of an upgrade to other spaces."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ class Report:
     """Report of an upgrade.
 
     Attributes:
-        diff: how the worlds differ, after renaming.
+        diff: the differences between the spaces, after renaming.
         tensors: the change of every tensor.
-        function_changes: reasons for other outputs of the network that could not be avoided.
-        moments_dropped: parameters whose optimizer begins anew though they are kept.
+        function_changes: unavoidable changes to the outputs of the network, with their reasons.
+        moments_dropped: parameters that are kept but whose optimizer moments could not be.
     """
 
     diff: SpaceDiff
@@ -38,19 +38,19 @@ class Report:
     def _head(self) -> Iterator[str]:
         yield str(self.diff)
         for change in self.function_changes:
-            yield f"answers otherwise: {change}"
+            yield f"output changes: {change}"
         for key in self.moments_dropped:
-            yield f"optimizer begins anew: {key}"
+            yield f"optimizer starts fresh: {key}"
         counts = Counter(one.fate for one in self.tensors)
         yield "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
 
 def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
-    """Return why the upgraded network has other outputs where both worlds show the same.
+    """Return why outputs of the upgraded network differ for observations that both worlds share.
 
     Args:
-        old: of the save.
-        new: in the new world.
+        old: network of the save.
+        new: network for the new spaces.
         rules: the renames.
     """
     changes = []
@@ -68,11 +68,15 @@ def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
                 f"{was.config.n_layer} blocks are dropped"
             )
 
-        # Global features that became an entity, and positions made of other features.
+        # Global features that became an entity or stopped being one.
         before, now = wiring_of(was), wiring_of(net)
         if before.global_entity != now.global_entity:
-            verb = "became" if now.global_entity else "is no longer"
-            changes.append(f"{section}: what is global {verb} an entity, as global actions have it")
+            verb = "became" if now.global_entity else "are no longer"
+            changes.append(
+                f"{section}: global features {verb} an entity, because of the global actions"
+            )
+
+        # Positions and headings that are read from other features.
         known = {rules.type(name) for name in was.embedding.types} & {*net.embedding.types}
         renamed = {
             (what, rules.type(name)): [rules.name(one) for one in columns]

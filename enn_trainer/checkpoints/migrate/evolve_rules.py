@@ -1,4 +1,4 @@
-"""Rules by which a save is upgraded to another world: what is now called otherwise."""
+"""Renames of entity types, features, actions and labels, by which a save is upgraded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ from entity_env.spaces import ActionSpace, Entity, ObsSpace
 SYNTAX = "Type=New, Type.feature=new, global:feature=new, action:name=new or label:action.label=new"
 
 Name = tuple[str, ...]
-"""What is called so: ("type", type), ("feature", type, feature), ("global", feature), ("action",
-action) or ("label", action, label); all of it in the names of the save."""
+"""Path of a name: ("type", type), ("feature", type, feature), ("global", feature), ("action",
+action) or ("label", action, label)."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How to upgrade.
+    """Rules of an upgrade.
 
     Attributes:
-        renamed: new names of what the save has, by `Name`. What is not there keeps its name.
-        new_label_prob: how probable the labels that are added to an action are together, at most.
+        renamed: new name by the `Name` in the save; everything else keeps its name.
+        new_label_prob: upper bound on the total probability of the labels added to an action.
     """
 
     renamed: Mapping[Name, str] = field(default_factory=dict)
@@ -36,27 +36,27 @@ class Rules:
             )
 
     def type(self, name: str) -> str:
-        """What an entity type is called now."""
+        """Return the new name of an entity type."""
         return self.renamed.get(("type", name), name)
 
     def feature(self, type_name: str, name: str) -> str:
-        """What a feature of an entity type is called now."""
+        """Return the new name of a feature of an entity type."""
         return self.renamed.get(("feature", type_name, name), name)
 
     def global_feature(self, name: str) -> str:
-        """What a global feature is called now."""
+        """Return the new name of a global feature."""
         return self.renamed.get(("global", name), name)
 
     def action(self, name: str) -> str:
-        """What an action is called now."""
+        """Return the new name of an action."""
         return self.renamed.get(("action", name), name)
 
     def label(self, action: str, name: str) -> str:
-        """What a label of an action is called now."""
+        """Return the new name of a label of an action."""
         return self.renamed.get(("label", action, name), name)
 
     def name(self, name: Name) -> Name:
-        """The same with the names of now; anything behind the names stays."""
+        """Return a path with the new names; elements behind the names stay."""
         match name:
             case ("type", one, *rest):
                 return ("type", self.type(one), *rest)
@@ -75,10 +75,10 @@ class Rules:
     def spaces(
         self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
     ) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-        """The spaces of a save with the names of now.
+        """Return the spaces of a save with the new names.
 
         Raises:
-            ConfigError: two things would have one name.
+            ConfigError: two names would become the same.
         """
         entities = {}
         try:
@@ -92,15 +92,15 @@ class Rules:
         except InvalidSpace as error:
             raise ConfigError(f"rename: two names become one: {error}") from None
 
-    def refuse_unknown(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
-        """Refuse new names that a world does not have: what they are of would be dropped.
+    def check_known(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+        """Raise if a new name is not in the new world, as its weights would be dropped.
 
         Args:
-            obs_space: of the world of now.
-            action_space: likewise.
+            obs_space: the new observation space.
+            action_space: the new action space.
 
         Raises:
-            ConfigError: names them all, each with the nearest name that there is.
+            ConfigError: the message lists each such name, with the nearest name that exists.
         """
         known = {*_names(obs_space, action_space)}
         problems = []
@@ -122,21 +122,26 @@ class Rules:
 def read_renames(
     texts: Iterable[str], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> dict[Name, str]:
-    """What `--rename` says, as `Rules.renamed`.
+    """Parse the values of `--rename` into `Rules.renamed`.
 
     Args:
         texts: such as `Trap=Mine`, `Treasure.x=position_x`, `global:hour=time`,
             `action:move=walk`, `label:move.up=north`.
-        obs_space: of the save, whose names stand to the left.
-        action_space: of the save.
+        obs_space: observation space of the save, whose names are on the left.
+        action_space: action space of the save.
 
     Raises:
-        ConfigError: one is not of this form, or of nothing in the save; says what there is.
+        ConfigError: a text is not of this form, or its left side is not a name of the save; the
+            message lists the names of the save.
     """
-    known = _left_hand_sides(obs_space, action_space)
+    # Left-hand sides by their text; one text may stand for several names.
+    known: dict[str, list[Name]] = {}
+    for name in _names(obs_space, action_space):
+        known.setdefault(_text(name), []).append(name)
+
     renamed: dict[Name, str] = {}
     for text in texts:
-        # Names may hold any character, also "=": only a name of the save says where it ends.
+        # Names may contain "=", so the left side is the longest known name that fits.
         left = max((one for one in known if text.startswith(f"{one}=")), key=len, default=None)
         if left is None:
             wanted, equals, _ = text.partition("=")
@@ -149,7 +154,7 @@ def read_renames(
             raise ConfigError(f"rename: expected a new name after =, got {text!r}")
         if len(known[left]) > 1:
             raise ConfigError(
-                f"rename: {left!r} is more than one thing in the save; rename in code"
+                f"rename: {left!r} is ambiguous in the save; rename in code, by Rules(renamed=...)"
             )
         (name,) = known[left]
         if name in renamed:
@@ -159,10 +164,10 @@ def read_renames(
 
 
 def rename_lines(path: Path) -> list[str]:
-    """What a file says, one rename a line; empty lines and those that begin with # are left out.
+    """Return the renames in a file, one per line, without empty lines and comments (#).
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         lines = [line.strip() for line in path.read_text().splitlines()]
@@ -176,17 +181,8 @@ def _hint(wanted: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _left_hand_sides(
-    obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-) -> dict[str, list[Name]]:
-    known: dict[str, list[Name]] = {}
-    for name in _names(obs_space, action_space):
-        known.setdefault(_text(name), []).append(name)
-    return known
-
-
 def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Name]:
-    """All that a world has a name for."""
+    """Return the paths of all names in a world."""
     return [
         *(("type", one) for one in obs_space.entities),
         *(
@@ -201,6 +197,6 @@ def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list
 
 
 def _text(name: Name) -> str:
-    """A name as it stands to the left in a rename."""
+    """Return a name as written on the left of a rename."""
     kind, *path = name
     return ".".join(path) if kind in ("type", "feature") else f"{kind}:{'.'.join(path)}"

@@ -1,4 +1,4 @@
-"""Tensors of a network of one world become those of a network of another, slice by slice."""
+"""Transfer of network tensors and optimizer moments between two worlds, slice by slice."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -15,26 +15,26 @@ from rogue_net.rogue_net import RogueNet
 
 PARTS = ("policy", "value", "norm")
 _STATISTICS = ("count", "mean", "squares_sum")
-# Sizes of gradients and of steps. New entries begin with the mean of the others: with zero the
-# first steps of what is new would be several times as long as those of the rest.
+# Moments that estimate the magnitude of gradients or steps. New entries start at the mean of the
+# kept ones: with zero, the first steps of the new entries would be several times too long.
 _SIZES = (
     *("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum", "step_size"),
     *("row_var", "col_var", "variance"),
 )
-# What Adafactor keeps once for a dimension, counted from the last: a parameter of size 1 there does
-# not tell.
+# Adafactor's factored moments and the dimension, counted from the last, over which each is shared.
+# It cannot be read off the shape if the parameter has size 1 in that dimension.
 _ONE_FOR_ALL = {"row_var": -1, "col_var": -2}
 
 
 class Moved(NamedTuple):
-    """What became of a tensor.
+    """Change of a tensor in an upgrade.
 
     Attributes:
         key: its name in the new state dict, or in the old one where it is dropped.
         fate: "kept", "permuted", "grown", "cut" or several of these; "dropped" or "new".
         before: its shape in the save, None for a new one.
         now: its shape in the new network, None for a dropped one.
-        why: more about it, or "".
+        why: the reason, or "".
     """
 
     key: str
@@ -45,14 +45,14 @@ class Moved(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a tensor comes from.
+    """Origin of a new tensor: slices of an old one.
 
     Attributes:
-        key: its name in the old state dict.
-        dim: the dimension whose slices have names, None if there is none.
-        old: of the slices that were there, their indices in the old tensor.
-        new: and in the new one.
-        size: how many slices the new one has.
+        key: the name of the old tensor in its state dict.
+        dim: the dimension whose slices have names; None if there is none.
+        old: indices of the kept slices in the old tensor.
+        new: indices of the kept slices in the new tensor.
+        size: number of slices in the new tensor.
     """
 
     key: str
@@ -63,17 +63,17 @@ class Source(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether its slices have names of which none was there, so that nothing is taken."""
+        """True if no named slice is kept, so that nothing is copied."""
         return self.dim is not None and not self.old
 
 
 class Upgrade(NamedTuple):
-    """The tensors of a network in another world.
+    """Tensors of a network after an upgrade to another world.
 
     Attributes:
-        tensors: its state dict.
-        sources: those that come from the save, by their key.
-        moved: what became of every tensor.
+        tensors: the new state dict.
+        sources: origins of the tensors that come from the save, by new key.
+        moved: the change of every tensor.
     """
 
     tensors: dict[str, Tensor]
@@ -82,18 +82,19 @@ class Upgrade(NamedTuple):
 
 
 @torch.no_grad()
-def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str]) -> Upgrade:
-    """The weights and statistics of a network, for the world and configuration of another one.
+def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collection[str]) -> Upgrade:
+    """Return weights and statistics of `old` arranged for the world and configuration of `fresh`.
 
     Args:
-        old: with the weights.
-        fresh: with the names and shapes that are wanted, and beginnings for what is new.
-        rules: how the two worlds go together.
-        parts: which of `PARTS` to take; all else stays fresh.
+        old: network with the weights to keep.
+        fresh: network with the wanted names and shapes, initialised for everything new.
+        rules: renames from the old world to the new one.
+        parts: the `PARTS` to take over; the others stay as initialised.
 
     Raises:
-        CheckpointError: a tensor has another shape for no reason that names explain.
+        CheckpointError: shapes differ in a dimension without names.
     """
+    # Copy the named slices of every tensor that both networks have.
     before = old.state_dict()
     tensors = {key: tensor.clone() for key, tensor in fresh.state_dict().items()}
     old_axes = {rules.name(axes.place): (key, axes) for key, axes in axes_of(old).items()}
@@ -102,36 +103,40 @@ def upgraded(old: Network, fresh: Network, rules: Rules, parts: Collection[str])
         found = old_axes.get(axes.place)
         part = part_of(key, parts_of(fresh))
         if found is None or part not in parts:
-            why = f"{part} is not taken" if found is not None else ""
+            why = f"{part} is not taken over" if found is not None else ""
             moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
             continue
         source = sources[key] = _source(*found, key, axes, rules)
         tensor = before[source.key]
-        _refuse_other_shape(tensor, tensors[key], source, key)
-        tensors[key] = taken(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
+        _check_shape(tensor, tensors[key], source, key)
+        tensors[key] = copy_slices(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
         if source.is_new:
-            why = "nothing that it was of is left"
+            why = "none of its old names is left"
             moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
             continue
         moved.append(Moved(key, _fate(source, tensor), (*tensor.shape,), (*tensors[key].shape,)))
+
+    # Old tensors without a place in the new network.
     used = {source.key for source in sources.values()}
     for key, tensor in before.items():
         if key not in used:
             moved.append(Moved(key, "dropped", (*tensor.shape,), None))
+
+    # New blocks and changed embeddings start so that the outputs stay as they were.
     neutral: set[str] = set()
     for begin, was, is_now in _parts_taken(old, fresh, parts):
         neutral |= _add_blocks(begin, was, is_now, tensors)
         neutral |= _change_embeddings(begin, was, is_now, tensors, rules)
-    moved = [m._replace(why="changes nothing at first") if m.key in neutral else m for m in moved]
+    moved = [m._replace(why="no effect at first") if m.key in neutral else m for m in moved]
     return Upgrade(tensors, sources, moved)
 
 
 def part_of(key: str, parts: Mapping[str, RogueNet]) -> str:
-    """Which of `PARTS` a tensor belongs to.
+    """Return the one of `PARTS` that a tensor belongs to.
 
     Args:
         key: its name in the state dict.
-        parts: what `parts_of` says of the network.
+        parts: `parts_of` the network.
     """
     *_, module, tensor = key.split(".")
     if module == "norm" and tensor in _STATISTICS:
@@ -141,8 +146,8 @@ def part_of(key: str, parts: Mapping[str, RogueNet]) -> str:
     return "value" if key.startswith("value_function.") else "policy"
 
 
-def taken(old: Tensor, source: Source, fill: Tensor) -> Tensor:
-    """The slices of an old tensor where they belong now, and of `fill` where there were none."""
+def copy_slices(old: Tensor, source: Source, fill: Tensor) -> Tensor:
+    """Return `fill` with the kept slices of the old tensor copied to their new indices."""
     if source.dim is None:
         return old.clone()
     index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
@@ -150,27 +155,33 @@ def taken(old: Tensor, source: Source, fill: Tensor) -> Tensor:
     return fill.clone().index_copy(source.dim, where, old.index_select(source.dim, index))
 
 
-def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
-    """What an optimizer knows of a parameter, for its slices of now.
+def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
+    """Return an optimizer moment rearranged for the slices of the new parameter.
 
     Args:
-        name: what the optimizer calls it.
-        moment: of the old parameter: a number, of its shape, or with dimensions of size 1.
-        parameter: the old one.
-        source: where the new one comes from.
+        name: the key of the moment in the optimizer's state.
+        moment: moment of the old parameter: a scalar, or of the parameter's shape with some
+            dimensions of size 1.
+        parameter: the old parameter.
+        source: origin of the new parameter.
 
     Returns:
-        The moment; None if it has another shape.
+        The moment, or None if its shape does not fit the parameter.
     """
+    # Scalars, and moments of parameters without named slices, stay as they are.
     if moment.ndim == 0 or source.dim is None:
         return moment.clone()
     shapes = zip(moment.shape, parameter.shape, strict=False)
     if moment.ndim != parameter.ndim or any(m not in (1, p) for m, p in shapes):
         return None
+
+    # Moments that all slices share stay as they are.
     one_for_all = parameter.shape[source.dim] > 1
     one_for_all |= _ONE_FOR_ALL.get(name) == source.dim - moment.ndim
     if moment.shape[source.dim] == 1 and one_for_all:
         return moment.clone()
+
+    # New slices start at zero, or at the mean of the kept ones.
     shape = [*moment.shape]
     shape[source.dim] = source.size
     fill = moment.new_zeros(shape)
@@ -178,7 +189,7 @@ def moved_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -
         index = torch.tensor(source.old, dtype=torch.int64, device=moment.device)
         kept = moment.index_select(source.dim, index)
         fill = kept.mean(dim=source.dim, keepdim=True).expand(shape)
-    return taken(moment, source, fill)
+    return copy_slices(moment, source, fill)
 
 
 def _source(old_key: str, old: Axes, key: str, new: Axes, rules: Rules) -> Source:
@@ -190,7 +201,7 @@ def _source(old_key: str, old: Axes, key: str, new: Axes, rules: Rules) -> Sourc
     return Source(old_key, None, [], [], 0)
 
 
-def _refuse_other_shape(old: Tensor, new: Tensor, source: Source, key: str) -> None:
+def _check_shape(old: Tensor, new: Tensor, source: Source, key: str) -> None:
     have, want = [*old.shape], [*new.shape]
     if source.dim is not None:
         have[source.dim] = want[source.dim]
@@ -199,29 +210,34 @@ def _refuse_other_shape(old: Tensor, new: Tensor, source: Source, key: str) -> N
 
 
 def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) -> Tensor:
-    """What slices begin with that the save does not have."""
+    """Return the initial values of the slices that the save does not have.
+
+    New features start with weight 0 and new labels with a small probability; the rest as
+    initialised.
+    """
     match axes.place:
         case (*_, "embedding", "linear", "weight") | (*_, "embedding", "norm", _):
             return torch.zeros_like(fresh)
         case (*_, "project", "weight" | "bias" as which) if source.dim is not None and source.old:
-            return _beginning_of_labels(fresh, old, source, rules, is_bias=which == "bias")
+            return _new_label_scores(fresh, old, source, rules, is_bias=which == "bias")
     return fresh
 
 
-def _beginning_of_labels(
+def _new_label_scores(
     fresh: Tensor, old: Tensor, source: Source, rules: Rules, is_bias: bool
 ) -> Tensor:
-    """The mean of the scores of the labels that were there, lowered.
+    """Return the mean weights of the kept labels, with a lower bias.
 
-    The mean of n scores is at most the logarithm of their mean exponential, so that the labels that
-    are new are together at most as probable as the rules say, and so probable where the others are
-    equal.
+    By Jensen's inequality mean(s) <= log(mean(exp(s))) over the n kept scores s. So the k new
+    labels have a total probability of at most p = `new_label_prob`, with equality where all kept
+    scores are equal.
     """
     index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
     mean = old.index_select(0, index).mean(dim=0, keepdim=True).expand_as(fresh)
     if not is_bias or len(source.new) == source.size:
         return mean
     added, prob = source.size - len(source.new), rules.new_label_prob
+    # k * exp(mean + b) = p / (1 - p) * n * exp(mean)  =>  b = log(n * p / (k * (1 - p)))
     return mean + math.log(len(source.old) * prob / (added * (1 - prob)))
 
 
@@ -241,7 +257,7 @@ def _fate(source: Source, old: Tensor) -> str:
 def _parts_taken(
     old: Network, fresh: Network, parts: Collection[str]
 ) -> Iterator[tuple[str, RogueNet, RogueNet]]:
-    """The networks of both that are taken: how their names begin, the old and the fresh one."""
+    """Yield key prefix, old network and new network of each part that is taken over."""
     befores = parts_of(old)
     for part, net in parts_of(fresh).items():
         wanted = "value" if part == "value_function" else "policy"
@@ -250,7 +266,7 @@ def _parts_taken(
 
 
 def _add_blocks(begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor]) -> set[str]:
-    """Let blocks that the save does not have add nothing at first; the tensors that do that."""
+    """Zero the output layers of new blocks, so that they add nothing; return the changed keys."""
     keys = {
         f"{begin}transformer.blocks.{i}.{module}.{name}"
         for i in range(old.config.n_layer, fresh.config.n_layer)
@@ -265,7 +281,11 @@ def _add_blocks(begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, T
 def _change_embeddings(
     begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor], rules: Rules
 ) -> set[str]:
-    """Let types be embedded as before that had no features, or have none now; what does that."""
+    """Keep the embedding of types that gain their first or lose their last feature.
+
+    Returns:
+        The keys of the changed tensors.
+    """
     keys: set[str] = set()
     for name in old.embedding.types:
         now = rules.type(name)
@@ -275,7 +295,7 @@ def _change_embeddings(
         is_now = fresh.embedding.by_type[module_key(now)]
         key = f"{begin}embedding.by_type.{module_key(now)}"
         if isinstance(was, FeaturelessEmbedding) and isinstance(is_now, TypeEmbedding):
-            # The features come in as soon as the gain is learnt.
+            # Gain 0 and bias = old vector: features have an effect once the gain is learnt.
             tensors[f"{key}.layer_norm.weight"].zero_()
             tensors[f"{key}.layer_norm.bias"].copy_(was.vector[0])
             keys |= {f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"}

@@ -1,4 +1,4 @@
-"""Settings that may change in a run that continues, and those that change what is learnt."""
+"""Settings that a resumed run must keep, may change with a notice, or may change freely."""
 
 import dataclasses
 import json
@@ -15,31 +15,31 @@ FIXED = {
     "optim.name": "the moments are those of this optimizer",
     "optim.kwargs": "the moments are those of this optimizer",
 }
-"""Settings that a run keeps: the reason, by field or section."""
+"""Settings that a resumed run must keep: reason by field or section."""
 
 REPORTED = dict.fromkeys(
-    ["net.precision", "vf_net.precision"], "it changes the rounding of all that is learnt"
+    ["net.precision", "vf_net.precision"], "it changes the rounding of everything learnt"
 )
-"""Settings among the former that a run may change, with a line."""
+"""Settings under `FIXED` sections that a resumed run may change, with a notice."""
 
 FREE = {
     **dict.fromkeys(
         ["rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"],
-        "how work is split does not change what is learnt",
+        "the split of the work has no effect on learning",
     ),
     **dict.fromkeys(
         ["cuda", "cuda_empty_cache", "torch_deterministic"],
-        "where something is computed changes no more than its rounding",
+        "the device has no effect beyond rounding",
     ),
     **dict.fromkeys(
-        ["total_timesteps", "max_train_time", "stop"], "who continues a run says how far it goes"
+        ["total_timesteps", "max_train_time", "stop"], "they set how far the resumed run goes"
     ),
     **dict.fromkeys(
         [
             *["name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"],
             *["mlflow_tracking_uri"],
         ],
-        "it says where numbers go",
+        "they set where metrics go",
     ),
     **dict.fromkeys(
         [
@@ -47,15 +47,15 @@ FREE = {
             *["eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"],
             "eval.capture_videos",
         ],
-        "it says what is recorded",
+        "they set what is recorded",
     ),
     **dict.fromkeys(
-        ["eval.interval", "eval.run_on_first_step"], "it says when the agent is measured, not how"
+        ["eval.interval", "eval.run_on_first_step"], "they set when evaluations run, not how"
     ),
-    **dict.fromkeys(["env.validate"], "it finds mistakes and changes nothing"),
-    "checkpoint": "it says what is saved and kept",
+    **dict.fromkeys(["env.validate"], "validation has no effect on learning"),
+    "checkpoint": "it sets what is saved and kept",
 }
-"""Settings that a run may change without a line: the reason, by field or section."""
+"""Settings that a resumed run may change without notice: reason by field or section."""
 
 
 class Change(NamedTuple):
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 
 def changes(before: object, after: object, path: str = "") -> list[Change]:
-    """Return the fields in which two configurations differ, a section that only one has as one."""
+    """Return the fields that differ; a section that only one configuration has is one change."""
     if not dataclasses.is_dataclass(before) or type(before) is not type(after):
         return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
     found = []
@@ -83,18 +83,18 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
 
 
 def fixed(found: list[Change]) -> list[Change]:
-    """Return the changes that a run which continues cannot make."""
+    """Return the changes that a resumed run cannot make."""
     return [c for c in found if _is_among(c.path, FIXED) and c.path not in REPORTED]
 
 
 def worth_a_line(found: list[Change]) -> list[Change]:
-    """Return the changes that change how a run which continues learns or measures."""
+    """Return the changes that affect how a resumed run learns or measures."""
     settled = {**FIXED, **FREE}
     return [c for c in found if not _is_among(c.path, settled) or c.path in REPORTED]
 
 
 def shown(value: Any) -> str:
-    """Return a value in one line as a file has it; of a section only fields not as by default."""
+    """Return a value on one line, as in a file; a section with its non-default fields only."""
     if not dataclasses.is_dataclass(value):
         return in_one_line(as_data(value))
     fields = (

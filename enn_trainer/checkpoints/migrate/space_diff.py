@@ -1,4 +1,4 @@
-"""How two worlds differ, by the names of what they show and of what can be done in them."""
+"""Differences between two worlds, by the names of their entity types, features and actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rogue_net.wiring import missing_features
 
 @dataclass
 class SpaceDiff:
-    """What has changed from one world to another, in words, one sentence for each list of names.
+    """Differences between two worlds as text, one line for each list of names.
 
     Attributes:
         changed: names that were added or removed, and actions of another kind.
@@ -23,8 +23,8 @@ class SpaceDiff:
     def __str__(self) -> str:
         return "\n".join([*self.changed, *self.reordered]) or "no difference"
 
-    def names(self, what: str, have: Sequence[str], want: Sequence[str]) -> None:
-        """Compare two lists of names."""
+    def compare(self, what: str, have: Sequence[str], want: Sequence[str]) -> None:
+        """Add the differences between two lists of names, described as `what`."""
         added = [name for name in want if name not in have]
         removed = [name for name in have if name not in want]
         parts = []
@@ -47,28 +47,28 @@ def diff_spaces(
     want: ObsSpace,
     want_actions: Mapping[str, ActionSpace],
 ) -> SpaceDiff:
-    """All differences between two worlds.
+    """Return all differences between two worlds.
 
     Args:
-        have: what was shown.
-        have_actions: what could be done.
-        want: what is shown now.
-        want_actions: what can be done now.
+        have: the old observation space.
+        have_actions: the old action space.
+        want: the new observation space.
+        want_actions: the new action space.
     """
     diff = SpaceDiff()
-    diff.names("global features", have.global_features, want.global_features)
-    diff.names("entity types", [*have.entities], [*want.entities])
+    diff.compare("global features", have.global_features, want.global_features)
+    diff.compare("entity types", [*have.entities], [*want.entities])
     for name, entity in have.entities.items():
         if name in want.entities:
-            diff.names(f"features of {name}", entity.features, want.entities[name].features)
-    diff.names("actions", [*have_actions], [*want_actions])
+            diff.compare(f"features of {name}", entity.features, want.entities[name].features)
+    diff.compare("actions", [*have_actions], [*want_actions])
     for name, space in have_actions.items():
         if name not in want_actions:
             continue
         kind, kind_now = space.kind, want_actions[name].kind
         if kind != kind_now:
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
-        diff.names(f"labels of {name}", space.labels, want_actions[name].labels)
+        diff.compare(f"labels of {name}", space.labels, want_actions[name].labels)
     return diff
 
 
@@ -78,24 +78,27 @@ def space_differences(
     want: ObsSpace,
     want_actions: Mapping[str, ActionSpace],
 ) -> list[str]:
-    """How two worlds differ, in words, one difference each; not in the order of names."""
+    """Return the differences between two worlds as text, ignoring the order of names."""
     return diff_spaces(have, have_actions, want, want_actions).changed
 
 
 def action_differences(
     have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
 ) -> list[str]:
-    """How the actions of two worlds differ, in words, one difference each; not in their order."""
+    """Return the differences between two action spaces as text, ignoring the order of names."""
     return space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
 
 
-def unfit(
+def incompatibilities(
     have: ObsSpace,
     have_actions: Mapping[str, ActionSpace],
     want: ObsSpace,
     want_actions: Mapping[str, ActionSpace],
 ) -> list[str]:
-    """Why a network of one world cannot play in another, in words; what is new it need not see."""
+    """Return the reasons why a network for one world cannot play in another, as text.
+
+    New features and entity types are no obstacle, since the network does not need them.
+    """
     missing = (f"expected {one}" for one in missing_features(want, have))
     return [*missing, *action_differences(have_actions, want_actions)]
 
@@ -103,16 +106,16 @@ def unfit(
 def label_orders(
     have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
 ) -> list[str]:
-    """The actions of two worlds whose labels are the same in another order, in words."""
+    """Return, as text, the actions whose labels are in another order in the second world."""
     diff = SpaceDiff()
     for name in have_actions.keys() & want_actions.keys():
         labels = have_actions[name].labels, want_actions[name].labels
-        diff.names(f"labels of {name}", *labels)
+        diff.compare(f"labels of {name}", *labels)
     return sorted(diff.reordered)
 
 
 def _renames(removed: Sequence[str], added: Sequence[str]) -> str:
-    """Which of the removed names may have become which of the added ones."""
+    """Return a hint for removed names that were probably renamed to added ones, or ""."""
     pairs = [
         f"{name} renamed to {near[0]}"
         for name in removed

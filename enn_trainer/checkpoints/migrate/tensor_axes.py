@@ -1,4 +1,7 @@
-"""What the tensors of a network are of, by the names of its world: the key to move them."""
+"""Names of the parameters of a network, and of the slices along each of their dimensions.
+
+They are independent of the order of names in a world, so an upgrade moves tensors by them.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,11 +18,11 @@ DISTANCE: Name = ("distance",)
 
 
 class Axes(NamedTuple):
-    """What a tensor is of.
+    """Names of a tensor and of its slices.
 
     Attributes:
-        place: what it is the parameter of; the same in every world that has this.
-        slices: what the slices along each dimension are of; None where they have no names.
+        place: identity of the tensor, the same in every world that has the type or action.
+        slices: names of the slices along each dimension; None for a dimension without names.
     """
 
     place: Name
@@ -27,7 +30,7 @@ class Axes(NamedTuple):
 
 
 def axes_of(network: Network) -> dict[str, Axes]:
-    """What each tensor of a state dict is of, by its key there."""
+    """Return the `Axes` of each tensor of the state dict, by key."""
     if isinstance(network, RogueNetWithValueNet):
         return {
             f"{part}.{key}": Axes(("part", part, *axes.place), axes.slices)
@@ -43,14 +46,14 @@ def axes_of(network: Network) -> dict[str, Axes]:
 
 
 def parts_of(network: Network) -> dict[str, RogueNet]:
-    """The networks of a network, by the beginning of their names; "" of one alone."""
+    """Return the networks inside a network, by key prefix; "" for a `RogueNet`."""
     if isinstance(network, RogueNet):
         return {"": network}
     return {"policy": network.policy, "value_function": network.value_function}
 
 
 def columns_of_type(network: RogueNet, name: str) -> list[Name]:
-    """What an entity type is embedded from."""
+    """Return the names of the input columns of an entity type's embedding."""
     space = network.obs_space
     own = space.entities[name].features if name in space.entities else []
     columns: list[Name] = [("feature", name, feature) for feature in own]
@@ -64,8 +67,18 @@ def columns_of_type(network: RogueNet, name: str) -> list[Name]:
 def _axes(
     key: str, ndim: int, network: RogueNet, types: dict[str, str], actions: dict[str, str]
 ) -> Axes:
+    """Return the `Axes` of a tensor of a `RogueNet`.
+
+    Args:
+        key: its key in the state dict.
+        ndim: its number of dimensions.
+        network: the network.
+        types: names of the entity types by the names of their modules.
+        actions: names of the actions by the names of their modules.
+    """
     plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
     match key.split("."):
+        # Embedding of a type: columns by feature.
         case ["embedding", "by_type", one, *rest]:
             name = types[one]
             columns = columns_of_type(network, name)
@@ -73,6 +86,7 @@ def _axes(
             if rest == ["linear", "weight"]:
                 return Axes(place, (None, columns))
             return Axes(place, (columns,) if rest[0] == "norm" else plain)
+        # Relative positions: rows by type and cell, or projections by type.
         case ["relpos", "values"] if network.relpos is not None:
             if not network.relpos.config.per_entity_values:
                 return Axes((key,), plain)
@@ -84,6 +98,7 @@ def _axes(
             if not network.relpos.config.per_entity_projections:  # all types share one
                 return Axes((key,), plain)
             return Axes(("type", types[one], which, *rest), plain)
+        # Action heads: rows by label.
         case ["action_heads", one, *rest]:
             name = actions[one]
             space = network.action_space[name]
@@ -95,12 +110,12 @@ def _axes(
 
 
 class Wiring(NamedTuple):
-    """What of a network's function follows from names without being in any tensor.
+    """Effects of names on the outputs of a network that are not in any tensor.
 
     Attributes:
-        positions: the features that make the relative position and orientation of a type, or its
-            place after translation, by what they are for and the type.
-        global_entity: whether what is global is an entity of its own.
+        positions: features that give an entity type its relative position, its orientation or its
+            place after translation, by (purpose, type).
+        global_entity: True if the global features are an entity of their own.
     """
 
     positions: dict[tuple[str, str], list[Name]]
@@ -108,11 +123,14 @@ class Wiring(NamedTuple):
 
 
 def wiring_of(network: RogueNet) -> Wiring:
-    """What follows from the names of a network's world and configuration."""
+    """Return the `Wiring` that follows from a network's spaces and configuration."""
+    # Columns of every type.
     columns: dict[str, list[Name]] = {}
     global_entity = GLOBAL in network.embedding.types
     for name in feature_names(network.obs_space, global_entity):
         columns[name] = columns_of_type(network, name)
+
+    # Features by purpose and type.
     positions = {}
 
     def add(what: str, by_type: dict[str, list[int]]) -> None:

@@ -17,19 +17,19 @@ def upgrade_checkpoint(
 ) -> Checkpoint:
     """Write a checkpoint in today's format; the old one stays as it is.
 
-    Everything is restored as for a run that continues, and saved as that run would save it; but
-    its logs, and those of trackers, are new, so that the old ones stay whole.
+    The upgraded run has the whole state of the old one, so that it can be resumed, but new logs and
+    new tracker runs, so that the old ones stay unchanged.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
-        run_dir: the folder of a new run; made if it is not there.
-        agent: the user's own network, if the checkpoint is of one.
+        path: a checkpoint, or the folder of a run, whose newest valid checkpoint is taken.
+        run_dir: the folder of the new run, created if missing.
+        agent: the user's own network, if the checkpoint has one.
 
     Returns:
         The save.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or the folder has a run already.
+        CheckpointError: there is no valid checkpoint, or `run_dir` has a run already.
     """
     run_dir = Path(run_dir)
     saved = find(Path(path), to_continue=True)

@@ -220,8 +220,8 @@ def test_very_many_unknown_settings_are_refused_in_time(copy: Path) -> None:
         ("time_used: ", "time_used: -", "time_used: expected a number of seconds"),
         ("run_name: ", 'run_name: "..", x: ', "x: no such field; run_name: expected the name of a"),
         ("run_name: ", 'run_name: "../../x", x: ', "run_name: expected the name of a folder"),
-        ("memory: {", "memory: {3: 4, ", "memory: expected what conditions remember"),
-        ("memory: {}", 'memory: {"asked": -1}', "memory: expected what conditions remember"),
+        ("memory: {", "memory: {3: 4, ", "memory: expected the state of stop conditions"),
+        ("memory: {}", 'memory: {"asked": -1}', "memory: expected the state of stop conditions"),
         ("tracker_ids: {}", 'tracker_ids: {"wandb": 3}', "tracker_ids: expected texts by name"),
         ('"x"', "1", r"obs_space.entities\['sheep'\].features: expected a list of names"),
         ("obs_space: ObsSpace(", "obs_space: ObsSpace(more: 1, ", "expected the fields entities"),
@@ -260,7 +260,7 @@ MOMENT = "transformer.blocks.0.mlp.0.weight/exp_avg"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop(MOMENT), "expected exp_avg, exp_avg_sq, step as of other parameters"),
+        (lambda t: t.pop(MOMENT), "expected exp_avg, exp_avg_sq, step as for other parameters"),
         (lambda t: t.update({"none/step": t.pop(MOMENT)}), "has none/step, but the network has no"),
         (lambda t: t.update({MOMENT: torch.zeros(5, 2)}), "of the shape of the parameter"),
         (lambda t: t[MOMENT].fill_(torch.nan), "finite numbers of the shape"),

@@ -113,7 +113,7 @@ def test_list_for_programs(run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nothing is saved here" in said(capsys, "list", tmp_path)
+    assert "no saves here" in said(capsys, "list", tmp_path)
 
 
 def test_what_comes_from_a_file_does_not_move_the_cursor(
@@ -231,7 +231,7 @@ def test_what_is_wrong_with_newer_ones_than_the_latest_is_said_once_to_whom_it_c
 def test_prune_keeps_the_newest(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 of 3 deleted" in said(capsys, "prune", run_dir), "as the run itself does"
     told = said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
-    assert "2 of 3 would go" in told
+    assert "2 of 3 would be deleted" in told
     assert steps(run_dir) == {24, 48, 72}
     told = said(capsys, "prune", run_dir, "--keep", 1)
     assert "2 of 3 deleted" in told
@@ -314,7 +314,7 @@ def test_prune_keeps_the_best(
 def test_prune_waits_for_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with going_on(run_dir):
         line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
-        assert "2 of 3 would go" in said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
+        assert "2 of 3 would be deleted" in said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
     assert "expected a run that nobody trains" in line
     assert steps(run_dir) == {24, 48, 72}
     said(capsys, "prune", run_dir, "--keep", "1")

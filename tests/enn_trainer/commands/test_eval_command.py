@@ -370,7 +370,7 @@ def test_nothing_finished_is_said() -> None:
     console = Console(width=100)
     with console.capture() as shown:
         table({"": SuiteResult({}, 0, 12, 5)}, console)
-    assert shown.get() == "as trained: nothing to show, no episode counts, 12 are not over\n"
+    assert shown.get() == "as trained: no results, as no episode counts, 12 did not end\n"
 
 
 def test_new_suite_is_shown_at_once() -> None:

@@ -59,10 +59,10 @@ def test_world_of_a_file_is_played(
     assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "2", "", "1", "q") == 0
     out = capsys.readouterr().out
     assert "episode 2 is over: 1 steps" in out
-    assert re.search(r"episodes: 2, mean return: (0|0\.5|1)\n--seed 4 shows the same", out)
+    assert re.search(r"episodes: 2, mean return: (0|0\.5|1)\n--seed 4 repeats these episodes", out)
     assert "\x1b" not in out
     assert play(monkeypatch, ["entity_env.examples:Xor", "--episodes", "1"], "1") == 0
-    assert re.search(r"episodes: 1, .*\n--seed \d+ shows", capsys.readouterr().out)
+    assert re.search(r"episodes: 1, .*\n--seed \d+ repeats", capsys.readouterr().out)
 
 
 def test_arguments_of_the_world_are_json_python_or_text() -> None:

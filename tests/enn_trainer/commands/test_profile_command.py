@@ -10,7 +10,7 @@ import pytest
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
-from enn_trainer.commands.profile_advice import what_limits
+from enn_trainer.commands.profile_advice import bottleneck_advice
 from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
 from enn_trainer.envs import env_factory
 from entity_env.examples.minefield_vec import VecMinefield
@@ -189,7 +189,7 @@ def workers(world_ms: float, ours_ms: float) -> dict[str, Any]:
     ],
 )
 def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: str) -> None:
-    said = what_limits(measured)
+    said = bottleneck_advice(measured)
     assert said.startswith("70% of the time is ")
     assert expected in said
     assert "\n" not in said

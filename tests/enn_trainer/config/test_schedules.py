@@ -178,7 +178,7 @@ def test_numbers_may_be_written_in_any_usual_way() -> None:
         ("step: 0@0 exp 1@9", "character 15: expected exp .* the first being 0, got '1@9'"),
         ("step: 1@0 exp -1@9", "character 15: expected exp"),
         ("step: 1@0 repeat", "character 11: expected a second value@position before repeat"),
-        ("step: 1@0 0@9 repeat 1@18", "character 22: expected nothing behind repeat, got '1@18'"),
+        ("step: 1@0 0@9 repeat 1@18", "character 22: expected nothing after repeat, got '1@18'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_its_place(text: str, problem: str) -> None:

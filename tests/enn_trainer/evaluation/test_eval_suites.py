@@ -222,7 +222,7 @@ def test_episodes_that_never_end_are_given_up_and_named(
     _, result = run_duel(tmp_path, *limited, "total_timesteps=64", env=Endless)
     assert result.eval["eval/episodic_reward.count"] == 4
     words = " ".join(capsys.readouterr().out.split())
-    assert "WARNING: 6 of 10 episodes were not over within max_steps=30" in words
+    assert "WARNING: 6 of 10 episodes did not end within max_steps=30" in words
     assert "raise eval.max_steps" in words
 
 
@@ -241,9 +241,7 @@ def test_limit_of_a_suite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     own = [*EPISODES, "eval.suites.short.max_steps=20", "total_timesteps=64"]
     run_duel(tmp_path, *own, "eval.max_steps=30", "eval.run_on_first_step=false", env=Endless)
     words = " ".join(capsys.readouterr().out.split())
-    assert (
-        "max_steps=20 and are left out: the rest are the shorter ones; raise eval.suites" in words
-    )
+    assert "max_steps=20 and are left out, which favours short episodes; raise eval.suites" in words
     assert "raise eval.suites['short'].max_steps" in words
 
 

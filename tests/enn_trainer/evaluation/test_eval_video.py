@@ -142,7 +142,7 @@ class Screenless(Duel):
         (Telling, "uint8 of shape"),
         (Shapeless, "Shapeless.render.* at least 1 each"),
         (Modeless, "Modeless.render.* raised TypeError: .*mode"),
-        (Screenless, "Screenless.render.* raised RuntimeError: no display; mend it"),
+        (Screenless, "Screenless.render.* raised RuntimeError: no display; fix it"),
     ],
 )
 def test_world_whose_pictures_cannot_be_taken_is_refused_before_the_run(

@@ -19,7 +19,7 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
-from enn_trainer.evaluation.play_episodes import Seats, answer_of_all, play
+from enn_trainer.evaluation.play_episodes import Seats, act_all, play
 from entity_env import (
     ActionSpace,
     AddMetricsWrapper,
@@ -116,7 +116,7 @@ def test_every_agent_plays_its_own_environments() -> None:
     envs.seed(3)
     obs = envs.reset(envs.obs_space())
     seats = [Seats(Always(0), np.array([0, 2, 4, 6])), Seats(Always(1), np.array([1, 3, 5]))]
-    chosen = answer_of_all(seats, EntityBatch.of(obs), seed=0, t=0).actions
+    chosen = act_all(seats, EntityBatch.of(obs), seed=0, t=0).actions
     for name, rows in chosen.items():
         frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)
         assert np.array_equal(rows.numpy(), frame % 2), name
@@ -349,7 +349,7 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
         return EnvList({"Duel": Duel, "Xor": Xor}[config.id], num_envs, first)
 
     here, elsewhere = "env.id=Duel", "eval.env.id=Xor"
-    with pytest.raises(ConfigError, match=r"^eval.env: expected the world of env; .*entity types"):
+    with pytest.raises(ConfigError, match=r"^eval.env: expected the spaces of env; .*entity types"):
         run_duel(tmp_path, *EVAL, here, elsewhere, env=worlds)
     run_duel(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
 

@@ -15,7 +15,7 @@ from enn_trainer import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig, Tr
 from enn_trainer.checkpoints.migrate.evolve_config import renamed_config
 from enn_trainer.checkpoints.migrate.evolve_report import function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgraded
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
 from enn_trainer.checkpoints.migrate.tensor_axes import Network, columns_of_type, parts_of
 from entity_env import (
     ActionSpace,
@@ -46,7 +46,7 @@ class Change:
         frames: frames of it in which nothing is that is removed.
         rules: what is called otherwise.
         new: the same network, upgraded to the world that is.
-        notes: why it answers otherwise, if it does.
+        notes: reasons for changed outputs, if any.
     """
 
     old: Network
@@ -94,7 +94,7 @@ def change_of(
     net = replace(config.net, **settings)
     vf_net = None if config.vf_net is None else replace(config.vf_net, **settings)
     fresh = network_of(net, obs_space, actions, vf_net, seed=1)
-    upgrade = upgraded(old, fresh, rules, PARTS)
+    upgrade = upgrade_tensors(old, fresh, rules, PARTS)
     fresh.load_state_dict(upgrade.tensors)
     return Change(old, frames, rules, fresh, function_changes(old, fresh, rules))
 

@@ -333,7 +333,7 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     assert enn([*evolving, "--to", str(tmp_path / "new"), "--set", "net.n_layer=2"]) == 0
     out = capsys.readouterr().out
     assert "entity types: added ['peg']" in out
-    assert "changes nothing at first" in out
+    assert "no effect at first" in out
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
     assert "setting: net.n_layer 1 -> 2" in out

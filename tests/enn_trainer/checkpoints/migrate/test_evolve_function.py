@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TranslationConfig
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgraded
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import RogueNet
 from rogue_net.embedding import TypeEmbedding
@@ -166,7 +166,7 @@ def test_fewer_blocks_and_a_global_entity_are_said_to_change_the_function() -> N
     fewer = plain_change(SPACE, n_layer=0)
     assert fewer.notes == ["net.n_layer: 1 of 1 blocks are dropped"]
     without = {name: space for name, space in ACTIONS.items() if name != "plan"}
-    assert "what is global is no longer an entity" in plain_change(SPACE, without).notes[0]
+    assert "global features are no longer an entity" in plain_change(SPACE, without).notes[0]
 
 
 def test_positions_that_a_type_gets_are_said_to_change_the_function() -> None:
@@ -182,7 +182,7 @@ def test_only_parts_that_are_asked_for_are_taken() -> None:
     old.update_input_stats(FRAMES)
     for part in PARTS:
         fresh = network_of(RogueNetConfig(**SIZES), SPACE, ACTIONS, seed=1)
-        tensors = upgraded(old, fresh, Rules(), [part]).tensors
+        tensors = upgrade_tensors(old, fresh, Rules(), [part]).tensors
         same = {
             key for key, tensor in old.state_dict().items() if torch.equal(tensor, tensors[key])
         }

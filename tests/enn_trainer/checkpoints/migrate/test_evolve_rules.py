@@ -40,7 +40,7 @@ def test_new_names_that_the_world_does_not_have_are_refused_with_the_nearest() -
     rules = Rules(read_renames(texts, SPACE, DO))
     obs_space = ObsSpace(["time"], {"Mine": Entity(["x"]), "a=b.c": Entity(["px", "y.z"])})
     with pytest.raises(ConfigError) as error:
-        rules.refuse_unknown(obs_space, {"walk": CategoricalActionSpace(["north", "down"])})
+        rules.check_known(obs_space, {"walk": CategoricalActionSpace(["north", "down"])})
     mime, x, hour, label = error.value.problems
     assert mime.startswith(
         "rename: Trap=Mime: expected a name of the world to the right, which has"
@@ -51,7 +51,7 @@ def test_new_names_that_the_world_does_not_have_are_refused_with_the_nearest() -
     assert label.startswith("rename: label:move.up=nort: ")
     assert label.endswith("down, north; got 'nort'; did you mean north?")
     known = Rules(read_renames(["action:move=walk", "label:move.up=north"], SPACE, DO))
-    known.refuse_unknown(obs_space, {"walk": CategoricalActionSpace(["north"])})
+    known.check_known(obs_space, {"walk": CategoricalActionSpace(["north"])})
 
 
 def test_two_names_cannot_become_one() -> None:
