@@ -255,3 +255,19 @@ def test_two_checkouts_are_two_columns(
         "    entity_env/b.py:2: Whether to act.",
     ]:
         assert f"\n{row}\n" in out
+
+
+def test_nothing_outside_its_class_asks_for_the_kind_of_an_action(structure: Any) -> None:
+    """So that a kind of action is one file, and a line in each of two tables."""
+    modules = structure.read_modules(structure.ROOT)
+    assert not [check for module in modules for check in structure.kind_checks(module)]
+
+
+def test_collecting_frames_depends_on_few_modules(structure: Any) -> None:
+    """On no checkpoint, configuration or evaluation."""
+    modules = structure.read_modules(structure.ROOT)
+    below = structure.modules_below(modules, "enn_trainer/ppo/rollout.py")
+    inside = [path for path in below if path.startswith("enn_trainer/")]
+    assert 5 < len(inside) <= 20
+    folders = ("enn_trainer/checkpoints", "enn_trainer/evaluation", "enn_trainer/config/train")
+    assert not [path for path in inside if path.startswith(folders)]
