@@ -5,7 +5,6 @@ python docs/own_network.py [name=value ...]
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,13 +19,12 @@ class Averages(nn.Module):
 
     def __init__(self, env: MultiArmedBandit, width: int = 32) -> None:
         super().__init__()
-        space, self.action_space = env.obs_space(), env.action_space()
+        space, actions = env.obs_space(), env.action_space()
         sizes = {name: len(entity.features) for name, entity in space.entities.items()}
         sizes["__global__"] = len(space.global_features)
         self.embed = nn.ModuleDict({name: nn.Linear(n, width) for name, n in sizes.items()})
-        self.choose = nn.ModuleDict(
-            {name: nn.Linear(width, len(action)) for name, action in self.action_space.items()}
-        )
+        heads = {name: nn.Linear(width, len(action)) for name, action in actions.items()}
+        self.choose = nn.ModuleDict(heads)
         self.value = nn.Linear(width, 1)
 
     def forward(
@@ -54,15 +52,13 @@ class Averages(nn.Module):
 
     def frames(self, batch: EntityBatch) -> Tensor:
         """Return the mean over the entities of each frame, (B, width)."""
-        total, count = 0.0, np.zeros(batch.num_frames)
+        total = torch.zeros(batch.num_frames, self.value.in_features)
+        count = torch.zeros(batch.num_frames, 1)
         for name, rows in batch.features.items():
-            embedded = torch.relu(self.embed[name](rows.values))
             frame = torch.from_numpy(rows.frame_of_row())
-            total += embedded.new_zeros(batch.num_frames, embedded.shape[1]).index_add(
-                0, frame, embedded
-            )
-            count += rows.lengths
-        return total / torch.from_numpy(np.maximum(count, 1)).to(total)[:, None]
+            total = total.index_add(0, frame, torch.relu(self.embed[name](rows.values)))
+            count += torch.from_numpy(rows.lengths)[:, None]
+        return total / count.clamp(min=1)
 
 
 @command()

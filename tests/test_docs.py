@@ -4,12 +4,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from enn_trainer import TrainConfig
+from enn_trainer import Callback, TrainConfig, load_checkpoint
 from enn_trainer.config.load import load_config
+from entity_env import ActionSpace
+from rogue_net.distributions import ActionDistribution
+from rogue_net.heads import ActionHead
 from tests.enn_trainer.builders import SMALL
+from tests.fork_server import ENN, run_program
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,6 +54,87 @@ def test_demonstration_of_a_trained_agent_runs(tmp_path: Path) -> None:
     assert "episode 1: 32 steps, return" in done.stdout
 
 
+def run_script(path: str, *arguments: str, folder: Path) -> str:
+    """Run `python PATH ARGUMENTS` in a folder and return what it printed."""
+    start = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    done = run_program(["-c", start, path, *arguments], cwd=folder, check=True)
+    return str(done.stdout.decode())
+
+
+def write_extensions(folder: Path) -> None:
+    """Write the environment and the callback of `docs/extending.md` to files."""
+    for name, block in zip(("rails", "lower_rate"), extensions(), strict=True):
+        (folder / f"{name}.py").write_text(block)
+
+
+def extensions() -> list[str]:
+    """Return the blocks of code of `docs/extending.md`."""
+    text = (ROOT / "docs/extending.md").read_text()
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_documented_extensions_are_short() -> None:
+    network = (ROOT / "docs/own_network.py").read_text()
+    for code, limit in zip([*extensions(), network], (30, 30, 60), strict=True):
+        lines = [line for line in code.splitlines() if line.strip()]
+        assert len(lines) <= limit, code
+
+
+@pytest.mark.slow
+def test_documented_environment_conforms_and_trains(tmp_path: Path) -> None:
+    write_extensions(tmp_path)
+    checked = run_program([*ENN, "check", "rails.py:Rails"], cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    run_script("rails.py", *SMALL, "--checkpoint-dir", "runs/rails", folder=tmp_path)
+    assert load_checkpoint(tmp_path / "runs/rails").state.step == 72
+
+
+@pytest.mark.slow
+def test_documented_callback_is_saved_and_resumed(tmp_path: Path) -> None:
+    """A run in two parts ends like one that went straight on, with a lower learning rate."""
+    write_extensions(tmp_path)
+
+    def train(run: str, *options: str) -> Any:
+        constant = ("optim.anneal_lr=false", "ppo.anneal_entropy=false")
+        where = ("--checkpoint-dir", run)
+        run_script("lower_rate.py", *SMALL, *constant, *where, *options, folder=tmp_path)
+        return load_checkpoint(tmp_path / run).state
+
+    straight = train("straight", "total_timesteps=720")
+    half = train("parts", "total_timesteps=240")
+    resumed = train("parts", "total_timesteps=720", "--resume")
+    states = [state.memory["callbacks"]["lower_rate"] for state in (straight, half, resumed)]
+    assert states[0] == states[2] != states[1]
+    assert states[0]["factor"] < 1
+    for name, tensor in straight.agent.state_dict().items():
+        assert torch.equal(tensor, resumed.agent.state_dict()[name]), name
+
+
+@pytest.mark.slow
+def test_documented_network_is_trained_by_its_program(tmp_path: Path) -> None:
+    network = str(ROOT / "docs/own_network.py")
+    printed = run_script(network, *SMALL, "total_timesteps=480", folder=tmp_path)
+    assert re.search(r"^return [\d.]+$", printed, re.MULTILINE)
+
+
+def test_tables_of_extensions_have_every_member() -> None:
+    text = (ROOT / "docs/extending.md").read_text()
+
+    def members(heading: str) -> list[str]:
+        table = text.partition(heading)[2].partition("\n| --- ")[2].partition("\n\n")[0]
+        return [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", cell(row))]
+
+    def cell(row: str) -> str:
+        return row.partition("|")[2].partition("|")[0]
+
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
+    assert members("## A callback") == hooks
+    for base in (ActionSpace, ActionHead, ActionDistribution):
+        documented = members(f"### `{base.__name__}`")
+        own = {**vars(base), **base.__annotations__}
+        assert sorted(documented) == sorted(n for n in own if not n.startswith("_")), base
+
+
 def test_every_shipped_configuration_can_be_read() -> None:
     paths = sorted((ROOT / "configs").glob("*.ron"))
     assert len(paths) >= 7
@@ -55,10 +142,12 @@ def test_every_shipped_configuration_can_be_read() -> None:
         assert isinstance(load_config(TrainConfig, path), TrainConfig), path
 
 
-def test_places_in_the_architecture_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
+@pytest.mark.parametrize(("page", "least"), [("architecture.md", 50), ("extending.md", 15)])
+def test_places_in_the_code_exist(page: str, least: int) -> None:
+    text = (ROOT / "docs" / page).read_text()
     places = re.findall(r"`([\w/]+\.py)(?::(\w+)(?:\.(\w+))?)?`", text)
-    assert len(places) > 50
+    places = [place for place in places if "/" in place[0]]
+    assert len(places) > least
     for path, name, method in places:
         code = (ROOT / path).read_text()
         if name:
