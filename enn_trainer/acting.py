@@ -154,4 +154,4 @@ def step(
 def _parameters(out: NetOutput, name: str, action: ActionBatch) -> Ragged:
     """Return the parameters of a distribution, as recordings have them."""
     rows = out.distribution(name).to_rows(action)
-    return Ragged(rows.values.cpu().numpy(), rows.lengths)
+    return Ragged(rows.values.float().cpu().numpy(), rows.lengths)
