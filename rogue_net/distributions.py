@@ -212,7 +212,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def to_rows(self, action: ActionBatch) -> RaggedTensor:
         """Return the log-probabilities; of entities without the padding."""
-        log_probs = self.log_probs.float()
+        log_probs = self.log_probs
         if action.actees is None:
             return RaggedTensor(log_probs, action.actors.lengths)
         lengths = action.actors.lengths * action.actees.lengths
