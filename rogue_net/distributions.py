@@ -212,12 +212,11 @@ class CategoricalDistribution(ActionDistribution):
 
     def to_rows(self, action: ActionBatch) -> RaggedTensor:
         """Return the log-probabilities; of entities without the padding."""
-        log_probs = self.log_probs
         if action.actees is None:
-            return RaggedTensor(log_probs, action.actors.lengths)
+            return RaggedTensor(self.log_probs, action.actors.lengths)
         lengths = action.actors.lengths * action.actees.lengths
-        index = _flat_positions(action, log_probs)
-        return RaggedTensor(log_probs.reshape(-1).index_select(0, index), lengths)
+        index = _flat_positions(action, self.log_probs)
+        return RaggedTensor(self.log_probs.reshape(-1).index_select(0, index), lengths)
 
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
         """Return the distribution of recorded logits or log-probabilities."""
