@@ -23,10 +23,10 @@ from enn_trainer.evaluation.opponents import create_opponent as default_opponent
 from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import open_envs, open_state
+from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.ppo.ppo import FIRST_FRAMES, PPO
 from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.ppo.snapshot import Snapshot
-from enn_trainer.ppo.sums import Sums
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
 from enn_trainer.runtime.execution import ExecutionContext
@@ -126,12 +126,12 @@ class Trainer:
         self._callbacks = Callbacks(callbacks)
         self._before = Snapshot()
         self._interrupts = Interrupts()
-        self._asked_to_stop: str | None = None
-        self._told_path: Path | None = None
+        self._stop_request: str | None = None
+        self._reported_save: Path | None = None
         self._is_updating = False
-        self._is_telling = False
-        self._is_save_wished = False
-        self._is_given_up = False
+        self._defers_saves = False
+        self._is_save_requested = False
+        self._is_update_discarded = False
         self._has_failed = False
         folder = self.manager.start_folder
         with ExitStack() as stack, _settings(self.config, ONE_LANE, folder):
@@ -142,7 +142,7 @@ class Trainer:
             self._lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self._callbacks.load_states(self.state.memory, self.manager.say)
-            stack.enter_context(self.manager.asking_before_saves(self._save_callbacks))
+            stack.enter_context(self.manager.call_before_saves(self._save_callbacks))
             self._evaluator = Evaluator(
                 self.config,
                 create_envs,
@@ -157,7 +157,7 @@ class Trainer:
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
-            stack.enter_context(self.manager.asking_before_saves(self._take_episodes))
+            stack.enter_context(self.manager.call_before_saves(self._take_episodes))
             self._begin()
             self._stack = stack.pop_all()
 
@@ -178,7 +178,7 @@ class Trainer:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             self.state.memory[FIRST_FRAMES] = True
         if not self.manager.is_resumed_in_place:
-            self._told_path = self.manager.begin()  # not told, nor when it is evaluated
+            self._reported_save = self.manager.begin()  # not told, nor when it is evaluated
         # So that a resumed run begins with what holds at its step.
         follow_schedules(self.config, self.state)
 
@@ -211,7 +211,7 @@ class Trainer:
         """
         with self._at_work():
             metrics = self._update()
-            self._save_as_wished()
+            self._save_if_requested()
             return metrics
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
@@ -231,7 +231,7 @@ class Trainer:
             if settings is not None:
                 return scalars_of(self._evaluator.measure_with(settings))
             metrics = self._evaluate()
-            self._save_as_wished()
+            self._save_if_requested()
             return metrics
 
     def save(self) -> Path | None:
@@ -250,15 +250,15 @@ class Trainer:
                 "save: expected to be called between updates, as in on_update_end, got a call in "
                 "the middle of one, when half of it is learnt"
             )
-        self._is_save_wished = self._is_telling
-        if self._is_telling:
+        self._is_save_requested = self._defers_saves
+        if self._defers_saves:
             return None
         self._saved(self.manager.wait())
         return self._saved(self.manager.save("asked for", self._run.measured))
 
     def request_stop(self, why: str) -> None:
         """Let `run` end after the running update."""
-        self._asked_to_stop = why
+        self._stop_request = why
 
     def run(self, stop: Condition | None = None) -> TrainResult:
         """Go on until `total_timesteps`, `max_train_time`, or what `stop` says.
@@ -275,9 +275,9 @@ class Trainer:
         """
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
-        self._run.refuse_impossible(stop)
-        self._asked_to_stop, self._is_given_up = None, False
-        with self._at_work(), self._run.shown(), self._signals():
+        self._run.check_condition(stop)
+        self._stop_request, self._is_update_discarded = None, False
+        with self._at_work(), self._run.show_progress(), self._signals():
             is_over = False
             try:
                 if self.manager.resumed_from is not None:
@@ -288,7 +288,7 @@ class Trainer:
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
                     self._evaluate()  # before the save, which tells how good it is
-                    self._why_over(stop)  # so that conditions remember it as well
+                    self._reason_to_end(stop)  # so that conditions remember it as well
                     interrupted = self.manager.is_interrupted = self._interrupts.requested
                 self._saved(self.manager.wait())
                 try:
@@ -308,18 +308,18 @@ class Trainer:
 
     def _until(self, stop: Condition | None) -> str:
         """Evaluate and update until there is a reason to end: the reason."""
-        why = self._why_over(stop)
+        why = self._reason_to_end(stop)
         while why is None:
             evaluates = self._run.eval_is_due()
             try:
                 self._evaluate() if evaluates else self._update()
             except UpdateAbandoned:
-                self._is_given_up = True
+                self._is_update_discarded = True
                 return "interrupted in the middle of an update, which is given up"
-            why = self._why_over(stop)  # before it is saved what conditions remember
+            why = self._reason_to_end(stop)  # before it is saved what conditions remember
             if why is None and not self._run.eval_is_due():  # which comes before the save
                 with self._run.spans.span("checkpoint"):
-                    self._save_as_wished()
+                    self._save_if_requested()
                     path = self.manager.step(self._run.measured)
                 self._saved(path)
         return why
@@ -351,9 +351,9 @@ class Trainer:
         self._obs = rollout.next_obs
         metrics = run.end_update(rollout, learnt)
         run.measure(metrics)
-        with self._telling():
+        with self._deferred_saves():
             self._callbacks.on_update_end(self, metrics)
-        run.tell_update(rollout, metrics)
+        run.report_update(rollout, metrics)
         follow_schedules(self.config, state)
         return metrics
 
@@ -372,7 +372,7 @@ class Trainer:
 
     def _context(self) -> ExecutionContext:
         return ExecutionContext(
-            self._lanes, self._interrupts.check, self._run.spans, self._tell_minibatch
+            self._lanes, self._interrupts.check, self._run.spans, self._on_optimizer_step
         )
 
     def _evaluate(self) -> dict[str, float]:
@@ -387,9 +387,9 @@ class Trainer:
             self._run.advance_eval_clock()
         metrics = scalars_of(suites)
         self._run.measure(metrics)
-        with self._telling():
+        with self._deferred_saves():
             self._callbacks.on_eval_end(self, metrics)
-        self._run.tell_eval(suites, metrics)
+        self._run.report_eval(suites, metrics)
         return metrics
 
     def _first_frames(self) -> VecObs:
@@ -399,13 +399,13 @@ class Trainer:
             self.state.reward_scaling.begin_episodes(self.config.rollout.num_envs)
         return self._envs.reset(self.state.obs_space)
 
-    def _why_over(self, stop: Condition | None) -> str | None:
+    def _reason_to_end(self, stop: Condition | None) -> str | None:
         """Called once after each update and evaluation, as conditions remember what they see."""
         reasons = [
-            self._run.why_stopped(stop),
-            self._run.why_over(),
+            self._run.condition_met(stop),
+            self._run.limit_reached(),
             "interrupted" if self._interrupts.requested else None,
-            self._asked_to_stop,
+            self._stop_request,
         ]
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -418,8 +418,8 @@ class Trainer:
 
     def _save_at_end(self, why: str, kept_as: Literal["end", "interrupted"]) -> None:
         """Save the run, unless that would lose episodes which the newest save can go on with."""
-        self._is_save_wished = False  # this is that save
-        newest = self.manager.newest_save() if self._is_given_up else None
+        self._is_save_requested = False  # this is that save
+        newest = self.manager.newest_save() if self._is_update_discarded else None
         if newest is not None and self.state.envs is not None:
             self._run.keep(why, newest)
         else:
@@ -436,21 +436,21 @@ class Trainer:
         finally:
             self._has_failed = False
 
-    def _save_as_wished(self) -> None:
+    def _save_if_requested(self) -> None:
         """Save if a hook asked for it."""
-        if self._is_save_wished:
+        if self._is_save_requested:
             self.save()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _deferred_saves(self) -> Iterator[None]:
         """Hooks are told of metrics that are not counted yet, so that nothing is saved."""
-        self._is_telling = True
+        self._defers_saves = True
         try:
             yield
         finally:
-            self._is_telling = False
+            self._defers_saves = False
 
-    def _tell_minibatch(self, done: Sums) -> None:
+    def _on_optimizer_step(self, done: LossStats) -> None:
         if len(self._callbacks):  # the numbers have to come from the device
             self._callbacks.on_minibatch(self, done.means())
 
@@ -461,8 +461,8 @@ class Trainer:
             self._callbacks.save_states(self.state.memory)
 
     def _saved(self, path: Path | None) -> Path | None:
-        if path is not None and path != self._told_path:
-            self._told_path = path
+        if path is not None and path != self._reported_save:
+            self._reported_save = path
             self._callbacks.on_checkpoint(self, path)
         return path
 

@@ -89,7 +89,7 @@ class Run:
         stack.callback(self._save_spans)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def show_progress(self) -> Iterator[None]:
         """While the context is open, how the run goes is shown."""
         limit = self.config.max_train_time
         seconds_left = None if limit is None else limit - self.state.time_used
@@ -110,7 +110,7 @@ class Run:
         """Print a line that stays."""
         print(message) if self.progress is None else self.progress.say(message)
 
-    def why_over(self) -> str | None:
+    def limit_reached(self) -> str | None:
         """Why the run is at its end, None if it is not."""
         if self.state.step >= self.total_steps:
             return f"total_timesteps of {self.config.total_timesteps} reached"
@@ -119,7 +119,7 @@ class Run:
             return f"max_train_time of {limit} seconds reached"
         return None
 
-    def why_stopped(self, condition: Condition | None) -> str | None:
+    def condition_met(self, condition: Condition | None) -> str | None:
         """Why a condition ends the run, None if it does not. Called once after each news."""
         fresh, self.fresh = frozenset(self.fresh), set()
         self._warn_of_unknown("checkpoint.best", self._best_keys)
@@ -132,7 +132,7 @@ class Run:
         now = Now(self.state.step, self.state.time_used, self.metrics, fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
 
-    def refuse_impossible(self, condition: Condition | None) -> None:
+    def check_condition(self, condition: Condition | None) -> None:
         """Look at a condition before time is spent.
 
         Raises:
@@ -205,7 +205,7 @@ class Run:
         step, scalars = self._measured
         return scalars if step == self.state.step else {}
 
-    def tell_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
+    def report_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
         """Track the metrics of an update and show how it went."""
         with self.spans.span("track"):
             self._track(metrics)
@@ -241,7 +241,7 @@ class Run:
         if self.progress is not None:
             self.progress.evaluating(share)
 
-    def tell_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
+    def report_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
         """Track the metrics of an evaluation and say how it went."""
         self.last_eval, self.last_eval_step = dict(scalars), self.state.step
         self._track(scalars)

@@ -255,7 +255,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         disk.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
             self._lock = lock.enter_context(RunDir(self.checkpoint_dir).lock(self.say))
-            self._refuse_newer(self.checkpoint_dir)
+            self._check_no_newer_save(self.checkpoint_dir)
             if self.existing != "replace":  # then they are set aside
                 self._saver.adopt_saves(absolute(self.checkpoint_dir, self.start_folder))
             try:
@@ -269,7 +269,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
                     raise
 
     @contextmanager
-    def asking_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
+    def call_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
         """While the context is open, a function is called before the state is copied for a save."""
         self._before_save.append(prepare)
         try:
@@ -391,7 +391,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             prepare()
         return copied(self.config, self.state)
 
-    def _refuse_newer(self, run_dir: Path) -> None:
+    def _check_no_newer_save(self, run_dir: Path) -> None:
         """Refuse to go on from a save that another run went on from after it was chosen."""
         if self.existing == "replace":
             return

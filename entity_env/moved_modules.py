@@ -51,6 +51,7 @@ MOVED: dict[str, str] = {
     "entity_env.adapters.tables": "entity_env.adapters.observation_fields",
     "entity_env.adapters.teams": "entity_env.adapters.side_translators",
     "entity_env.any_vec_env": "entity_env.adapters.any_vec_env",
+    "enn_trainer.ppo.sums": "enn_trainer.ppo.loss_stats",
     "enn_trainer.ppo.work": "enn_trainer.runtime.execution",
     "entity_env.masks": "entity_env.spaces",
     "entity_env.frame_in_words": "entity_env.play.menu",

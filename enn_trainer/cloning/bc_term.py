@@ -15,8 +15,8 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.cloning.demonstrations import (
     Demonstrations,
     Reading,
+    check_same_spaces,
     open_recording,
-    refuse_other_world,
     with_actors,
 )
 from enn_trainer.cloning.imitation import imitation_losses
@@ -53,7 +53,7 @@ def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstr
     if bc is None:
         return None
     recording = open_recording(located(bc.path), "bc.path")
-    refuse_other_world(
+    check_same_spaces(
         f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
     )
     teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
@@ -61,11 +61,11 @@ def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstr
     if shown is None or not shown.num_actors().any():
         raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
     shown = with_actors(shown)
-    _refuse_changed(bc.path, len(shown), state)
+    _check_unchanged(bc.path, len(shown), state)
     return shown
 
 
-def _refuse_changed(path: str, num_frames: int, state: State) -> None:
+def _check_unchanged(path: str, num_frames: int, state: State) -> None:
     """Refuse a file that changed under its name; another name is a choice, which is remembered."""
     with located(path).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,7 @@ from enn_trainer.errors import NotFiniteError
 from enn_trainer.lanes import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import Frames, minibatches, pieces
-from enn_trainer.ppo.not_finite import refuse_not_finite, refuse_not_finite_weights
+from enn_trainer.ppo.not_finite import check_finite, check_finite_weights
 from enn_trainer.ppo.optimizers import begin_update, clipped_step, make_optimizers
 from enn_trainer.state import State
 from enn_trainer.tracking.progress import format_duration
@@ -90,7 +90,7 @@ class Cloning:
         settings = self.config.clone
         while self.epochs < settings.epochs and self._epoch():
             self.epochs += 1
-            self._refuse_weights()
+            self._check_weights()
             if self.test is not None:
                 self._tested = self._score(self.test)
                 if self._tested is None:
@@ -104,7 +104,7 @@ class Cloning:
         state = self.state
         if self._best_weights is not None:
             state.agent.load_state_dict(self._best_weights)
-        self._refuse_weights()  # also of an epoch that was cut short
+        self._check_weights()  # also of an epoch that was cut short
         state.agent.eval()
         state.optimizer, state.vf_optimizer = make_optimizers(state.agent, self.config.optim)
 
@@ -153,12 +153,12 @@ class Cloning:
         norms = [clipped_step(optimizer, limit).to(loss) for optimizer in state.optimizers()]
         names = ["the norm of the gradient", "the norm of the value network's gradient"]
         losses = {"the loss": loss, **dict(zip(names, norms, strict=False))}
-        refuse_not_finite(state.agent, losses, where, rate="clone.lr")
+        check_finite(state.agent, losses, where, rate="clone.lr")
         self._taken += 1
 
-    def _refuse_weights(self) -> None:
+    def _check_weights(self) -> None:
         where = f"epoch {max(1, self.epochs)}, after the update"
-        refuse_not_finite_weights(self.state.agent, where, rate="clone.lr")
+        check_finite_weights(self.state.agent, where, rate="clone.lr")
 
     def _loss_of(self, shown: Demonstrations) -> CloneLoss:
         loss = self.config.clone.loss

@@ -101,7 +101,7 @@ def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
     recordings = {Path(path): open_recording(Path(path)) for path in paths}
     (first, world), *others = recordings.items()
     for path, other in others:
-        refuse_other_world(str(path), other, str(first), world.obs_space, world.action_space)
+        check_same_spaces(str(path), other, str(first), world.obs_space, world.action_space)
     return recordings
 
 
@@ -122,7 +122,7 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
     return open_entity_gym_samples(path) if is_entity_gym else Recording.open(path)
 
 
-def refuse_other_world(
+def check_same_spaces(
     path: str,
     recording: Recording,
     world: str,
@@ -209,7 +209,7 @@ class Reading:
             chosen = decisions.actions.get(name)
             if chosen is None:
                 chosen = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
-            _refuse_impossible(where, chosen, acting, space)
+            _check_choices(where, chosen, acting, space)
             actions[name] = RaggedTensor.of(chosen, self.device)
             if self.teacher_for is not None:
                 logits = decisions.logits.get(name)
@@ -256,7 +256,7 @@ def with_actors(shown: Demonstrations) -> Demonstrations:
     return shown.take(np.flatnonzero(shown.num_actors()))
 
 
-def _refuse_impossible(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:
+def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:
     """Refuse choices that are not of the actors, do not exist, or were not allowed."""
     lengths = acting.actors.lengths
     if not np.array_equal(chosen.lengths, lengths):

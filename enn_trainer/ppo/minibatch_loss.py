@@ -14,9 +14,9 @@ from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.errors import AgentError
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import coef_of_actor
+from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.ppo.sums import Sums
 from enn_trainer.tracking.spans import OFF, Spans
 from rogue_net.ragged import to_device
 from rogue_net.rogue_net import NetOutput
@@ -76,7 +76,7 @@ def loss_of_piece(
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
     spans: Spans = OFF,
-) -> tuple[Tensor, Sums]:
+) -> tuple[Tensor, LossStats]:
     """What some frames of a minibatch add to its loss, and to what is reported.
 
     Args:
@@ -130,7 +130,7 @@ def loss_of_piece(
         out.distribution(name).normalised_entropy(out.entropies[name].detach())
         for name in ent_tunings
     ]
-    return loss, Sums(
+    return loss, LossStats(
         policy_loss=policy_loss.detach(),
         entropy=entropy.detach(),
         approx_kl=approx_kl.sum(),

@@ -12,7 +12,7 @@ NAMED = 4
 """Maximal number of parameters that a message names."""
 
 
-def refuse_not_finite(
+def check_finite(
     agent: nn.Module, losses: Mapping[str, Tensor], where: str, rate: str = "optim.lr"
 ) -> None:
     """Raise if a loss or gradient norm is NaN or infinite.
@@ -37,7 +37,7 @@ def refuse_not_finite(
         )
 
 
-def refuse_not_finite_weights(
+def check_finite_weights(
     agent: nn.Module, where: str = "after the update", rate: str = "optim.lr"
 ) -> None:
     """Raise if a parameter is NaN or infinite.

@@ -13,13 +13,13 @@ from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import tune, tuned_scalars
 from enn_trainer.ppo.gradients import add_gradients
+from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.ppo.minibatch_loss import Minibatch, loss_of_piece
 from enn_trainer.ppo.minibatches import Frames, minibatches, pieces
-from enn_trainer.ppo.not_finite import refuse_not_finite, refuse_not_finite_weights
+from enn_trainer.ppo.not_finite import check_finite, check_finite_weights
 from enn_trainer.ppo.optimizers import clipped_step
 from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout
-from enn_trainer.ppo.sums import Sums
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.seeding import derive_seed, mix
 
@@ -74,7 +74,7 @@ def optimize(
     ent_tunings = {} if ent_tunings is None else ent_tunings
     agent.train()
     device, num_actions = estimate.returns.device, len(rollout.actions)
-    total = Sums.zero(device, num_actions, len(ent_tunings))
+    total = LossStats.zero(device, num_actions, len(ent_tunings))
     entities = rollout.batch.entities_of_frames()
     cost = cost_of_entity(agent)
     parameters = [*agent.parameters()]
@@ -85,7 +85,7 @@ def optimize(
         keys = mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64)
         minibatch = Minibatch.of(rollout, estimate, frames, keys, ppo)
 
-        def loss_of(piece: Frames, minibatch: Minibatch = minibatch) -> tuple[Tensor, Sums]:
+        def loss_of(piece: Frames, minibatch: Minibatch = minibatch) -> tuple[Tensor, LossStats]:
             context.check()
             return loss_of_piece(
                 agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, context.spans
@@ -93,7 +93,7 @@ def optimize(
 
         for parameter in parameters:
             parameter.grad = None
-        done = Sums.zero(device, num_actions, len(ent_tunings))
+        done = LossStats.zero(device, num_actions, len(ent_tunings))
         cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
         to_add = [partial(loss_of, piece) for piece in cut]
         with context.spans.span("gradient"):
@@ -106,15 +106,15 @@ def optimize(
                 done.vf_grad_norm = clipped_step(vf_optimizer, optim.max_grad_norm, is_checked)
         done.optimizer_steps = 1
         if is_checked:
-            refuse_not_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
+            check_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total.add(done)
         context.on_optimizer_step(done)
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
     if not is_checked:
-        refuse_not_finite(agent, total.losses(), "the update")
-    refuse_not_finite_weights(agent)
+        check_finite(agent, total.losses(), "the update")
+    check_finite_weights(agent)
     agent.eval()
     return {
         **total.means(),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from enn_trainer.lanes import ONE_LANE, Lanes
-from enn_trainer.ppo.sums import Sums
+from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.tracking.spans import OFF, Spans
 
 
@@ -23,7 +23,7 @@ class ExecutionContext:
     lanes: Lanes = ONE_LANE
     check: Callable[[], None] = lambda: None
     spans: Spans = OFF
-    on_optimizer_step: Callable[[Sums], None] = lambda stats: None
+    on_optimizer_step: Callable[[LossStats], None] = lambda stats: None
 
 
 DEFAULT_CONTEXT = ExecutionContext()

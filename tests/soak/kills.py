@@ -117,7 +117,7 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
             lost += found != begun[-1]
             leftovers += life.left_something
             had = found
-        _refuse_different(straight, run_dir)
+        _check_identical(straight, run_dir)
         runs += 1
     return Summary(kills, moments, runs, lost, leftovers, time.monotonic() - start)
 
@@ -224,7 +224,7 @@ def _train(run_dir: Path, writer: int) -> State:
     manager = StateManager(
         overrides=[*overrides, f"data_dir={run_dir}"], checkpoint_dir=run_dir / SAVES
     )
-    with manager.asking_before_saves(lambda: _say(writer, f"begun {manager.state.step}")):
+    with manager.call_before_saves(lambda: _say(writer, f"begun {manager.state.step}")):
         train(manager, Pasture, callbacks=[_Tells(writer)])
     return manager.state
 
@@ -271,7 +271,7 @@ def _state_of(run_dir: Path) -> State:
     return restore(saved, read_config(saved))
 
 
-def _refuse_different(straight: Path, run_dir: Path) -> None:
+def _check_identical(straight: Path, run_dir: Path) -> None:
     """Episodes go on where they were, so nothing may differ; nor may anything be left over."""
     expected, got = _state_of(straight), _state_of(run_dir)
     assert got.step == UPDATES * STEPS_PER_UPDATE

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 @dataclass
-class Sums:
-    """Sums over what an update has covered, kept on the device until it ends.
+class LossStats:
+    """LossStats over what an update has covered, kept on the device until it ends.
 
     Attributes:
         policy_loss, entropy: over terms, which are actors, or frames that have actors.
@@ -43,17 +43,17 @@ class Sums:
     bc_loss: Tensor | float = 0.0
 
     @staticmethod
-    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "Sums":
+    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
         """Nothing covered yet."""
         zero = torch.zeros((), device=device)
-        return Sums(
+        return LossStats(
             *(zero, zero, zero, zero, zero, zero),
             tuned_entropy=torch.zeros(num_tuned, 2, device=device),
             kl_of_actions=torch.zeros(num_actions, device=device),
             actors_of_actions=np.zeros(num_actions, dtype=np.int64),
         )
 
-    def add(self, other: "Sums") -> None:
+    def add(self, other: "LossStats") -> None:
         """Cover also what another one has covered."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
