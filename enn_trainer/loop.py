@@ -56,13 +56,13 @@ def train(
     callbacks: Sequence[Callback] = (),
     stop: Condition | None = None,
 ) -> TrainResult:
-    """Train an agent with PPO until `total_timesteps`, `max_train_time`, or what `stop` says.
+    """Train an agent with PPO until `total_timesteps`, `max_train_time`, or a stop condition.
 
-    The first Ctrl-C or SIGTERM ends the run within seconds, saved; a second one at once.
+    The first Ctrl-C or SIGTERM saves and ends the run within seconds; a second one ends it at once.
 
     Args:
         state_manager: the configuration and state of the run. One of hyperstate's own is accepted
-            and shows the trained configuration and state afterwards.
+            and has the trained configuration and state afterwards.
         env: an environment or match class, or a function that makes one from `env.kwargs`; a
             `VecEnv` class that takes (num_envs, first_env_index) before other arguments; or a
             factory (EnvConfig, num_envs, processes, first_env_index) -> VecEnv, also one written
@@ -70,44 +70,44 @@ def train(
         create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
             default a checkpoint or `random`.
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
-        callbacks: called at fixed points of the run, see `Callback`.
-        stop: when to end before the last step, besides what the configuration says.
+        callbacks: hooks, called at fixed points of the run; see `Callback`.
+        stop: condition that ends the run early, besides those of the configuration.
 
     Raises:
         ConfigError: the configuration cannot be used.
         CheckpointError: the checkpoint to resume from cannot be used.
-        InvalidObservation: the environment broke its own spaces.
+        InvalidObservation: an observation does not match the spaces of the environment.
         WorkerError: a worker process failed.
-        NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+        NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
     """
     with Trainer(state_manager, env, create_opponent, agent, callbacks) as trainer:
         return trainer.run(stop)
 
 
 class Trainer:
-    """A run that can be taken step by step, in a notebook for instance.
+    """Training run that can be taken step by step, for example in a notebook.
 
     Example:
         >>> with Trainer(StateManager(init_path="configs/xor.ron"), Xor) as trainer:
         ...     trainer.step()                                     # one update
-        ...     trainer.evaluate()                                 # as `eval` says
+        ...     trainer.evaluate()                                 # with the settings of `eval`
         ...     trainer.run(stop=AtLeast("episodic_reward.mean", 0.9))
 
-    Without `with`, `close` ends the environments. Between the calls signals, threads and generators
-    of random numbers are as they were before. If a call raises, the state is that of the last whole
-    update.
+    Without `with`, call `close` to end the environments. Between calls, signal handlers, threads
+    and random number generators are as they were before. If a call raises, the state is that after
+    the last complete update.
 
     Args:
-        state_manager: as for `train`, like the others.
-        env: the world.
+        state_manager: configuration and state of the run; all arguments are those of `train`.
+        env: the environment.
         create_opponent: makes opponents.
         agent: a network of your own.
-        callbacks: called at fixed points of the run.
+        callbacks: hooks, called at fixed points of the run.
 
     Attributes:
-        config: of the run.
-        state: of the run.
-        manager: saves it.
+        config: configuration of the run.
+        state: state of the run.
+        manager: saves the state.
     """
 
     def __init__(
@@ -135,14 +135,17 @@ class Trainer:
         self._has_failed = False
         folder = self.manager.start_folder
         with ExitStack() as stack, _settings(self.config, ONE_LANE, folder):
+            # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
             envs = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
-            keep_freed_memory()  # before there are lanes, so that they share it
+            keep_freed_memory()  # before there are lanes, which then share the allocator
             self._lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self._callbacks.load_states(self.state.memory, self.manager.say)
             stack.enter_context(self.manager.call_before_saves(self._save_callbacks))
+
+            # What evaluates, learns, reports and records.
             self._evaluator = Evaluator(
                 self.config,
                 create_envs,
@@ -158,11 +161,13 @@ class Trainer:
             capture = capture_of_rollouts(self.config)
             self._envs = recorded(envs, capture, self.state.run_name, stack)
             stack.enter_context(self.manager.call_before_saves(self._take_episodes))
+
+            # First frames, and the first save of a new run.
             self._begin()
             self._stack = stack.pop_all()
 
     def _begin(self) -> None:
-        """The first frames."""
+        """Continue the episodes of the save or begin new ones, and save a run that is new."""
         self.state.agent.eval()
         saved = self.manager.resumed_from
         where = "the state" if saved is None else str(saved.path)
@@ -178,8 +183,9 @@ class Trainer:
             self.state.agent.update_input_stats(EntityBatch.of(self._obs, self._device))
             self.state.memory[FIRST_FRAMES] = True
         if not self.manager.is_resumed_in_place:
-            self._reported_save = self.manager.begin()  # not told, nor when it is evaluated
-        # So that a resumed run begins with what holds at its step.
+            # Recorded here, as on_checkpoint is not called for the save of step 0.
+            self._reported_save = self.manager.begin()
+        # A resumed run begins with the scheduled values of its step.
         follow_schedules(self.config, self.state)
 
     def __enter__(self) -> Self:
@@ -189,25 +195,25 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End the environments and close all files. Nothing is saved that was not begun."""
+        """End the environments and close all files, after waiting for a save in progress."""
         self._stack.close()
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest value of every tag, of updates and evaluations."""
+        """Latest value of every tag, of updates and evaluations."""
         return self._run.metrics
 
     @property
     def spans(self) -> Spans:
-        """Where the time of this run has gone so far."""
+        """Time that each phase of the run has taken so far."""
         return self._run.spans
 
     def step(self) -> dict[str, float]:
-        """Take one update; its metrics by tag.
+        """Run one update and return its metrics by tag.
 
         Raises:
-            NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
-            CheckpointError: a save that a callback asked for cannot be written.
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
+            CheckpointError: a save that a callback requested cannot be written.
         """
         with self._at_work():
             metrics = self._update()
@@ -215,15 +221,15 @@ class Trainer:
             return metrics
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
-        """Evaluate now; the metrics by tag.
+        """Evaluate now and return the metrics by tag.
 
         Args:
-            settings: what to play, and this is not tracked; by default what `eval` of the
-                configuration says.
+            settings: settings of an evaluation that is not tracked; by default `eval` of the
+                configuration, which is.
 
         Raises:
             ConfigError: the configuration has no `eval`, or the settings cannot be used.
-            CheckpointError: a save that a callback asked for cannot be written.
+            CheckpointError: a save that a callback requested cannot be written.
         """
         if settings is None and self.config.eval is None:
             raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
@@ -235,15 +241,15 @@ class Trainer:
             return metrics
 
     def save(self) -> Path | None:
-        """Save the run now; where, None without a `checkpoint_dir`.
+        """Save the run now and return the path, or None without a `checkpoint_dir`.
 
-        Asked for in `on_update_end` or `on_eval_end`, the save is made when the metrics are counted
-        and conditions were asked, after an evaluation that is due: None, and `on_checkpoint` tells
-        where it is.
+        In `on_update_end` and `on_eval_end` it returns None: the save is made once the metrics are
+        recorded and the stop conditions evaluated, after an evaluation that is due, and
+        `on_checkpoint` gets its path.
 
         Raises:
-            ValueError: an update is under way.
-            CheckpointError: it cannot be written.
+            ValueError: it is called in the middle of an update.
+            CheckpointError: the save cannot be written.
         """
         if self._is_updating:
             raise ValueError(
@@ -257,22 +263,24 @@ class Trainer:
         return self._saved(self.manager.save("asked for", self._run.measured))
 
     def request_stop(self, why: str) -> None:
-        """Let `run` end after the running update."""
+        """Request that `run` ends after the current update."""
         self._stop_request = why
 
     def run(self, stop: Condition | None = None) -> TrainResult:
-        """Go on until `total_timesteps`, `max_train_time`, or what `stop` says.
+        """Train until `total_timesteps`, `max_train_time`, or a stop condition.
 
         The run is saved at the end, also if it fails, and evaluated if it was not interrupted.
 
         Args:
-            stop: when to end before the last step, besides what the configuration says.
+            stop: condition that ends the run early, besides those of the configuration.
 
         Raises:
-            ConfigError: `stop` looks at evaluations, and there are none.
-            NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
-            CheckpointError: the end of the run, or what a callback asked for, cannot be saved.
+            ConfigError: `stop` reads metrics of evaluations, but `eval` is not set.
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
+            CheckpointError: the save at the end, or one that a callback requested, cannot be
+                written.
         """
+        # Conditions: those of the configuration and of the caller.
         bounds = [read_bound(text, "stop") for text in self.config.stop]
         stop = any_of(bounds if stop is None else [stop, *bounds])
         self._run.check_condition(stop)
@@ -284,17 +292,21 @@ class Trainer:
                     self._callbacks.on_restore(self)
                 self._callbacks.on_train_start(self)
                 why = self._until(stop)
+
+                # Final evaluation, unless interrupted or already made at this step.
                 interrupted = self.manager.is_interrupted = self._interrupts.requested
                 is_measured = self._run.last_eval_step == self.state.step
                 if self.config.eval is not None and not interrupted and not is_measured:
-                    self._evaluate()  # before the save, which tells how good it is
-                    self._reason_to_end(stop)  # so that conditions remember it as well
+                    self._evaluate()  # before the save, whose manifest has the result
+                    self._reason_to_end(stop)  # updates the memory of conditions for the save
                     interrupted = self.manager.is_interrupted = self._interrupts.requested
+
+                # Final save.
                 self._saved(self.manager.wait())
                 try:
                     self._save_at_end(why, "interrupted" if interrupted else "end")
                 except CheckpointError:
-                    is_over = True  # what cannot be written now is not tried again
+                    is_over = True  # a save that failed is not tried again
                     raise
             except BaseException as error:
                 try:
@@ -307,7 +319,7 @@ class Trainer:
             return self._run.result(why, interrupted)
 
     def _until(self, stop: Condition | None) -> str:
-        """Evaluate and update until there is a reason to end: the reason."""
+        """Evaluate and update until there is a reason to end, and return the reason."""
         why = self._reason_to_end(stop)
         while why is None:
             evaluates = self._run.eval_is_due()
@@ -315,9 +327,9 @@ class Trainer:
                 self._evaluate() if evaluates else self._update()
             except UpdateAbandoned:
                 self._is_update_discarded = True
-                return "interrupted in the middle of an update, which is given up"
-            why = self._reason_to_end(stop)  # before it is saved what conditions remember
-            if why is None and not self._run.eval_is_due():  # which comes before the save
+                return "interrupted mid-update; the update was discarded"
+            why = self._reason_to_end(stop)  # before a save, which has the memory of conditions
+            if why is None and not self._run.eval_is_due():  # an evaluation comes before the save
                 with self._run.spans.span("checkpoint"):
                     self._save_if_requested()
                     path = self.manager.step(self._run.measured)
@@ -325,13 +337,16 @@ class Trainer:
         return why
 
     def _update(self) -> dict[str, float]:
-        """Collect a rollout and learn from it; after any error the state is that of before."""
+        """Collect a rollout and learn from it; restore the state after any error."""
+        # Begin, with a copy of the state to go back to.
         state, run = self.state, self._run
         if self._obs is None:
             self._obs = self._first_frames()
         self._callbacks.on_update_start(self)
         self._before.take(state)
         self._is_updating = True
+
+        # Collect and learn.
         try:
             clock = Clock(state.step, state.time_used)
             context = self._context()
@@ -348,6 +363,8 @@ class Trainer:
             raise
         finally:
             self._is_updating = False
+
+        # Report; callbacks may add metrics before they are tracked.
         self._obs = rollout.next_obs
         metrics = run.end_update(rollout, learnt)
         run.measure(metrics)
@@ -376,12 +393,12 @@ class Trainer:
         )
 
     def _evaluate(self) -> dict[str, float]:
-        """Measure the agent; nothing if this is cut short."""
-        asked = self._interrupts.is_requested
+        """Evaluate the agent and return the metrics, none if the evaluation was interrupted."""
+        is_interrupted = self._interrupts.is_requested
         with self._run.spans.span("eval"):
-            suites = self._evaluator.measure(asked, self._run.show_eval)
+            suites = self._evaluator.measure(is_interrupted, self._run.show_eval)
         self._run.tick()
-        if asked():
+        if is_interrupted():
             return {}
         if self._run.eval_is_due():
             self._run.advance_eval_clock()
@@ -393,14 +410,17 @@ class Trainer:
         return metrics
 
     def _first_frames(self) -> VecObs:
-        """Begin new episodes, which are a function of the seed and the step."""
+        """Begin new episodes; they are a function of the seed and the step."""
         self._envs.seed(derive_seed(self.config.seed, "rollout", self.state.step))
         if self.state.reward_scaling is not None:
             self.state.reward_scaling.begin_episodes(self.config.rollout.num_envs)
         return self._envs.reset(self.state.obs_space)
 
     def _reason_to_end(self, stop: Condition | None) -> str | None:
-        """Called once after each update and evaluation, as conditions remember what they see."""
+        """Return the reason why the run ends, or None if it goes on.
+
+        Call it once after each update and evaluation, as conditions have a memory.
+        """
         reasons = [
             self._run.condition_met(stop),
             self._run.limit_reached(),
@@ -410,15 +430,15 @@ class Trainer:
         return next((reason for reason in reasons if reason is not None), None)
 
     def _take_episodes(self) -> None:
-        """Put the environments into the state; not in an update, nor after one that failed."""
+        """Store the state of the episodes; None in an update and after one that failed."""
         is_between = self._obs is not None and not self._is_updating
         self.state.envs = (
             take_episodes(self._envs, self.config, self.state.step) if is_between else None
         )
 
     def _save_at_end(self, why: str, kept_as: Literal["end", "interrupted"]) -> None:
-        """Save the run, unless that would lose episodes which the newest save can go on with."""
-        self._is_save_requested = False  # this is that save
+        """Save the run, unless the newest save has episodes that this one would lack."""
+        self._is_save_requested = False  # this is the save that was requested
         newest = self.manager.newest_save() if self._is_update_discarded else None
         if newest is not None and self.state.envs is not None:
             self._run.keep(why, newest)
@@ -426,10 +446,10 @@ class Trainer:
             self._saved(self._run.save(why, kept_as))
 
     def _save_after_failure(self) -> None:
-        """Keep what was learnt before the update that failed; the environments are not trusted."""
+        """Save the state before the failed update, without episodes, as these may be broken."""
         self._obs, self._has_failed = None, True
         try:
-            with suppress(Exception):  # what is raised already is what matters
+            with suppress(Exception):  # the first error is the one to raise
                 self._saved(self.manager.wait())
             with suppress(Exception):  # also if an earlier save failed
                 self._saved(self._run.save("failed", "failed"))
@@ -437,30 +457,30 @@ class Trainer:
             self._has_failed = False
 
     def _save_if_requested(self) -> None:
-        """Save if a hook asked for it."""
+        """Save if a hook requested it."""
         if self._is_save_requested:
             self.save()
 
     @contextmanager
     def _deferred_saves(self) -> Iterator[None]:
-        """Hooks are told of metrics that are not counted yet, so that nothing is saved."""
+        """Return a context in which `save` is deferred, as metrics are not recorded yet."""
         self._defers_saves = True
         try:
             yield
         finally:
             self._defers_saves = False
 
-    def _on_optimizer_step(self, done: LossStats) -> None:
-        if len(self._callbacks):  # the numbers have to come from the device
-            self._callbacks.on_minibatch(self, done.means())
+    def _on_optimizer_step(self, stats: LossStats) -> None:
+        if len(self._callbacks):  # else spare the transfer of the numbers from the device
+            self._callbacks.on_minibatch(self, stats.means())
 
     def _save_callbacks(self) -> None:
-        # A failed run is saved without the states of callbacks rather than not at all: with those
-        # of the save before.
+        # A failed run is saved even if a callback raises, then with the states of the save before.
         with suppress(Exception) if self._has_failed else nullcontext():
             self._callbacks.save_states(self.state.memory)
 
     def _saved(self, path: Path | None) -> Path | None:
+        """Notify the callbacks of a save that is new, and return its path."""
         if path is not None and path != self._reported_save:
             self._reported_save = path
             self._callbacks.on_checkpoint(self, path)
@@ -468,16 +488,16 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals ask the run to stop."""
+        """Return a context in which signals request that the run stops."""
         with Interrupts() as self._interrupts:
             try:
                 yield
             finally:
-                self._interrupts = Interrupts()  # what comes afterwards is not asked to stop
+                self._interrupts = Interrupts()  # a request ends with its run
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Time counts."""
+        """Return a context for updates and evaluations, whose time is counted."""
         with _settings(self.config, self._lanes, self.manager.start_folder):
             self._run.start_clock()
             yield
@@ -485,7 +505,7 @@ class Trainer:
 
 @contextmanager
 def _settings(config: TrainConfig, lanes: Lanes, folder: Path) -> Iterator[None]:
-    """Apply what holds while a run is at work; its relative paths begin in the folder."""
+    """Apply the process-wide settings of a run; relative paths begin in `folder`."""
     with (
         paths_from(folder),
         reader_may_leave(),

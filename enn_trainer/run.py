@@ -1,4 +1,4 @@
-"""The clocks of a run and what it tells people: everything around the learning."""
+"""Clocks, metrics, progress display and tracking of a run."""
 
 import difflib
 import math
@@ -31,16 +31,16 @@ SAVE_SPANS_EVERY_S = 60.0
 
 
 class TrainResult(float):
-    """How a run ended: the mean return of the episodes of its last rollout that finished any.
+    """Result of training: the mean return of the last rollout in which an episode ended.
 
-    NaN when no episode ended.
+    NaN if no episode ended.
 
     Attributes:
         step: frames of the run, over all restarts.
         checkpoint: the last save, or None.
         eval: scalars of the last evaluation by name, empty without one.
-        interrupted: whether it was asked to stop by a signal.
-        stopped_by: why it ended, in words.
+        interrupted: True if a signal requested to stop.
+        stopped_by: the reason why the run ended, as text.
     """
 
     step: int
@@ -51,13 +51,13 @@ class TrainResult(float):
 
 
 class Run:
-    """A run that goes on.
+    """Clocks, metrics, progress display and tracking of a run.
 
     Args:
-        config: of the run.
-        state: of the run; its clocks are advanced.
-        manager: saves it.
-        stack: closes what the run opens.
+        config: configuration of the run.
+        state: state of the run; its clocks are advanced.
+        manager: saves the state.
+        stack: closes the tracker.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Run:
         self.metrics = state.metrics
         self.mean_return = self.metrics.get("episodic_reward.mean", float("nan"))
         self.saved: Path | None = None
-        self.episodes = ""  # how they go on, in words
+        self.episodes = ""  # message on how episodes continue after a resume
         self._measured = (state.step, _measured_before(manager))
         self.last_eval = {t: v for t, v in self.metrics.items() if t.startswith(EVAL_PREFIX)}
         is_measured = any(tag.startswith(EVAL_PREFIX) for tag in self.measured)
@@ -90,7 +90,7 @@ class Run:
 
     @contextmanager
     def show_progress(self) -> Iterator[None]:
-        """While the context is open, how the run goes is shown."""
+        """Return a context in which the progress of the run is displayed."""
         limit = self.config.max_train_time
         seconds_left = None if limit is None else limit - self.state.time_used
         progress = Progress(self.total_steps, self.state.step, max_seconds=seconds_left)
@@ -107,11 +107,11 @@ class Run:
         self.progress = None
 
     def say(self, message: str) -> None:
-        """Print a line that stays."""
+        """Print a line that the progress display does not overwrite."""
         print(message) if self.progress is None else self.progress.say(message)
 
     def limit_reached(self) -> str | None:
-        """Why the run is at its end, None if it is not."""
+        """Return the limit of steps or time that is reached, or None."""
         if self.state.step >= self.total_steps:
             return f"total_timesteps of {self.config.total_timesteps} reached"
         limit = self.config.max_train_time
@@ -120,23 +120,23 @@ class Run:
         return None
 
     def condition_met(self, condition: Condition | None) -> str | None:
-        """Why a condition ends the run, None if it does not. Called once after each news."""
+        """Return the condition if it is met, else None; call it once after new metrics."""
         fresh, self.fresh = frozenset(self.fresh), set()
         self._warn_of_unknown("checkpoint.best", self._best_keys)
         if condition is None:
             return None
         self._warn_of_unknown("stop", condition.keys())
         memory = self.state.memory
-        # A run that is resumed is asked once more than one that went on, without news.
+        # A resumed run evaluates its condition once more, without new metrics: do not count that.
         number = memory["asked"] = memory.get("asked", 0) + bool(fresh)
         now = Now(self.state.step, self.state.time_used, self.metrics, fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
 
     def check_condition(self, condition: Condition | None) -> None:
-        """Look at a condition before time is spent.
+        """Raise if a condition can never be met.
 
         Raises:
-            ConfigError: it looks at evaluations, and there are none.
+            ConfigError: it reads metrics of evaluations, but `eval` is not set.
         """
         for key in () if condition is None else condition.keys():
             if key.startswith(EVAL_PREFIX) and self.config.eval is None:
@@ -146,19 +146,19 @@ class Run:
                 )
 
     def eval_is_due(self) -> bool:
-        """Whether the evaluation clock has come round."""
+        """Return True if an evaluation is due at this step."""
         due = self.state.next_eval_step
         return self.config.eval is not None and due is not None and self.state.step >= due
 
     def advance_eval_clock(self) -> None:
-        """Set the time of the next evaluation."""
+        """Set the step of the next evaluation."""
         assert self.config.eval is not None
         assert self.state.next_eval_step is not None
         while self.state.next_eval_step <= self.state.step:  # not twice at one step
             self.state.next_eval_step += self.config.eval.interval
 
     def start_clock(self) -> None:
-        """Time counts from here."""
+        """Count time from now on."""
         self.tick_s = time.monotonic()
 
     def tick(self) -> None:
@@ -169,11 +169,11 @@ class Run:
         self.tick_s = now
 
     def begin_update(self) -> None:
-        """Take the time at which an update begins."""
+        """Store the time at which an update begins."""
         self.update_start = time.monotonic()
 
     def end_update(self, rollout: Rollout, learnt: Mapping[str, float]) -> dict[str, float]:
-        """Count the time; the metrics of the update by tag."""
+        """Count the time of an update and return its metrics by tag."""
         self.tick()
         seconds = max(self.tick_s - self.update_start, 1e-9)
         own_ms, self.phases_ms = self.spans.since_last()
@@ -196,17 +196,18 @@ class Run:
             }
 
     def measure(self, scalars: Mapping[str, float]) -> None:
-        """Take what was measured at this step."""
+        """Add metrics that were measured at this step."""
         self._measured = (self.state.step, {**self.measured, **scalars})
 
     @property
     def measured(self) -> dict[str, float]:
-        """What was measured at exactly this step, by tag."""
+        """Metrics that were measured at exactly this step, by tag."""
         step, scalars = self._measured
         return scalars if step == self.state.step else {}
 
     def report_update(self, rollout: Rollout, metrics: Mapping[str, float]) -> None:
-        """Track the metrics of an update and show how it went."""
+        """Track the metrics of an update and display its progress."""
+        # Tracking, and the spans from time to time.
         with self.spans.span("track"):
             self._track(metrics)
         episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
@@ -214,6 +215,8 @@ class Run:
             self.mean_return = episodes.mean
         if self.tick_s - self.spans_saved_s >= SAVE_SPANS_EVERY_S:
             self._save_spans()
+
+        # Progress display.
         if self.progress is None:
             return
         tags = {name: f"policy/{name}/normalised_entropy" for name in rollout.actions}
@@ -237,12 +240,12 @@ class Run:
         )
 
     def show_eval(self, suite: str, share: float) -> None:
-        """Show how much of a suite is played, from 0 to 1."""
+        """Display the share of a suite that is played, from 0 to 1."""
         if self.progress is not None:
             self.progress.evaluating(share)
 
     def report_eval(self, suites: Mapping[str, SuiteResult], scalars: Mapping[str, float]) -> None:
-        """Track the metrics of an evaluation and say how it went."""
+        """Track the metrics of an evaluation and print its results."""
         self.last_eval, self.last_eval_step = dict(scalars), self.state.step
         self._track(scalars)
         for name, suite in suites.items():
@@ -256,13 +259,13 @@ class Run:
                 self.say(f"{where} step {self.state.step}  {suite.in_words()}")
 
     def save(self, why: str, kept_as: Literal["end", "interrupted", "failed"]) -> Path | None:
-        """Save the end of the run, and say why it ends and where it is saved.
+        """Save the run at its end, and print why it ends and the path of the save.
 
         Args:
-            why: in words.
-            kept_as: the reason that the save's manifest has.
+            why: reason why the run ends, for the message.
+            kept_as: reason of the save, for its manifest.
         """
-        # A failed run is saved without its episodes, which are worth more than metrics.
+        # The save of a failed run lacks episodes, so it does not replace one that has them.
         supersedes = kept_as != "failed"
         self.saved = self.manager.save(kept_as, self.measured, supersedes)
         where = f"saved {self.saved}" if self.saved is not None else "nothing was saved"
@@ -271,12 +274,12 @@ class Run:
         return self.saved
 
     def keep(self, why: str, newest: Path) -> None:
-        """Say why the run ends, and that a save stands as there is nothing better to save."""
+        """Print why the run ends, and that the newest save is kept instead of a new one."""
         self.saved = newest
-        self.say(f"{why}, {newest} stands")
+        self.say(f"{why}, {newest} is kept")
 
     def result(self, why: str, interrupted: bool) -> TrainResult:
-        """What `train` returns."""
+        """Return the result of `train`."""
         result = TrainResult(self.mean_return)
         result.step, result.checkpoint = self.state.step, self.saved
         result.eval, result.interrupted, result.stopped_by = self.last_eval, interrupted, why
@@ -287,9 +290,9 @@ class Run:
         self.spans_saved_s = time.monotonic()
 
     def _warn_of_unknown(self, field: str, keys: Iterable[str]) -> None:
-        """Say so, once, if a setting looks at what is not measured.
+        """Warn once if a setting names a metric that was not logged so far.
 
-        No error: the environment may measure it later.
+        It is no error, as the environment may log the metric later.
         """
         for key in sorted(set(keys) - self.metrics.keys() - self.unknown):
             of_eval = key.startswith(EVAL_PREFIX)
@@ -307,7 +310,7 @@ class Run:
 
 
 def _measured_before(manager: StateManager) -> dict[str, float]:
-    """What was measured at the step of the save that a run goes on from, of this very run."""
+    """Return the metrics in the manifest of the save that the run resumes, if taken at its step."""
     saved = manager.resumed_from
     if saved is None or not manager.is_resumed_in_place or saved.step != manager.state.step:
         return {}

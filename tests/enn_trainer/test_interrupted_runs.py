@@ -69,7 +69,7 @@ def interrupted(folder: Path, grace_s: float) -> str:
     ("grace_s", "step", "what"),
     [
         (30.0, 72, "interrupted, saved {run}/step-000000000072"),
-        (0.0, 48, "which is given up, {run}/step-000000000048 stands"),
+        (0.0, 48, "the update was discarded, {run}/step-000000000048 is kept"),
     ],
     ids=["update that is finished", "update that is given up"],
 )

@@ -403,7 +403,7 @@ def test_update_that_takes_too_long_is_given_up_and_done_again(
     manager = manager_of(tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run")
     result = train(manager, Clockwork, callbacks=[callback])
     assert (result.step, result.interrupted) == (48, True)
-    assert "given up" in result.stopped_by
+    assert "the update was discarded" in result.stopped_by
     resumed = run_small(
         tmp_path, "ppo.reward_scaling=true", checkpoint_dir=tmp_path / "run", **settings
     )
