@@ -1,4 +1,4 @@
-"""What an agent says about many frames, computed in lanes."""
+"""Forward passes of an agent over many frames, computed in lanes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,10 +24,11 @@ from rogue_net.ragged import ActionBatch, EntityBatch
 T = TypeVar("T")
 
 LEAST_COST = 2**19
-"""Of the frames of a piece, as of one entity each: 512 of d_model 32. A small forward pass costs
-nearly what a larger one does."""
+"""Minimal cost of a piece, counting one entity a frame: 512 frames at d_model 32. A smaller forward
+pass costs nearly as much as this one."""
 MOST_FRAMES = 1024
-"""Frames of a piece at most, unless they cost too little: what a piece makes stays in the cache."""
+"""Maximal number of frames of a piece, unless that costs less than `LEAST_COST`, so that its
+activations stay in the cache."""
 
 
 def choose(
@@ -38,16 +39,16 @@ def choose(
     seed: int | None,
     lanes: Lanes,
 ) -> NetOutput:
-    """Choose what to do in B frames.
+    """Choose actions in B frames.
 
     Args:
         agent: the network.
         batch: the frames.
-        env: (B,) int64, the index of the environment of each.
-        frame: a number that the environments' earlier frames did not have.
-        seed: what is chosen is a function of it and these numbers; None to take the most probable
-            choices.
-        lanes: compute it; what is said does not depend on how many there are.
+        env: (B,) int64, the index of the environment of each frame.
+        frame: a number that earlier frames of the environments did not have.
+        seed: seed of the choices, which are a function of it, `env` and `frame`; None to take the
+            most probable choices.
+        lanes: threads; the result does not depend on their number.
     """
 
     def of_piece(some: EntityBatch, piece: slice) -> NetOutput:
@@ -58,7 +59,7 @@ def choose(
 
 
 def values_of(agent: PPOAgent, batch: EntityBatch, lanes: Lanes) -> Tensor:
-    """(B,) float, the values of B frames."""
+    """Return the values of B frames, (B,) float."""
 
     def of_piece(some: EntityBatch, piece: slice) -> Tensor:
         return agent.values(some)["value"].flatten()
@@ -67,22 +68,22 @@ def values_of(agent: PPOAgent, batch: EntityBatch, lanes: Lanes) -> Tensor:
 
 
 def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
-    """Cut frames into pieces of nearly equal size, an even number where it is more than one.
+    """Cut frames into pieces of nearly equal size; their number is 1 or even.
 
-    It follows from the numbers alone, so that what is computed does, too.
+    The pieces are a function of the arguments alone, so that results do not depend on the machine.
 
     Args:
-        num_frames: how many.
+        num_frames: number of frames.
         cost_of_entity: see `lanes.py`.
     """
-    worth = num_frames * cost_of_entity // (2 * LEAST_COST)  # so many pairs of pieces at most
+    worth = num_frames * cost_of_entity // (2 * LEAST_COST)  # maximal number of pairs of pieces
     count = 2 * min(worth, -(-num_frames // (2 * MOST_FRAMES))) or 1
     ends = [num_frames * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def joined(outs: Sequence[NetOutput]) -> NetOutput:
-    """What was said about pieces of a batch, as one; without attention."""
+    """Concatenate the outputs for pieces of a batch; attention is left out."""
     if len(outs) == 1:
         return outs[0]
 
@@ -107,7 +108,7 @@ def _of_pieces(
     of_piece: Callable[[EntityBatch, slice], T],
     lanes: Lanes,
 ) -> list[T]:
-    """What is said about consecutive frames, by a function of these and of where they are."""
+    """Apply a function to consecutive pieces of a batch, and return the results in order."""
     pieces = [slice(0, batch.num_frames)]
     if (cost := cost_of_entity(agent)) is not None:
         pieces = consecutive(batch.num_frames, cost)
@@ -115,9 +116,9 @@ def _of_pieces(
         pieces = within_memory(pieces, batch.entities_of_frames())
     if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
         return [of_piece(batch, pieces[0])]
-    said: list[T] = []
-    lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], said.append)
-    return said
+    results: list[T] = []
+    lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], results.append)
+    return results
 
 
 def step(
@@ -138,7 +139,7 @@ def step(
     return envs.act(
         actions,
         obs_space,
-        # In double precision, so that the logarithm gives back what the network said.
+        # In double precision, so that the logarithm gives back the log-probability exactly.
         probs={
             name: Ragged(p.double().exp().cpu().numpy(), batch.actions[name].actors.lengths)
             for name, p in out.logprobs.items()

@@ -1,4 +1,4 @@
-"""What plays: the protocol of a network that can be trained, and `RogueNetAgent`, which acts."""
+"""`PPOAgent`, the protocol of networks that can be trained, and `RogueNetAgent`, which acts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,9 +23,9 @@ from rogue_net.rogue_net import NetOutput
 
 @runtime_checkable
 class PPOAgent(Protocol):
-    """What `train(agent=...)` needs: a `torch.nn.Module` that answers as `RogueNet` does.
+    """Network for `train(agent=...)`: a `torch.nn.Module` with the interface of `RogueNet`.
 
-    `enn_trainer.check_agent` tries whether a network is one.
+    `enn_trainer.check_agent` tests if a network is one.
     """
 
     def __call__(
@@ -34,25 +34,25 @@ class PPOAgent(Protocol):
         actions: Mapping[str, Tensor] | None = None,
         uniforms: Mapping[str, Tensor] | None = None,
     ) -> NetOutput:
-        """Judge `actions`, or sample them with `uniforms`, or take the most probable ones."""
+        """Evaluate `actions`, or sample with `uniforms`, or take the most probable actions."""
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """The value head alone: {"value": (B, 1)}."""
+        """Return the output of the value head alone: {"value": (B, 1)}."""
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Take a rollout into the statistics of the input, if the network keeps any."""
+        """Update the input statistics with a rollout, if the network has any."""
 
 
 def draw_uniforms(
     actions: Mapping[str, ActionBatch], seed: int, env: npt.NDArray[np.int64], frame: int
 ) -> dict[str, Tensor]:
-    """Random numbers to act with, one per actor; a function of the arguments alone.
+    """Draw the random numbers to sample actions with; a function of the arguments alone.
 
     Args:
         actions: the actors of B frames.
-        seed: of the run and the purpose.
+        seed: seed of the run and the purpose.
         env: (B,) int64, the index of the environment of each frame.
-        frame: a number that the environments' earlier frames did not have.
+        frame: a number that earlier frames of the environments did not have.
 
     Returns:
         Per action (actors,) float32 in [0, 1); (actors, num_draws) where a choice takes several.
@@ -70,7 +70,7 @@ def draw_uniforms(
 
 
 def chosen_on_host(out: NetOutput, batch: EntityBatch) -> dict[str, Ragged]:
-    """The choices of a network as `VecEnv.act` takes them."""
+    """Return the choices of a network in the form that `VecEnv.act` takes."""
     return {
         name: Ragged(chosen.cpu().numpy(), batch.actions[name].actors.lengths)
         for name, chosen in out.actions.items()
@@ -78,10 +78,10 @@ def chosen_on_host(out: NetOutput, batch: EntityBatch) -> dict[str, Ragged]:
 
 
 class Act(NamedTuple):
-    """What an agent does in one frame.
+    """Decision of an agent in one frame.
 
     Attributes:
-        actions: for every action that the frame offers, with the probabilities of all choices.
+        actions: the actions that the frame offers, with the probabilities of all choices.
         value: the predicted return from here; of scaled rewards, if the run scaled them.
     """
 
@@ -90,14 +90,16 @@ class Act(NamedTuple):
 
 
 class RogueNetAgent:
-    """Acts in one environment. Acting changes neither the network nor any other randomness.
+    """Agent that acts in one environment.
+
+    Acting changes neither the network nor the state of any random number generator.
 
     Args:
         agent: the network; a `torch.nn.Module`.
-        deterministic: take the most probable choice instead of sampling.
-        seed: the choices are a function of it, of how many frames came before, and of the frame.
-        obs_space: what it sees, for a network that does not know it as a `RogueNet` does.
-        action_space: what it can do, likewise.
+        deterministic: True to take the most probable choice instead of sampling.
+        seed: the choices are a function of it, of the number of earlier frames, and of the frame.
+        obs_space: observation space, for a network without the attribute that `RogueNet` has.
+        action_space: action space, likewise.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class RogueNetAgent:
         """Choose actions for an observation of the spaces that the network was trained for.
 
         Raises:
-            InvalidObservation: the observation is not of these spaces.
+            InvalidObservation: the observation does not match these spaces.
         """
         obs = batch_obs([observation], self.obs_space, self.action_space)
         batch = EntityBatch.of(obs, next(self.agent.parameters()).device)

@@ -1,4 +1,4 @@
-"""What users can do at fixed points of a run."""
+"""Callbacks: hooks of users, called at fixed points of a run."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ from enn_trainer.state import State
 
 
 class RunningTrainer(Protocol):
-    """What a callback needs to know of a `Trainer`, which is one.
+    """Interface of `Trainer` for callbacks.
 
     Attributes:
-        config: of the run.
-        state: of the run.
+        config: configuration of the run.
+        state: state of the run.
     """
 
     config: TrainConfig
@@ -24,31 +24,31 @@ class RunningTrainer(Protocol):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest value of every tag, of updates and evaluations."""
+        """Latest value of every tag, of updates and evaluations."""
 
     def request_stop(self, why: str) -> None:
-        """Let the run end after the running update."""
+        """Request that the run ends after the current update."""
 
     def save(self) -> Path | None:
-        """Save the run now; where, None without a `checkpoint_dir`.
+        """Save the run now and return the path, or None without a `checkpoint_dir`.
 
-        In `on_update_end` and `on_eval_end` None: it is made when what is told there is counted,
-        and `on_checkpoint` tells where.
+        In `on_update_end` and `on_eval_end` it returns None: the save is made once the metrics are
+        recorded, and `on_checkpoint` gets its path.
         """
 
 
 class Callback:
-    """Derive from it and override what you need. All hooks do nothing by themselves.
+    """Base class of callbacks; override the hooks that you need, the others do nothing.
 
-    The order within a run, in which several callbacks are called in the order of the list:
+    The order of hooks in a run; several callbacks are called in the order of the list:
 
         on_restore                  only if the run continues from a save
         on_train_start
         for each update:
             on_update_start
-            on_rollout_end          the frames are there, nothing is learnt yet
+            on_rollout_end          frames are collected, nothing is learnt yet
             on_minibatch            after each optimizer step
-            on_update_end           everything is learnt and counted, nothing is written yet
+            on_update_end           metrics are computed, but not yet tracked
         on_eval_end                 after each evaluation, which comes between updates
         on_checkpoint               after an update and its evaluation, or at the end: a save that
                                     was begun then or earlier is complete
@@ -56,55 +56,55 @@ class Callback:
 
     An exception in a hook ends the run like any other.
 
-    One that has `state_dict()`, `load_state_dict(state)` and a `name` of its own is saved and
-    restored with the run. The state is plain data, as JSON has it.
+    A callback with `state_dict()`, `load_state_dict(state)` and a unique `name` is saved and
+    restored with the run. The state must be plain data, as in JSON.
     """
 
     def on_restore(self, trainer: RunningTrainer) -> None:
-        """The state is that of a save."""
+        """Handle that the state was restored from a save."""
 
     def on_train_start(self, trainer: RunningTrainer) -> None:
-        """`run` begins."""
+        """Handle the begin of `run`."""
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
-        """The next update begins."""
+        """Handle the begin of an update."""
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Frames were collected."""
+        """Handle a rollout that was collected."""
 
     def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
-        """An optimizer step was taken.
+        """Handle the end of an optimizer step.
 
         Args:
-            trainer: of the run.
-            losses: of this minibatch, by their tags.
+            trainer: trainer of the run.
+            losses: losses of this minibatch by tag.
         """
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """An update is over.
+        """Handle the end of an update.
 
         Args:
-            trainer: of the run.
-            metrics: what will be tracked, by tag. Entries that are added are tracked as well.
+            trainer: trainer of the run.
+            metrics: metrics to track, by tag. Entries that are added are tracked as well.
         """
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """An evaluation is over.
+        """Handle the end of an evaluation.
 
         Args:
-            trainer: of the run.
-            metrics: what will be tracked, by tag. Entries that are added are tracked as well.
+            trainer: trainer of the run.
+            metrics: metrics to track, by tag. Entries that are added are tracked as well.
         """
 
     def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
-        """A save is complete, of this step or of an earlier one."""
+        """Handle a completed save, of this step or of an earlier one."""
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
-        """`run` ends.
+        """Handle the end of `run`.
 
         Args:
-            trainer: of the run.
-            error: what it ends with, if it failed or was interrupted by a second signal.
+            trainer: trainer of the run.
+            error: exception that ends it, if it failed or was interrupted by a second signal.
         """
 
 
@@ -113,10 +113,10 @@ class Stateful(Protocol):
     """A callback that is saved and restored with the run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state: plain data."""
+        """Return the state as plain data."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a save."""
+        """Restore the state of a save."""
 
 
 _STATES = "callbacks"
@@ -131,13 +131,13 @@ def _by_name(callbacks: Sequence[Callback]) -> dict[str, Stateful]:
         if not isinstance(name, str) or not name:
             raise ValueError(f"callbacks: {callback!r} has a state_dict: expected a name as well")
         if name in named:
-            raise ValueError(f"callbacks: expected names of their own, got {name!r} twice")
+            raise ValueError(f"callbacks: expected unique names, got {name!r} twice")
         named[name] = callback
     return named
 
 
 class Callbacks(Callback):
-    """All callbacks of a run as one, in their order."""
+    """Composite of all callbacks of a run, in their order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = tuple(callbacks)
@@ -150,10 +150,10 @@ class Callbacks(Callback):
         return len(self._callbacks)
 
     def save_states(self, memory: dict[str, Any]) -> None:
-        """Put the states of the callbacks that have one into what a run remembers.
+        """Store the states of stateful callbacks in `State.memory`.
 
         Raises:
-            ValueError: a state is not plain data; names the callback.
+            ValueError: a state is not plain data; the message names the callback.
         """
         states = dict(memory.get(_STATES, {}))
         for name, callback in self._stateful.items():
@@ -166,7 +166,7 @@ class Callbacks(Callback):
             memory[_STATES] = states
 
     def load_states(self, memory: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        """Give the callbacks what `save_states` put there; says which states nobody takes."""
+        """Restore the states that `save_states` stored; `say` gets those without a callback."""
         for name, state in memory.get(_STATES, {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(copy.deepcopy(state))
@@ -174,47 +174,47 @@ class Callbacks(Callback):
                 say(f"callbacks: there is none with the name {name!r}, its state is kept")
 
     def on_restore(self, trainer: RunningTrainer) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_restore(trainer)
 
     def on_train_start(self, trainer: RunningTrainer) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_train_start(trainer)
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_update_start(trainer)
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_rollout_end(trainer, rollout)
 
     def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_minibatch(trainer, losses)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_update_end(trainer, metrics)
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_eval_end(trainer, metrics)
 
     def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
-        """Tell all."""
+        """Call the hook of every callback."""
         for callback in self._callbacks:
             callback.on_checkpoint(trainer, path)
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
-        """Tell all, also if one of them raises."""
+        """Call the hook of every callback, also if one of them raises."""
         failed: BaseException | None = None
         for callback in self._callbacks:
             try:

@@ -1,4 +1,4 @@
-"""Recording what agents see, do and say, in rollouts and in evaluations."""
+"""Recordings of rollouts and of evaluations."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,15 +23,15 @@ from entity_env.vec_env import VecEnv
 
 @dataclass(frozen=True)
 class Capture:
-    """What the configuration says about one recording.
+    """Settings of one recording.
 
     Attributes:
-        field: that asks for it.
+        field: the setting that switches it on.
         path: the file.
-        logits: whether the log-probabilities of all choices are kept.
-        subsample: one frame of so many is kept.
-        seed: of the choice of these.
-        num_envs: how many environments are recorded.
+        logits: True to keep the log-probabilities of all choices.
+        subsample: one frame of this many is kept.
+        seed: seed of the choice of these frames.
+        num_envs: number of environments that are recorded.
     """
 
     field: str
@@ -43,19 +43,19 @@ class Capture:
 
 
 def capture_of_rollouts(config: TrainConfig) -> Capture | None:
-    """How the rollouts are recorded; None if they are not."""
+    """Return the settings of the recording of rollouts, or None."""
     return _capture(config, config, config.rollout.num_envs)
 
 
 def capture_of_evals(config: TrainConfig) -> Capture | None:
-    """How the evaluations are recorded; None if they are not."""
+    """Return the settings of the recording of evaluations, or None."""
     return None if config.eval is None else _capture(config, config.eval, config.eval_num_envs)
 
 
 def _capture(
     config: TrainConfig, section: TrainConfig | EvalConfig, num_envs: int
 ) -> Capture | None:
-    """What a section of the configuration says about recording so many environments."""
+    """Return the recording settings of a section of the configuration, or None."""
     if not section.capture_samples:
         return None
     path = [] if section is config else ["eval"]
@@ -70,20 +70,19 @@ def _capture(
 
 
 def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
-    """Make room for the recordings of a run, before time is spent on it.
+    """Check and truncate the recordings of a run, before it begins.
 
-    A run that begins needs new files, also if it starts from a save elsewhere. One that continues
-    goes on with its own, from which everything is cut off that came after the save: the run will
-    do that part again.
+    A new run needs new files, also if it starts from a save elsewhere. A run that continues appends
+    to its own files, from which everything after the save is cut off, as the run repeats that part.
 
     Args:
-        manager: of the run.
-        create_envs: makes environments; those of evaluations may have labels in an order of
-            their own.
+        manager: state manager of the run.
+        create_envs: makes environments; those of evaluations may have labels in another order.
 
     Raises:
-        ConfigError: a file cannot be written, or what is in it would be lost or mixed up.
+        ConfigError: a file cannot be written, or its content would be lost or mixed up.
     """
+    # Check all files and find their ends.
     captures, ends = list(_captures(manager.config)), []
     for capture in captures:
         try:
@@ -97,12 +96,14 @@ def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
             raise ConfigError(
                 f"{capture.field}: expected a new file or that of the same run; {error}"
             ) from None
+
+    # Truncate only after every check has passed.
     for capture, end in zip(captures, ends, strict=True):
-        os.truncate(capture.path, end)  # once it is clear that nothing is refused
+        os.truncate(capture.path, end)
 
 
 def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) -> VecEnv:
-    """The environments, recorded if asked for; the file is closed with the stack."""
+    """Return the environments, with a recorder if `capture` is set; the stack closes the file."""
     if capture is None:
         return envs
     recording = RecordingVecEnv(
@@ -124,7 +125,8 @@ def _captures(config: TrainConfig) -> Iterator[Capture]:
 
 
 def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFactory) -> int:
-    """Up to where the file of a run is kept."""
+    """Return the number of bytes of the file to keep."""
+    # The file can be written.
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -133,6 +135,8 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
         raise ConfigError(
             f"{capture.field}: expected a file to write to, got {path} ({error.strerror})"
         ) from None
+
+    # A new run needs a new file.
     if not continues(manager):
         if holds_no_step(path):  # a process that was killed before the run was first saved
             return 0
@@ -140,9 +144,11 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
             f"{capture.field}: expected a new file for a run that begins here, {path} is there "
             "already; give another path, or remove it"
         )
+
+    # A run that continues keeps the part that it will not repeat.
     is_of_evals = capture.field.startswith("eval.")
     has_evaluated = state.next_eval_step is not None and state.next_eval_step > state.step
-    # What the run does again: an evaluation at this very step is not, once its clock went on.
+    # An evaluation at this step is not repeated if its clock was advanced already.
     again = state.step + 1 if is_of_evals and has_evaluated else state.step
     if path.stat().st_size == 0:
         return 0
@@ -160,7 +166,7 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
 def _actions_of_evals(
     manager: StateManager, create_envs: EnvFactory
 ) -> Mapping[ActionName, ActionSpace]:
-    """What can be done in the world of evaluations."""
+    """Return the action space of the environments of evaluations."""
     config, state = manager.config, manager.state
     assert config.eval is not None
     if config.eval.env is None:
@@ -174,9 +180,9 @@ def _actions_of_evals(
 
 
 def continues(manager: StateManager) -> bool:
-    """Whether a run goes on; one that starts from a save elsewhere does not own what is there."""
-    if not manager.state.run_name:  # nothing was written so far, as of a save that was upgraded
+    """Return True for a run that owns its recordings; one from a save elsewhere does not."""
+    if not manager.state.run_name:  # never trained, as an upgraded save
         return False
     if manager.resumed_from is None:
-        return True  # this program has trained it before
+        return True  # trained before in this process
     return manager.is_resumed_in_place

@@ -1,7 +1,7 @@
-"""The episodes that a run is in the middle of: taken as it is saved, gone on with as it is resumed.
+"""Saving and resuming of unfinished episodes.
 
-What an environment says of itself is the business of `entity_env`; here it is bound to the step and
-the settings that it belongs to.
+The state of an environment is defined by `entity_env`; this module adds the step, the settings and
+the code that it is valid for.
 """
 
 import json
@@ -17,11 +17,11 @@ from entity_env.world_code import is_same_code
 
 
 class Resumed(NamedTuple):
-    """Whether the episodes of a save go on.
+    """Result of resuming the episodes of a save.
 
     Attributes:
-        obs: the frames that were shown last; None if new episodes have to begin.
-        why_not: in words, if they have to; "" if the save has none, see `why_not_saved`.
+        obs: the current frames; None if new episodes have to begin.
+        why_not: the reason, if they have to; "" if the save has no episodes, see `why_not_saved`.
     """
 
     obs: VecObs | None
@@ -29,15 +29,15 @@ class Resumed(NamedTuple):
 
 
 def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
-    """What environments are in the middle of; None if they cannot say it.
+    """Return the state of unfinished episodes, or None if environments cannot save theirs.
 
     Args:
-        envs: of the run, between two steps.
-        config: of the run.
-        step: of the run.
+        envs: environments of the run, between two steps.
+        config: configuration of the run.
+        step: number of frames of the run.
 
     Raises:
-        EntityEnvError: what they say is not plain data.
+        EntityEnvError: the state of an environment is not plain data.
     """
     state = envs.get_state()
     if state is None:
@@ -55,17 +55,17 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
 
 
 def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: str) -> Resumed:
-    """Let environments go on where those of a save were.
+    """Restore the environments of a save, if they are still the same.
 
     Args:
-        envs: of the run.
-        state: of the run, as it was saved.
-        config: of the run.
-        where: the state is from, for messages.
+        envs: environments of the run.
+        state: state of the run, as saved.
+        config: configuration of the run.
+        where: source of the state, for messages.
 
     Raises:
-        CheckpointError: what was saved is damaged.
-        EntityEnvError: an environment refuses its state.
+        CheckpointError: the saved episodes are damaged.
+        EntityEnvError: an environment rejects its state.
     """
     if state.envs is None:
         return Resumed(None)
@@ -74,7 +74,9 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
         if type(saved["step"]) is not int:
             raise TypeError("step: expected a number")
         if saved["step"] != state.step:  # later updates of this process were not saved
-            return Resumed(None, f"those that are saved are of step {saved['step']}")
+            return Resumed(None, f"the saved ones are of step {saved['step']}")
+
+        # The environments must be made by the same settings, spaces and code.
         now, before = _settings(config), saved["settings"]
         changed = [
             f"{name} was {value!r}"
@@ -83,13 +85,15 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
         ]
         if changed:
             return Resumed(None, ", ".join(changed))
-        if pack(saved["world"]) != pack(_world(envs)):  # and frames are in the order of then
+        if pack(saved["world"]) != pack(_world(envs)):  # as saved frames have that order
             return Resumed(None, "the world shows features, types or labels in another order")
         code = saved.get("code", {})
         if not all(type(digest) is str for digest in code.values()):
             raise TypeError("code: expected digests by the names of classes")
         if why := _other_code(code, envs.world_code()):
             return Resumed(None, why)
+
+        # Restore.
         obs = envs.set_state(saved["envs"], state.obs_space)
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
@@ -100,9 +104,9 @@ def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
     """Return why a save has no episodes, in words, and what to do about that.
 
     Args:
-        envs: of the run, after a reset.
-        config: of the run.
-        world: the name of their class, if it is known.
+        envs: environments of the run, after a reset.
+        config: configuration of the run.
+        world: name of the environment class, if known.
     """
     if envs.get_state() is not None:
         return "the save has none: it was made after an error, by enn checkpoints, or long ago"
@@ -112,12 +116,12 @@ def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
         world = named
     why = f"{world or 'this world'} cannot save its state"
     if any(name.startswith("entity_env.adapters.") for name in classes):
-        return why  # nor can those of other libraries
+        return why  # PlainState is no base of environments of other libraries
     return f"{why}; derive it from PlainState to resume mid-episode"
 
 
 def _world(envs: VecEnv) -> list[Any]:
-    """What the world shows and allows, in its order."""
+    """Return the names of features, entity types, actions and labels in their order."""
     obs_space = envs.obs_space()
     return [
         [*obs_space.global_features],
@@ -127,7 +131,7 @@ def _world(envs: VecEnv) -> list[Any]:
 
 
 def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
-    """How the source of the worlds differs, as far as it was known both times; or nothing."""
+    """Return a message if the source code of the environments is known to differ, else ""."""
     changed = [name for name in before if name in now and not is_same_code(before[name], now[name])]
     if changed:
         return f"the world's code changed ({', '.join(changed)})"
@@ -137,7 +141,7 @@ def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:
-    """What makes the environments what they are."""
+    """Return the settings that define the environments."""
     return {
         "env.id": config.env.id,
         "env.kwargs": json.loads(config.env.kwargs),

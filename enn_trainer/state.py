@@ -1,4 +1,4 @@
-"""What a run needs to continue."""
+"""State of a run: everything that a save has to hold."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Union
@@ -28,24 +28,24 @@ class State:
         step: Frames of all environments so far, over all restarts.
         restart: How many times the run was resumed.
         next_eval_step: The step of the next evaluation.
-        agent: The network that plays, with the statistics that normalise its input: a policy with
-            a value head; with `vf_net` a policy and a value network that answer as one.
-        value_function: The value network inside `agent`, if it is apart from the policy.
+        agent: The network that acts, with its input statistics: a policy with a value head, or with
+            `vf_net` a policy and a value network behind one interface.
+        value_function: The value network inside `agent`, if it is separate from the policy.
         optimizer: The optimizer of the policy network.
-        vf_optimizer: The optimizer of the value network, if it is apart from the policy.
-        obs_space: What the environment shows.
-        action_space: What can be done in it.
+        vf_optimizer: The optimizer of the value network, if it is separate from the policy.
+        obs_space: The observation space of the environment.
+        action_space: The action space of the environment.
         time_used: Seconds of training, over all restarts.
         run_name: The folder that trackers write to, so that a resumed run continues there.
-        tracker_ids: What services call the run, by service, so that it continues there as well.
-        ent_tunings: For each action with a target of its entropy (2,) float32, what its coefficient
-            is made of.
-        reward_scaling: The returns so far, if rewards are scaled by them.
-        memory: What stop conditions remember, which recording the run learns from, and whether
-            input statistics know only the first frames; plain data.
-        metrics: The newest value of every tag, at which stop conditions look.
-        envs: The episodes that the newest save was in the middle of, see `running_episodes.py`;
-            None where environments cannot say it, or the run failed. Taken when the run is saved.
+        tracker_ids: The id of the run in each tracking service, so that it continues there as well.
+        ent_tunings: For each action with an entropy target (2,) float32, the state of its
+            coefficient, see `entropy_targets.py`.
+        reward_scaling: Statistics of returns, if rewards are scaled by them.
+        memory: The memory of stop conditions and callbacks, the recording of `bc`, and whether
+            input statistics cover only the first frames; plain data.
+        metrics: The latest value of every tag, for stop conditions.
+        envs: The unfinished episodes of the newest save, see `running_episodes.py`; None if
+            environments cannot save their state, or the run failed. Set when the run is saved.
     """
 
     step: int
@@ -67,7 +67,7 @@ class State:
     envs: Optional[bytes] = None
 
     def to(self, device: torch.device) -> None:
-        """Move the tensors to a device: networks, the moments of their parameters, the rest."""
+        """Move all tensors to a device: networks, optimizer moments and statistics."""
         self.agent.to(device)
         self.ent_tunings = {name: t.to(device) for name, t in self.ent_tunings.items()}
         if self.reward_scaling is not None:
@@ -76,13 +76,13 @@ class State:
             optimizer.load_state_dict(optimizer.state_dict())  # puts moments where parameters are
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
-        """That of the policy, and that of the value network if there is one."""
+        """Return the optimizer of the policy, and that of the value network if there is one."""
         both = [self.optimizer, self.vf_optimizer]
         return [optimizer for optimizer in both if optimizer is not None]
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
-    """The state of a run that begins.
+    """Return the initial state of a run.
 
     Args:
         cfg: the configuration.
@@ -109,16 +109,17 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
 
 
 def first_eval_step(cfg: EvalConfig, step: int) -> int:
-    """When to evaluate first, if evaluations are switched on at `step`."""
+    """Return the step of the first evaluation, if evaluations are switched on at `step`."""
     return step if cfg.run_on_first_step else step + cfg.interval
 
 
 def make_network(
     cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
 ) -> Union[RogueNet, RogueNetWithValueNet]:
-    """A fresh network; its weights are a function of the seed. Leaves torch's generator alone.
+    """Return a new network, whose weights are a function of the seed.
 
-    With `cfg.vf_net` it is two, which answer as one.
+    With `cfg.vf_net` it is a policy and a value network behind one interface. The state of torch's
+    random number generator does not change.
 
     Raises:
         ConfigError: the configuration names types or features that the spaces do not have.

@@ -1,4 +1,4 @@
-"""Where a run's configuration and state come from, and when they are saved."""
+"""Loading and saving of the configuration and state of a run."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,13 +35,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
     project's own. The state is restored from the newest valid save in `checkpoint_dir`, if
-    `existing` says so; else from `init_path` if that is a checkpoint; else it begins. Either may
-    hold checkpoints of enn_trainer 0.1.16.
+    `existing` allows that; else from `init_path` if that is a checkpoint; else it is new. Either
+    may hold checkpoints of enn_trainer 0.1.16.
 
     Args:
         config_cls: `TrainConfig`.
         state_cls: `State`.
-        initial_state: makes the state of a run that begins.
+        initial_state: makes the state of a new run.
         init_path: a configuration file, or a checkpoint to start from, see `lookup.resolve`.
         checkpoint_dir: the folder of the run, for its saves.
         overrides: settings in the form `net.d_model=64`.
@@ -50,23 +50,23 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         environment: environment variables; those that begin with ENN_ are settings, which
             `overrides` overrule.
         existing: what to do with a run that is in `checkpoint_dir` already: "continue" it if there
-            is one, "resume" it and fail if there is none, "refuse" it, or "replace" it: it is set
-            aside when the new run begins.
-        init_from: a checkpoint whose weights and input statistics a run that begins has at first,
-            upgraded to its world where that differs. A run that continues has its own.
-        init_parts: which of them: some of "policy", "value" and "norm".
-        init_renames: what the world of the checkpoint calls otherwise, such as "Trap=Mine".
+            is one, "resume" it and fail if there is none, "refuse" to start, or "replace" it: it is
+            set aside when the new run begins.
+        init_from: a checkpoint with the initial weights and input statistics of a new run, upgraded
+            to its environment where that differs. Not used by a run that continues.
+        init_parts: the parts to take from it: some of "policy", "value" and "norm".
+        init_renames: names that differ in the environment of the checkpoint, such as "Trap=Mine".
 
     Raises:
-        ConfigError: `existing` is none of these; and when the configuration or the state is first
-            read, as do mistakes in either.
+        ConfigError: an argument cannot be used. Mistakes in the configuration or the state are
+            raised when either is first read.
     """
 
     save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
-    is_dry: bool = False  # nothing of what it saves is kept, see `dry_run`
-    is_interrupted: bool = False  # the last run was asked to stop by a signal
+    is_dry: bool = False  # its saves are temporary, see `dry_run`
+    is_interrupted: bool = False  # a signal requested that the last run stops
     say: Callable[[str], None] = staticmethod(print)
-    """Is told, line by line, what a person should know of saves and of the configuration."""
+    """Prints messages about saves and the configuration, one line each."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @classmethod
     def adopt(cls, manager: "hyperstate.StateManager[TrainConfig, State]") -> "StateManager":
-        """This project's manager for the run that a hyperstate manager describes.
+        """Return a manager of this class for the run of a hyperstate manager.
 
         A configuration or state that was already loaded, and perhaps changed, is kept.
         """
@@ -136,7 +136,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @property
     def checkpoint_dir(self) -> Path | None:
-        """The folder of the run; absolute once the current folder is another than at first."""
+        """Folder of the run; absolute if the current folder has changed since the start."""
         run_dir: Path | None = self._checkpoint_dir
         return None if run_dir is None else located(run_dir, self.start_folder)
 
@@ -149,21 +149,21 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration: of the checkpoint if there is one, with the overrides."""
+        """Configuration of the checkpoint if there is one, with the overrides."""
         if self._config is None:
             self._config, self._sources = self._read_config()
         return self._config
 
     @property
     def sources(self) -> Sources:
-        """Where each value of the configuration comes from."""
+        """Source of each value of the configuration."""
         if self._sources is None:
             self._sources = self._read_config()[1]
         return self._sources
 
     @property
     def state(self) -> State:
-        """The state, restored or new."""
+        """State of the run, restored or new."""
         if self._state is None:
             agent = self._deserialize_ctx.get("agent")
             saved = self.resumed_from
@@ -180,17 +180,17 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return self._state
 
     def take_state(self, state: State) -> None:
-        """Go on with another form of the state, and save that."""
+        """Replace the state, for example by an upgraded one."""
         self._state = state
 
     @property
     def has_input_statistics(self) -> bool:
-        """Whether the network of a run that begins knows what its input is like."""
+        """True if a new run takes input statistics from `init_from`."""
         return self.init_from is not None and "norm" in self.init_from.parts
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
-        """The save that the state comes from; None for a run that begins."""
+        """Save that the state comes from; None for a new run."""
         if not self._searched:
             self._resumed = self._find_save()
             self._searched = True
@@ -199,16 +199,18 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return replace(self._resumed, path=located(self._resumed.path, self.start_folder))
 
     def begin(self) -> Path | None:
-        """Save a run that begins, so that there is always a save to go on from.
+        """Save a new run, so that there is always a save to resume from.
 
-        Nothing can be refused any more: what it replaces is set aside.
+        With `existing="replace"` the previous run in the folder is set aside first, so call this
+        after all checks.
 
         Returns:
             The save; None when there is no `checkpoint_dir`.
 
         Raises:
-            CheckpointError: it could not be written; what was there is where it was.
+            CheckpointError: it could not be written; the previous run is put back.
         """
+        # Set the previous run aside, until the first save is complete.
         aside = None
         if self.existing == "replace" and self.checkpoint_dir is not None:
             aside = RunDir(self.checkpoint_dir).set_aside()
@@ -219,6 +221,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             if aside is not None:
                 RunDir(aside.parent).put_back(aside)
             raise
+
+        # The folder belongs to the new run now.
         if self.existing == "replace":
             self.existing = "continue"
         if aside is None:
@@ -231,23 +235,23 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @property
     def is_resumed_in_place(self) -> bool:
-        """Whether the state comes from a save in the folder of the run."""
+        """True if the state comes from a save in the folder of the run."""
         saved, run_dir = self.resumed_from, self.checkpoint_dir
         if saved is None or run_dir is None or self.existing == "replace":
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
 
     def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
-        """Show the configuration and state of this manager in the one it was adopted from."""
+        """Copy the configuration and state of this manager to the one it was adopted from."""
         manager._config, manager._state = self.config, self.state
         manager._schedules = hyperstate_schedules(self.config)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Have the folder of the run, which is made, for this process; at the end all is written.
+        """Return a context that makes and locks the folder of the run, and ends saves at its exit.
 
         Raises:
-            CheckpointError: another process trains there, or it cannot be written to.
+            CheckpointError: another process trains there, or the folder cannot be written to.
         """
         if self.checkpoint_dir is None:
             yield
@@ -270,7 +274,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @contextmanager
     def call_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
-        """While the context is open, a function is called before the state is copied for a save."""
+        """Return a context in which `prepare` is called before the state is copied for a save."""
         self._before_save.append(prepare)
         try:
             yield
@@ -278,13 +282,13 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self._before_save.remove(prepare)
 
     def step(self, metrics: Mapping[str, float] | None = None) -> Path | None:  # type: ignore[override]
-        """Begin to save if a save is due, of a copy of the state. Called after each update.
+        """Begin to save a copy of the state if a save is due. To be called after each update.
 
         Args:
-            metrics: those that were measured at this step, by tag.
+            metrics: metrics that were measured at this step, by tag.
 
         Returns:
-            The save that has become complete since the last call.
+            The save that was completed since the last call.
 
         Raises:
             CheckpointError: the folder was removed, and another process trained there since.
@@ -297,15 +301,15 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def save(
         self, why: str, metrics: Mapping[str, float] | None = None, supersedes: bool = True
     ) -> Path | None:
-        """Save now; None when there is no `checkpoint_dir`.
+        """Save now and return the path, or None when there is no `checkpoint_dir`.
 
         Args:
-            why: the reason, for the manifest.
-            metrics: those that were measured at this step, by tag.
-            supersedes: whether a save of this step that lacks some of them is replaced.
+            why: reason of the save, for the manifest.
+            metrics: metrics that were measured at this step, by tag.
+            supersedes: True to replace a save of this step that lacks some of the metrics.
 
         Raises:
-            CheckpointError: it could not be written; says which save stands.
+            CheckpointError: it could not be written; the message names the newest valid save.
         """
         if self.checkpoint_dir is None:
             return None
@@ -317,17 +321,18 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             raise CheckpointError(self._as_shown(str(error))) from None
 
     def wait(self) -> Path | None:
-        """Wait until nothing is being written; the save that has become complete meanwhile."""
+        """Wait until nothing is being written, and return the save that was completed meanwhile."""
         return self._shown(self._saver.wait())
 
     def take_save_numbers(self) -> dict[str, float]:
-        """What was measured of saves since the last call, by tag."""
+        """Return the measurements of saves since the last call, by tag."""
         return self._saver.take_numbers()
 
     def checkpoint(self, target_dir: str) -> None:
-        """Save into the given folder, which is made if it is not there, whatever is kept there.
+        """Save into a folder, which is made if needed; no save there is deleted.
 
-        A valid save of this step that is there already stays; `say` is told if it is another one.
+        A valid save of this step that is there already is kept; if its content differs, `say` gets
+        a message.
 
         Raises:
             CheckpointError: it could not be written.
@@ -338,11 +343,11 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         writer.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
 
     def config_dict(self) -> dict[str, Any]:
-        """The configuration as nested dicts."""
+        """Return the configuration as nested dicts."""
         return {"version": self.config_cls.version(), **asdict(self.config)}
 
     def newest_save(self) -> Path | None:
-        """The newest valid save of the run in `checkpoint_dir`, if there is one."""
+        """Return the newest valid save of the run in `checkpoint_dir`, or None."""
         paths = [] if self.checkpoint_dir is None else RunDir(self.checkpoint_dir).saved_paths()
         return next((path for path in paths if saves.is_valid(path)), None)
 
@@ -362,7 +367,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Make the folder and its lock again if one of them was removed during the run."""
         if self._lock is None or self._lock.is_current:
             return
-        self._saver.wait()  # or what it writes is removed with what dead processes left
+        self._saver.wait()  # as renewing the lock removes unfinished saves
         absolute_dir = absolute(run_dir, self.start_folder)
         self._lock.renew(lambda: self._saver.foreign_save(absolute_dir))
         self._saver.begin_anew()
@@ -392,12 +397,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return copied(self.config, self.state)
 
     def _check_no_newer_save(self, run_dir: Path) -> None:
-        """Refuse to go on from a save that another run went on from after it was chosen."""
+        """Raise if another process saved in the folder after the save to resume was chosen."""
         if self.existing == "replace":
             return
         ours = self.resumed_from if self.is_resumed_in_place else None
         for path in RunDir(run_dir).saved_paths():
-            if self._state is not None:  # also one that went on in this process, with its own saves
+            if self._state is not None:  # the run may have saved in this process already
                 is_known = (saves.step_of(path) or 0) <= self._state.step
             else:
                 is_known = ours is not None and path.name == ours.path.name
@@ -426,7 +431,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return None
 
     def _configured(self) -> tuple[TrainConfig, Sources]:
-        """What the configuration file and the overrides say, whatever was saved."""
+        """Read the configuration file and the overrides, without any save."""
         path = self.init_path
         if path is not None and not path.exists():
             raise ConfigError(f"{path}: expected a configuration file, there is none")
@@ -450,7 +455,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
                 text_source=f"checkpoint {saved.path}",
             )
         except ConfigError:
-            read_config(saved)  # raises if it is not what was asked for besides that is wrong
+            read_config(saved)  # raises if the saved configuration is wrong, not the overrides
             raise
         before = read_config(saved)
         overridden = worth_a_line(changes(before, config))
@@ -464,7 +469,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
 
 def _not_used(saved: Path, file: Path, different: list[Change]) -> str:
-    """What a configuration file says otherwise than the save that is resumed."""
+    """Return the message on values of a configuration file that differ from the resumed save."""
     rows = [(c.path, shown(c.before), shown(c.after)) for c in different]
     lines = aligned([("field", "saved", "file"), *rows])
     return "\n  ".join(

@@ -62,7 +62,7 @@ def test_run_without_such_callbacks_remembers_nothing_of_them(tmp_path: Path) ->
 
 
 def test_names_are_needed_once_each(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected names of their own, got 'a' twice"):
+    with pytest.raises(ValueError, match="expected unique names, got 'a' twice"):
         Trainer(manager_of(tmp_path), Meadow, callbacks=[Curriculum("a"), Curriculum("a")])
     with pytest.raises(ValueError, match="expected a name as well"):
         Trainer(manager_of(tmp_path), Meadow, callbacks=[Curriculum("")])
