@@ -1,4 +1,4 @@
-"""Behavioural cloning beside PPO: part of each optimizer step is of recorded frames."""
+"""Behavioural cloning beside PPO: an auxiliary loss on recorded frames in each optimizer step."""
 
 import hashlib
 from collections.abc import Callable
@@ -33,21 +33,22 @@ from enn_trainer.state import State
 from entity_env.seeding import derive_seed, mix
 
 MEMORY = "bc"
-"""Where `State.memory` keeps which recording the run learns from."""
+"""Key of `State.memory` with the identity of the recording."""
 
 AddGradient: TypeAlias = Callable[[int], Tensor]
-"""Adds to the gradient of an optimizer step, counted from 0 in its update; () float, the loss."""
+"""Function of the optimizer step, counted from 0 in its update, that adds to the gradient and
+returns the loss, () float."""
 
 
 def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstrations | None:
-    """The frames that `bc` names; None without it.
+    """Read the recording of `bc`; return None without `bc`.
 
-    `state.memory` keeps which these are, as what is drawn of them depends on all of them.
+    `state.memory` keeps its hash, as the frames that are drawn depend on the whole file.
 
     Raises:
-        ConfigError: there is no such file, it is of another world, has nothing to learn from, or is
-            not what it was when the run began to learn from it.
-        RecordingError: it is damaged.
+        ConfigError: the file is missing, is of another environment, has no frames with actors, or
+            has changed since the run began to learn from it.
+        RecordingError: the file is damaged.
     """
     bc = config.bc
     if bc is None:
@@ -66,7 +67,7 @@ def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstr
 
 
 def _check_unchanged(path: str, num_frames: int, state: State) -> None:
-    """Refuse a file that changed under its name; another name is a choice, which is remembered."""
+    """Raise if the file of the same name has changed; a file of another name is accepted."""
     with located(path).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     now = {"path": path, "frames": num_frames, "sha256": digest}
@@ -87,13 +88,13 @@ def bc_of_update(
     step: int,
     context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> AddGradient | None:
-    """What the update that begins at `step` learns from recorded frames; None for nothing.
+    """Return the function that adds the cloning gradient in an update, or None without `bc`.
 
     Args:
         agent: the network.
-        shown: the frames to draw from, each of them with actors; None for nothing.
-        config: of the run.
-        step: frames of the run before this update.
+        shown: the frames to draw from, each with actors; None without `bc`.
+        config: configuration of the run.
+        step: number of frames of the run before this update.
         context: threads, interrupt check and timers.
     """
     bc = config.bc
@@ -115,23 +116,26 @@ def add_bc_gradient(
     """Add coef times the gradient of the loss of some recorded frames.
 
     Args:
-        agent: the network, training.
-        shown: the frames to draw from, each of them with actors.
-        bc: how many, which loss, and its coefficient.
-        optim: the sizes of forward and backward passes.
-        seed: of the update.
-        step: of the optimizer in it.
+        agent: the network, in training mode.
+        shown: the frames to draw from, each with actors.
+        bc: number of frames, loss, and its coefficient.
+        optim: sizes of forward and backward passes.
+        seed: seed of the update.
+        step: optimizer step in the update, counted from 0.
         context: threads, interrupt check and timers.
 
     Returns:
         () float, the mean of the loss over the actors.
     """
+    # Draw frames.
     assert isinstance(agent, nn.Module)
     frames = drawn_frames(len(shown), bc.bs, seed, step)
     drawn = shown.take(frames)
     keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
     num_actors = int(drawn.num_actors().sum())
-    told: list[Tensor] = []
+    losses: list[Tensor] = []
+
+    # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
 
     def loss_of(piece: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         context.check()
@@ -143,22 +147,25 @@ def add_bc_gradient(
 
     cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, cost_of_entity(agent))
     add_gradients(
-        agent.parameters(), [partial(loss_of, piece) for piece in cut], told.append, context.lanes
+        agent.parameters(), [partial(loss_of, piece) for piece in cut], losses.append, context.lanes
     )
-    return sum(told, start=drawn.returns.new_zeros(()))
+    return sum(losses, start=drawn.returns.new_zeros(()))
 
 
 def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> npt.NDArray[np.int64]:
-    """(min(size, num_frames),) int64: which frames of a recording a step of the optimizer takes.
+    """Draw the frames of a recording for an optimizer step, without replacement.
 
-    None is drawn twice. It is a function of these numbers alone: what else the recording holds, and
-    in which order, has to be the same for the frames to be.
+    The result is a function of the arguments alone. It has positions, so that the recording must
+    not change for the frames to be the same.
 
     Args:
-        num_frames: how many there are, of those with actors.
-        size: how many are drawn.
-        seed: of the update.
-        step: of the optimizer in it.
+        num_frames: number of frames with actors.
+        size: number of frames to draw.
+        seed: seed of the update.
+        step: optimizer step in the update.
+
+    Returns:
+        (min(size, num_frames),) int64, positions of frames.
     """
     rng = np.random.default_rng(derive_seed(seed, "frames", step))
     return rng.choice(num_frames, min(size, num_frames), replace=False)

@@ -1,4 +1,4 @@
-"""Behavioural cloning: training a network to do what was done in recordings."""
+"""Behavioural cloning: supervised training of a network on recordings."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,24 +27,24 @@ from entity_env.read_recording import Recording
 from entity_env.seeding import derive_seed
 from entity_env.standard_streams import reader_may_leave
 
-_AT_ONCE = 4096  # frames whose statistics are taken together
+_STATS_BATCH = 4096  # frames per update of input statistics
 
 
 def print_now(line: str) -> None:
-    """Print a line without delay, so that a person who waits sees it."""
+    """Print a line without buffering, so that it is visible at once."""
     print(line, flush=True)
 
 
 class CloneResult(NamedTuple):
-    """How cloning ended.
+    """Result of cloning.
 
     Attributes:
-        state: of a run that begins, with the cloned network.
-        checkpoint: where it is saved; None if nowhere.
-        epochs: how many were completed.
-        train: the last epoch's score, while it learnt; None if none was completed.
-        test: the score of the weights that were kept, on the episodes set apart; None without any.
-        interrupted: whether it was asked to stop.
+        state: initial state of a run, with the cloned network.
+        checkpoint: path of its save; None if it is not saved.
+        epochs: number of completed epochs.
+        train: training score of the last epoch; None if none was completed.
+        test: score of the final weights on test episodes; None without such.
+        interrupted: True if a signal requested to stop.
     """
 
     state: State
@@ -65,21 +65,22 @@ def clone(
     """Train a network on recordings; PPO can continue from the result.
 
     The result is a function of the recordings and the configuration. The first Ctrl-C or SIGTERM
-    while it trains ends it after the running optimizer step, with the best weights so far.
+    during training ends it after the current optimizer step, with the best weights so far.
 
     Args:
-        recordings: files of one world, of this project or of entity-gym.
-        config: of cloning, and of the run that may follow.
-        checkpoint_dir: the folder of that run, without saves; None to save nowhere.
+        recordings: recordings of one environment, of this project or of entity-gym.
+        config: configuration of cloning, and of a run that continues from it.
+        checkpoint_dir: folder for the save, without saves so far; None to save nothing.
         agent: a network of your own instead of `RogueNet`.
-        say: is told how it goes, line by line.
+        say: prints a line of progress.
 
     Raises:
         ConfigError: the configuration cannot be used, or not with these recordings.
         CheckpointError: `checkpoint_dir` has a run already, or cannot be written to.
         RecordingError: a file is no recording, or is damaged.
-        NotFiniteError: a loss, a gradient or a weight is infinite or no number; nothing is saved.
+        NotFiniteError: a loss, a gradient or a weight is NaN or infinite; nothing is saved.
     """
+    # Arguments.
     config = load_config(CloneRunConfig, None) if config is None else config
     paths = [recordings] if isinstance(recordings, str | Path) else list(recordings)
     if not paths:
@@ -90,6 +91,8 @@ def clone(
     with ExitStack() as stack:
         stack.enter_context(reader_may_leave())
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
+
+        # Network and frames.
         files = open_recordings(paths)
         state = _fresh_state(config, next(iter(files.values())), agent)
         device = choose_device(config.cuda)
@@ -99,14 +102,18 @@ def clone(
         train, test = _read(config, files, state, device, say)
         if run_dir is not None:
             stack.enter_context(run_dir.begin(say))
-        interrupts = stack.enter_context(Interrupts())  # reading alone leaves nothing to save
+
+        # Training. Signals are handled from here on, as before there is nothing to save.
+        interrupts = stack.enter_context(Interrupts())
         _take_input_stats(state.agent, train)
         cloning = Cloning(config, state, train, test, say, interrupts.is_requested, lanes)
         cloning.run()
+
+        # Save.
         saved = None
         if run_dir is not None:
             why = "interrupted" if interrupts.requested else "cloned"
-            run_dir.check_unused()  # again: somebody may have written there without the lock
+            run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
         return CloneResult(
@@ -130,7 +137,8 @@ def _read(
     device: torch.device,
     say: Callable[[str], None],
 ) -> tuple[Demonstrations, Demonstrations | None]:
-    """What to train on and what to test on."""
+    """Read the recordings, and return the training frames and the test frames, if any."""
+    # Read.
     settings = config.clone
     say(f"reading {', '.join(map(str, files))}")
     for path, recording in files.items():
@@ -147,6 +155,8 @@ def _read(
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})
     test = reading.read({path: part[1] for path, part in parts.items()})
+
+    # Check that there is something to train on.
     if train is None or not train.num_actors().any():
         hint = "; lower clone.test_fraction" if test is not None else ""
         if train is not None and settings.max_frames is not None:
@@ -176,6 +186,6 @@ def _say_what_has_no_return(
 
 
 def _take_input_stats(agent: Any, train: Demonstrations) -> None:
-    for start in range(0, len(train), _AT_ONCE):
-        frames = np.arange(start, min(start + _AT_ONCE, len(train)))
+    for start in range(0, len(train), _STATS_BATCH):
+        frames = np.arange(start, min(start + _STATS_BATCH, len(train)))
         agent.update_input_stats(train.batch.take(frames))

@@ -1,4 +1,4 @@
-"""The epochs of cloning: optimizer steps on recorded frames, until there is nothing to gain."""
+"""Training loop of cloning: epochs over recorded frames with early stopping."""
 
 import copy
 import math
@@ -26,29 +26,29 @@ from enn_trainer.tracking.progress import format_duration
 from entity_env.seeding import derive_seed, mix
 
 SAY_EVERY_S = 10.0
-"""Within an epoch that takes longer than this, lines tell how far it is."""
+"""Interval of progress messages within an epoch."""
 
 
-class _Stopped(Exception):  # noqa: N818 (no error: it was asked to stop)
+class _Stopped(Exception):  # noqa: N818 (no error: a stop was requested)
     pass
 
 
 class Cloning:
-    """Epochs over recorded frames, until there is nothing more to gain.
+    """Training loop over recorded frames, with early stopping by the test loss.
 
     Attributes:
-        epochs: how many were completed.
-        trained: the last one's score, while it learnt.
-        best: the score of the best weights on what is set apart.
+        epochs: number of completed epochs.
+        trained: training score of the last epoch.
+        best: test score of the best weights.
 
     Args:
-        config: of cloning, and of the run that may follow.
-        state: of that run; its network is trained.
-        train: what to train on.
-        test: what to find the best weights with; None to keep the last ones.
-        say: is told how it goes, line by line.
-        asked_to_stop: asked before each forward pass.
-        lanes: compute forward passes.
+        config: configuration of cloning, and of a run that continues from it.
+        state: initial state of that run; its network is trained.
+        train: frames to train on.
+        test: frames to select the best weights with; None to keep the last weights.
+        say: prints a line of progress.
+        is_stop_requested: called before each forward pass.
+        lanes: threads for forward passes.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Cloning:
         train: Demonstrations,
         test: Demonstrations | None,
         say: Callable[[str], None],
-        asked_to_stop: Callable[[], bool],
+        is_stop_requested: Callable[[], bool],
         lanes: Lanes = ONE_LANE,
     ) -> None:
         self.config = config
@@ -66,7 +66,7 @@ class Cloning:
         self.train = train
         self.test = test
         self.say = say
-        self.asked_to_stop = asked_to_stop
+        self.is_stop_requested = is_stop_requested
         self.lanes = lanes
         self.epochs = 0
         self.trained: CloneScore | None = None
@@ -77,15 +77,15 @@ class Cloning:
         self._batches = math.ceil(len(train) / config.clone.bs)
         self._taken = 0  # optimizer steps
         self._start = self._said = time.monotonic()
-        # A value is not to stay near an older one: there is none.
+        # No clipping of values, as there are no old values to stay near.
         self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
         self._value_scale = value_scale(train.returns, self._ppo)
 
     def run(self) -> None:
-        """Train, and leave the best weights in the network and fresh optimizers beside it.
+        """Train, load the best weights into the network, and make new optimizers for it.
 
         Raises:
-            NotFiniteError: a loss, a gradient or a weight is infinite or no number.
+            NotFiniteError: a loss, a gradient or a weight is NaN or infinite.
         """
         settings = self.config.clone
         while self.epochs < settings.epochs and self._epoch():
@@ -104,34 +104,37 @@ class Cloning:
         state = self.state
         if self._best_weights is not None:
             state.agent.load_state_dict(self._best_weights)
-        self._check_weights()  # also of an epoch that was cut short
+        self._check_weights()  # also after an epoch that was interrupted
         state.agent.eval()
         state.optimizer, state.vf_optimizer = make_optimizers(state.agent, self.config.optim)
 
     def _epoch(self) -> bool:
-        """Every frame once; False if it was cut short."""
+        """Train on every frame once, and return False if interrupted."""
         config, total = self.config, CloneScore()
         seed = derive_seed(config.seed, "clone", self.epochs)
         agent: nn.Module = self.state.agent
         agent.train()
         batches = minibatches(len(self.train), config.clone.bs, 1, seed)
         for number, frames in enumerate(batches, start=1):
+            # Draw a batch.
             self._begin_step()
             keys = mix(derive_seed(seed, "dropout"), frames).view(np.int64)
             drawn = self.train.take(frames)
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
             num_actors = int(drawn.num_actors().sum())
             num_returns = int((~drawn.returns.isnan()).sum())
-            told: list[tuple[Tensor, CloneScore]] = []
+            results: list[tuple[Tensor, CloneScore]] = []
+
+            # Add the gradients of its pieces, and step.
             loss_of = partial(self._loss_of_piece, drawn, num_actors, num_returns)
             try:
                 losses = [partial(loss_of, piece) for piece in self._pieces(drawn)]
-                add_gradients(agent.parameters(), losses, told.append, self.lanes)
+                add_gradients(agent.parameters(), losses, results.append, self.lanes)
             except _Stopped:
                 return False
-            for _, score in told:
+            for _, score in results:
                 total += score
-            mean = sum((loss for loss, _ in told), start=drawn.returns.new_zeros(()))
+            mean = sum((loss for loss, _ in results), start=drawn.returns.new_zeros(()))
             self._step(mean, f"epoch {self.epochs + 1}, batch {number} of {self._batches}")
             self._say_batch(number)
         self.trained = total
@@ -148,7 +151,7 @@ class Cloning:
             begin_update(optimizer, lr, float(config.optim.weight_decay), step=0)
 
     def _step(self, loss: Tensor, where: str) -> None:
-        """Follow the gradient of a batch, if it leads anywhere."""
+        """Take an optimizer step, and raise if the loss or the gradient is not finite."""
         state, limit = self.state, self.config.optim.max_grad_norm
         norms = [clipped_step(optimizer, limit).to(loss) for optimizer in state.optimizers()]
         names = ["the norm of the gradient", "the norm of the value network's gradient"]
@@ -167,16 +170,16 @@ class Cloning:
     def _loss_of_piece(
         self, shown: Demonstrations, num_actors: int, num_returns: int, piece: Frames
     ) -> tuple[Tensor | None, tuple[Tensor, CloneScore]]:
-        """What some of the frames add to the mean over all of them."""
-        if self.asked_to_stop():
+        """Compute the part of the mean loss of a batch that is due to some of its frames."""
+        if self.is_stop_requested():
             raise _Stopped
         of_piece = self._loss_of(shown.take(piece))
         loss = of_piece.mean(self.config.clone.value_coef, num_actors, num_returns)
-        # Frames without actors or returns have nothing to say.
+        # Without actors and returns there is no gradient.
         return loss if loss.requires_grad else None, (loss.detach(), of_piece.score)
 
     def _score_of_piece(self, shown: Demonstrations, piece: Frames) -> CloneScore:
-        if self.asked_to_stop():
+        if self.is_stop_requested():
             raise _Stopped
         return self._loss_of(shown.take(piece)).score
 
@@ -186,7 +189,7 @@ class Cloning:
 
     @torch.no_grad()
     def _score(self, shown: Demonstrations) -> CloneScore | None:
-        """How the network does, as it acts: without dropout. None if it was cut short."""
+        """Evaluate the network in evaluation mode, and return None if interrupted."""
         agent: nn.Module = self.state.agent
         agent.eval()
         total, bs = CloneScore(), self.config.clone.bs

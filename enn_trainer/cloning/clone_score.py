@@ -1,4 +1,4 @@
-"""How well a network does what was recorded."""
+"""Loss and score of a network on recorded frames."""
 
 import math
 from collections import Counter
@@ -18,17 +18,18 @@ from enn_trainer.ppo.minibatch_loss import value_loss_of
 
 @dataclass
 class CloneScore:
-    """Sums over frames, without gradients.
+    """Sums of losses and accuracies over frames, without gradients.
 
     Attributes:
         imitation: () float, the losses of all actors.
         correct: () int64 of each action, actors whose most probable choice was the recorded one.
-        actors: how many of each action.
+        actors: number of actors of each action.
         value: () float, the losses of the value over the frames whose return is known,
             divided by `value_scale`.
-        errors: () float, squared errors of the value over these; and `squares`, `returns`, of the
-            returns themselves.
-        num_returns: how many of these.
+        errors: () float, squared errors of the value over these frames.
+        squares: () float, squares of their returns.
+        returns: () float, their returns.
+        num_returns: number of these frames.
     """
 
     imitation: Tensor | float = 0.0
@@ -49,18 +50,21 @@ class CloneScore:
         return self
 
     def mean_loss(self, value_coef: float) -> float:
-        """Of the actors and the value."""
+        """Return the mean loss: imitation / actors + value_coef * value / returns."""
         imitation = float(self.imitation) / max(1, self.actors.total())
         return imitation + value_coef * float(self.value) / max(1, self.num_returns)
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """The share of the actors whose most probable choice is the recorded one, by action."""
+        """Share of actors whose most probable choice is the recorded one, by action."""
         return {name: float(self.correct[name]) / n for name, n in self.actors.items() if n}
 
     @property
     def explained_variance(self) -> float:
-        """Of the returns, by the value; not a number where none is known or all are the same."""
+        """Explained variance of the returns; NaN if none is known or all are equal.
+
+        1 - mean((value - return)^2) / var(return)
+        """
         if self.num_returns == 0:
             return float("nan")
         mean = float(self.returns) / self.num_returns
@@ -70,22 +74,21 @@ class CloneScore:
         )
 
     def in_words(self) -> str:
-        """The accuracy of each action, and what is known of the value."""
+        """Return a message with the accuracy of each action and the explained variance."""
         words = [f"{name} {share:.3f}" for name, share in self.accuracy.items()]
         text = "accuracy " + ", ".join(words)
         explained = self.explained_variance
-        # Returns that are all alike leave nothing to explain.
         return text if math.isnan(explained) else f"{text}  explained {explained:.2f}"
 
 
 class CloneLoss(NamedTuple):
-    """What there is to learn from frames.
+    """Loss of some frames, as sums.
 
     Attributes:
         imitation: () float, the sum over actors, with its gradient.
         value: () float, the sum over frames whose return is known, with its gradient, divided by
             `value_scale`.
-        score: how the network did in them.
+        score: score of the network on the frames.
     """
 
     imitation: Tensor
@@ -93,22 +96,22 @@ class CloneLoss(NamedTuple):
     score: CloneScore
 
     def mean(self, value_coef: float, num_actors: int, num_returns: int) -> Tensor:
-        """() float: the sums, divided by numbers that may be of more frames than these."""
+        """Return the loss divided by the numbers of a whole batch, () float."""
         value = value_coef * self.value / max(1, num_returns)
         return self.imitation / max(1, num_actors) + value
 
 
 def value_scale(returns: Tensor, ppo: PPOConfig) -> float:
-    """What the loss of the value function is divided by, so that the size of rewards is no matter.
+    """Return the divisor of the value loss, which makes it independent of the scale of rewards.
 
-    It is twice the loss of the value 0, which is where a network begins: the mean square of the
-    returns, where the loss is half the square of the error. The cross-entropy of bins has no size.
-    Their variance would not do: where all games are won it is next to nothing, and what is
-    divided by it leaves no room for the actions in a clipped gradient.
+    It is twice the loss of the value 0, which is about the initial output of a network: the mean
+    square of the returns, for a loss of half the squared error. The cross-entropy of bins has no
+    scale. The variance of returns would not do: where all games are won it is close to 0, so that
+    the value loss would dominate the clipped gradient.
 
     Args:
-        returns: (F,) float of the frames to train on; not numbers where they are not known.
-        ppo: which loss the value function has.
+        returns: (F,) float of the frames to train on; NaN where they are not known.
+        ppo: settings of the value loss.
 
     Returns:
         A positive number; 1 where all returns are 0 or none is known.
@@ -127,22 +130,25 @@ def loss_of(
     ppo: PPOConfig,
     value_scale: float = 1.0,
 ) -> CloneLoss:
-    """What an agent can learn from frames, in one forward pass.
+    """Compute the loss and the score of an agent on frames, in one forward pass.
 
     Args:
         agent: the network.
         shown: the frames.
-        loss: of the actors.
-        ppo: which loss the value function has.
-        value_scale: what that is divided by.
+        loss: imitation loss of the actors.
+        ppo: settings of the value loss.
+        value_scale: divisor of the value loss.
     """
+    # Losses.
     out = agent(shown.batch, actions={name: rows.values for name, rows in shown.actions.items()})
     known = (~shown.returns.isnan()).nonzero().flatten()
     returns = shown.returns.index_select(0, known).double()
-    values = {name: said.index_select(0, known) for name, said in out.values.items()}
+    values = {name: rows.index_select(0, known) for name, rows in out.values.items()}
     expected = values["value"].flatten()
     imitation = torch.cat([*imitation_losses(out, shown, loss).values()]).sum()
     value = value_loss_of(values, returns.to(expected), expected, ppo).sum() / value_scale
+
+    # Score.
     score = CloneScore(
         imitation=imitation.detach(),
         correct={

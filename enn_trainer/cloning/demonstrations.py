@@ -1,4 +1,4 @@
-"""Recorded frames as tensors, with what was done in them and what came of it."""
+"""Recorded frames as tensors, with the actions that were taken and their returns."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from entity_env.spaces import (
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.wiring import adapt_batch
 
-_MADE_TENSORS_AT = 4096  # frames that wait as arrays, so that these never are a second copy of all
+_MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of copies
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,11 @@ class Demonstrations:
 
     Attributes:
         batch: the frames.
-        actions: per action int64 (actors,) per frame, what was chosen.
+        actions: per action int64 (actors,) per frame, the recorded choices.
         teacher: per action float32 (actors * choices,) per frame, row by row, the recorded logits
-            or log-probabilities of all choices, or of all actees; empty where none were asked for.
-        returns: (F,) float32, the discounted return from each frame; not a number where it is not
-            known.
-        endings: how many frames without a return are of episodes that ended in which way.
+            or log-probabilities of all choices, or of all actees; empty if not needed.
+        returns: (F,) float32, the discounted return from each frame; NaN where it is not known.
+        endings: number of frames without a return by the ending of their episode.
     """
 
     batch: EntityBatch
@@ -53,7 +52,7 @@ class Demonstrations:
         return self.batch.num_frames
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Demonstrations":
-        """The given frames, in the given order."""
+        """Return the given frames, in the given order."""
         index = torch.from_numpy(frames).to(self.returns.device)
         return Demonstrations(
             self.batch.take(frames),
@@ -64,19 +63,19 @@ class Demonstrations:
         )
 
     def num_actors(self) -> npt.NDArray[np.int64]:
-        """(F,) int64, of all actions together."""
+        """Return the number of actors of each frame in all actions, (F,) int64."""
         nothing = np.zeros(len(self), dtype=np.int64)
         return sum((rows.lengths for rows in self.actions.values()), start=nothing)
 
     def num_entities(self) -> npt.NDArray[np.int64]:
-        """(F,) int64; what is global is no entity."""
+        """Return the number of entities of each frame without global features, (F,) int64."""
         nothing = np.zeros(len(self), dtype=np.int64)
         features = self.batch.features.items()
         return sum((rows.lengths for name, rows in features if name != GLOBAL), start=nothing)
 
     @staticmethod
     def cat(pieces: Sequence["Demonstrations"]) -> "Demonstrations":
-        """The frames of all pieces, one piece after the other."""
+        """Concatenate the frames of all pieces."""
         if len(pieces) == 1:
             return pieces[0]
         first = pieces[0]
@@ -90,10 +89,10 @@ class Demonstrations:
 
 
 def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
-    """Recordings of one world, of this project or of entity-gym.
+    """Open recordings of one environment, of this project or of entity-gym.
 
     Raises:
-        ConfigError: there is no such file, one is given twice, or they are of different worlds.
+        ConfigError: a file is missing or given twice, or the environments differ.
         RecordingError: a file is no recording or is damaged.
     """
     if len({Path(path).resolve() for path in paths}) < len(paths):
@@ -106,10 +105,14 @@ def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
 
 
 def open_recording(path: Path, field: str = "RECORDING") -> Recording:
-    """A recording of this project or of entity-gym, which `field` names in messages.
+    """Open a recording of this project or of entity-gym.
+
+    Args:
+        path: the file.
+        field: name of the setting or argument, for messages.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: the file is missing.
         RecordingError: the file is no recording or is damaged.
     """
     try:
@@ -117,7 +120,7 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
             begin = file.read(8)
     except OSError as error:
         raise ConfigError(f"{field}: expected a file, got {path} ({error.strerror})") from None
-    # entity-gym begins with a version, 0 or 1, of eight bytes
+    # Recordings of entity-gym begin with a version, 0 or 1, in eight bytes.
     is_entity_gym = begin[1:] == bytes(7) and begin[0] in (0, 1)
     return open_entity_gym_samples(path) if is_entity_gym else Recording.open(path)
 
@@ -129,10 +132,10 @@ def check_same_spaces(
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
 ) -> None:
-    """Refuse a recording whose spaces differ in more than the order of types and features.
+    """Raise if the spaces of a recording differ in more than the order of types and features.
 
     Raises:
-        ConfigError: it does; lists the differences.
+        ConfigError: they do; the message lists the differences.
     """
     theirs = recording.obs_space, recording.action_space
     different = space_differences(obs_space, action_space, *theirs)
@@ -143,14 +146,14 @@ def check_same_spaces(
 
 @dataclass(frozen=True)
 class Reading:
-    """How recordings become tensors.
+    """Reader that converts recordings to tensors.
 
     Attributes:
-        obs_space: the order of types and features that the network knows.
+        obs_space: observation space of the network, for the order of types and features.
         gamma: discount factor of the returns.
-        device: where the tensors are kept.
-        teacher_for: the setting that needs the probabilities of all choices; None where none does.
-        max_frames: to read of all recordings together, about; None for no limit.
+        device: device of the tensors.
+        teacher_for: the setting that needs the probabilities of all choices; None without one.
+        max_frames: approximate limit of frames of all recordings together; None for no limit.
     """
 
     obs_space: ObsSpace
@@ -160,11 +163,11 @@ class Reading:
     max_frames: int | None = None
 
     def read(self, recordings: Mapping[Path, Recording]) -> Demonstrations | None:
-        """All frames, episode after episode; None if there are none.
+        """Read all frames, episode after episode, or return None if there are none.
 
         Raises:
-            ConfigError: `teacher_for` needs what was not recorded.
-            RecordingError: a file is damaged, or what was done does not fit what is shown.
+            ConfigError: `teacher_for` needs probabilities that were not recorded.
+            RecordingError: a file is damaged, or actions do not match their observations.
         """
         limit = None if self.max_frames is None else max(1, self.max_frames // len(recordings))
         pieces = [
@@ -194,6 +197,7 @@ class Reading:
     def _tensors(
         self, path: Path, recording: Recording, episodes: Sequence[Episode]
     ) -> Demonstrations:
+        # Frames and returns.
         for episode in episodes:
             _check_steps(path, episode)
         decisions = Decisions.cat([episode.decisions for episode in episodes])
@@ -202,6 +206,8 @@ class Reading:
         endings: Counter[str] = Counter()
         for episode, known in zip(episodes, returns, strict=True):
             endings[episode.ending] += int(np.isnan(known).sum())
+
+        # Choices, and the probabilities of a teacher.
         actions, teacher = {}, {}
         for name, space in recording.action_space.items():
             where = f"{path}: action {name!r}"
@@ -235,14 +241,15 @@ def _check_steps(path: Path, episode: Episode) -> None:
 
 
 def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
-    """The discounted return from each frame of an episode.
+    """Compute the discounted return from each frame of an episode.
 
-    It is known where the episode ended by itself: what is cut off or still runs had a future that
-    is not in the file.
+    It is known only if the episode terminated, as the rest of a truncated or unfinished episode is
+    not in the file.
 
     Returns:
-        (K,) float32, of the K frames that were kept; not numbers where it is not known.
+        (K,) float32 for the K frames that were kept; NaN where it is not known.
     """
+    # G_t = r_t + gamma * G_{t+1}
     if episode.ending != "terminated":
         return np.full(len(episode.steps), np.nan, dtype=np.float32)
     rewards = episode.rewards[::-1].tolist()
@@ -252,12 +259,12 @@ def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
 
 
 def with_actors(shown: Demonstrations) -> Demonstrations:
-    """The frames in which something was chosen."""
+    """Return the frames that have actors."""
     return shown.take(np.flatnonzero(shown.num_actors()))
 
 
 def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:
-    """Refuse choices that are not of the actors, do not exist, or were not allowed."""
+    """Raise if choices do not match the actors, do not exist, or are masked."""
     lengths = acting.actors.lengths
     if not np.array_equal(chosen.lengths, lengths):
         raise RecordingError(
@@ -286,7 +293,7 @@ def _row_by_row(
     space: ActionSpace,
     setting: str,
 ) -> Ragged:
-    """What was recorded of all choices, one actor after the other."""
+    """Return the recorded logits of all choices, one actor after the other."""
     ends = np.cumsum(acting.actors.lengths)
     numbers_before = np.cumsum([0, *space.num_parameters(acting)])
     expected = numbers_before[ends] - numbers_before[ends - acting.actors.lengths]

@@ -1,4 +1,4 @@
-"""How far a network is from what was done in recorded frames."""
+"""Imitation losses of a network on recorded frames."""
 
 from torch import Tensor
 
@@ -10,10 +10,13 @@ from rogue_net.answer import NetOutput
 def imitation_losses(
     out: NetOutput, shown: Demonstrations, loss: ImitationLoss
 ) -> dict[str, Tensor]:
-    """The loss of each actor.
+    """Compute the loss of each actor.
+
+    cross_entropy: -log pi(a|s) of the recorded choice a
+    kl: KL(teacher || pi)
 
     Args:
-        out: what the network says about the frames, judging the choices of these.
+        out: output of the network for the frames and their recorded choices.
         shown: the frames.
         loss: `cross_entropy` of the choices, or `kl` from the recorded probabilities.
 

@@ -1,4 +1,4 @@
-"""What the options of the loss learn besides the network: made, saved and read back."""
+"""State of the options of the loss: entropy coefficients and reward scaling, with their saves."""
 
 from collections.abc import Mapping
 
@@ -18,10 +18,10 @@ _SCALING = "reward_scaling/"
 
 
 def fresh_ent_tunings(ppo: PPOConfig, action_space: Mapping[str, ActionSpace]) -> dict[str, Tensor]:
-    """What the coefficients of `ent_targets` are made of before learning, (2,) float32 each.
+    """Return the initial state of the coefficients of `ppo.ent_targets`, (2,) float32 each.
 
     Raises:
-        ConfigError: a target is of no action of the world.
+        ConfigError: a target names no action of the environment.
     """
     unknown = sorted(ppo.ent_targets.keys() - action_space.keys())
     if unknown:
@@ -32,14 +32,14 @@ def fresh_ent_tunings(ppo: PPOConfig, action_space: Mapping[str, ActionSpace]) -
 
 
 def fresh_reward_scaling(cfg: TrainConfig) -> RewardScaling | None:
-    """What is known of returns before the first; None where rewards are not scaled."""
+    """Return the initial state of reward scaling, or None if rewards are not scaled."""
     return RewardScaling.fresh(cfg.rollout.num_envs) if cfg.ppo.reward_scaling else None
 
 
 def to_tensors(
     ent_tunings: Mapping[str, Tensor], reward_scaling: RewardScaling | None
 ) -> dict[str, Tensor]:
-    """All of it by name; nothing where no option learns anything."""
+    """Return the tensors of a save by name."""
     tensors = {_TUNING + name: tuning for name, tuning in ent_tunings.items()}
     if reward_scaling is not None:
         tensors |= {_SCALING + name: x for name, x in reward_scaling.moments._asdict().items()}
@@ -50,10 +50,10 @@ def to_tensors(
 def ent_tunings(
     tensors: Mapping[str, Tensor], ppo: PPOConfig, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, Tensor]:
-    """Those of a save, for the actions that have a target now; new ones begin.
+    """Read the state of entropy coefficients from a save; new targets get the initial state.
 
     Raises:
-        ValueError: something of the save is no such thing.
+        ValueError: a tensor has the wrong shape or type, or is not finite.
     """
     fresh = fresh_ent_tunings(ppo, action_space)
     found = {name: tensors.get(_TUNING + name, tuning) for name, tuning in fresh.items()}
@@ -63,10 +63,10 @@ def ent_tunings(
 
 
 def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardScaling | None:
-    """That of a save, or a new one where the option was switched on since.
+    """Read the state of reward scaling from a save, or make it if the option is new.
 
     Raises:
-        ValueError: what the save has is no such thing.
+        ValueError: a tensor is missing, has the wrong shape or type, or is not finite.
     """
     saved = {
         name.removeprefix(_SCALING): tensor
@@ -80,7 +80,7 @@ def reward_scaling(tensors: Mapping[str, Tensor], cfg: TrainConfig) -> RewardSca
         raise ValueError(
             f"reward_scaling: expected {', '.join(parts)}, got {', '.join(sorted(saved))}"
         )
-    if saved["num_rows"].ndim == 0:  # as it was when all features were counted together
+    if saved["num_rows"].ndim == 0:  # older saves have one count for all features
         saved["num_rows"] = saved["num_rows"][None]
     for name, shape in zip(parts, ((1,), (1,), (1,), (saved["returns"].numel(),)), strict=True):
         dtype = torch.int64 if name == "num_rows" else torch.float64

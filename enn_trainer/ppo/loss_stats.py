@@ -1,4 +1,4 @@
-"""What an update reports: sums over all that it learns from."""
+"""Running sums of the loss statistics of an update."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -11,19 +11,21 @@ from torch import Tensor
 
 @dataclass
 class LossStats:
-    """LossStats over what an update has covered, kept on the device until it ends.
+    """Running sums of the loss statistics of an update.
+
+    They are kept on the device until the update ends, as reading them would wait for it.
 
     Attributes:
-        policy_loss, entropy: over terms, which are actors, or frames that have actors.
-        approx_kl, clipped: over actors.
-        value_loss: over frames.
-        grad_norm: over optimizer steps, before clipping.
-        tuned_entropy: (actions with a target, 2), `normalised_entropy` of each.
-        kl_of_actions: (actions,), approx_kl of the actors of each.
-        actors_of_actions: (actions,) int64 on the host, how many.
-        terms, actors, frames, optimizer_steps: how many of each.
-        vf_grad_norm: as grad_norm, of a value network apart from the policy.
-        bc_loss: over optimizer steps.
+        policy_loss, entropy: sums over terms, which are actors, or frames that have actors.
+        approx_kl, clipped: sums over actors.
+        value_loss: sum over frames.
+        grad_norm: sum over optimizer steps, before clipping.
+        tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
+        kl_of_actions: (actions,), approx_kl of the actors of each action.
+        actors_of_actions: (actions,) int64 on the host, number of actors of each action.
+        terms, actors, frames, optimizer_steps: numbers of each.
+        vf_grad_norm: as grad_norm, of a separate value network.
+        bc_loss: sum over optimizer steps.
     """
 
     policy_loss: Tensor
@@ -44,7 +46,7 @@ class LossStats:
 
     @staticmethod
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
-        """Nothing covered yet."""
+        """Return sums of nothing."""
         zero = torch.zeros((), device=device)
         return LossStats(
             *(zero, zero, zero, zero, zero, zero),
@@ -54,12 +56,12 @@ class LossStats:
         )
 
     def add(self, other: "LossStats") -> None:
-        """Cover also what another one has covered."""
+        """Add the sums of `other`."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
 
     def losses(self) -> dict[str, Tensor]:
-        """What must be finite, by name."""
+        """Return the losses and gradient norms that must be finite, by name."""
         zero = torch.zeros_like(self.policy_loss)
         return {
             "the policy loss": self.policy_loss,
@@ -71,7 +73,7 @@ class LossStats:
         }
 
     def means(self) -> dict[str, float]:
-        """The published names of the losses, each a mean over what it covers."""
+        """Return the mean losses by their tags."""
         terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
         steps = max(1, self.optimizer_steps)
         return {
@@ -85,7 +87,11 @@ class LossStats:
         }
 
     def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
-        """`policy/<action>/kl` of each action that had actors, in the order of the sums."""
+        """Return `policy/<action>/kl` of each action that had actors.
+
+        Args:
+            actions: names of the actions in the order of the sums.
+        """
         sums = self.kl_of_actions.tolist()
         return {
             f"policy/{name}/kl": kl / actors

@@ -1,4 +1,4 @@
-"""The loss of a minibatch, which may be computed in pieces that add up."""
+"""PPO loss of a minibatch, computed in pieces that add up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +25,15 @@ from rogue_net.value_bins import bin_targets
 
 @dataclass(frozen=True)
 class Minibatch:
-    """The frames of one optimizer step, (F,) each, and how many terms their policy loss has.
+    """The F frames of one optimizer step.
 
     Attributes:
-        keys: int64, what the dropout of each frame is a function of.
+        frames: (F,) int64, positions in the rollout.
+        num_terms: number of terms of which the policy loss is the mean.
+        advantages: (F,) float.
+        returns: (F,) float.
+        old_values: (F,) float, the values predicted during the rollout.
+        keys: (F,) int64, seeds of the dropout of each frame.
     """
 
     frames: npt.NDArray[np.int64]
@@ -46,7 +51,7 @@ class Minibatch:
         keys: npt.NDArray[np.int64],
         ppo: PPOConfig,
     ) -> "Minibatch":
-        """Some frames of a rollout; advantages are normalised over them if `ppo` says so."""
+        """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`."""
         index = to_device(frames, estimate.returns.device)
         advantages = estimate.advantages.flatten()[index]
         return Minibatch(
@@ -62,7 +67,7 @@ class Minibatch:
 def _num_terms(
     rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
 ) -> int:
-    """What the policy loss of these frames is a mean over."""
+    """Return the number of terms of which the policy loss is the mean: actors, or frames."""
     actors = sum(a.lengths[frames] for a in rollout.actions.values())
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
 
@@ -77,21 +82,25 @@ def loss_of_piece(
     ent_tunings: Mapping[str, Tensor],
     spans: Spans = OFF,
 ) -> tuple[Tensor, LossStats]:
-    """What some frames of a minibatch add to its loss, and to what is reported.
+    """Compute the part of the loss of a minibatch that is due to some of its frames.
 
     Args:
         agent: the network.
-        rollout: where the frames are.
-        minibatch: which frames these are, and what they should be.
-        piece: (F,) int64, the positions in the minibatch.
-        ppo: the loss.
-        ent_coef: weight of the entropy.
-        ent_tunings: of the actions with a weight of their own, see `tune`.
-        spans: measures the parts.
+        rollout: the rollout that the frames are from.
+        minibatch: positions and targets of the frames of the minibatch.
+        piece: (F,) int64, positions in the minibatch.
+        ppo: settings of the loss.
+        ent_coef: coefficient of the entropy bonus.
+        ent_tunings: state of the coefficients of actions with an entropy target, see `tune`.
+        spans: timers of the parts.
+
+    Returns:
+        () float, the part of the loss, and its statistics.
 
     Raises:
-        AgentError: the network does not tell what `ppo.value_loss` needs.
+        AgentError: the network lacks an output that `ppo.value_loss` needs.
     """
+    # Forward pass.
     frames = minibatch.frames[piece]
     with spans.span("gather"):
         chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
@@ -99,6 +108,9 @@ def loss_of_piece(
         old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     with spans.span("forward"):
         out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
+
+    # Policy loss: one term an actor, with the advantage of its frame.
+    # log ratio: log pi(a|s) - log pi_old(a|s)
     logratio, entropies = _of_all_actors(out, old_logprobs)
     frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
     frame_of_actor = to_device(frame_of_row, logratio.device)
@@ -112,17 +124,23 @@ def loss_of_piece(
         judged = losses.joint_logratio(logratio, frame_of_actor, len(frames))
     surrogate = losses.policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
     policy_loss = _weighted_sum(surrogate, weights)
+
+    # Entropy bonus: sum over actors of c_action * H(pi)
     entropy = _weighted_sum(entropies, weights)
     bonus = ent_coef * entropy
     if ent_tunings:
         num_actors = {name: len(rows.values) for name, rows in chosen.items()}
         coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
         bonus = _weighted_sum(coefs * entropies, weights)
+
+    # loss = (policy_loss - bonus) / num_terms + vf_coef * value_loss / num_frames
     value_loss = value_loss_of(
         out.values, minibatch.returns[positions], minibatch.old_values[positions], ppo
     ).sum()
     loss = (policy_loss - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_loss / len(minibatch.frames)
+
+    # Statistics.
     logratio, judged = logratio.detach(), judged.detach()
     approx_kl = losses.approx_kl(logratio)
     actors_of_actions = [len(rows.values) for rows in chosen.values()]
@@ -147,7 +165,7 @@ def loss_of_piece(
 
 
 def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Log-ratios and entropies, (actors,) each, of all actions one after the other."""
+    """Return log-ratios and entropies, (actors,) each, of all actions one after the other."""
     logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
     entropies = [out.entropies[name] for name in old_logprobs]
     if len(logratios) == 1:
@@ -156,14 +174,14 @@ def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[
 
 
 def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
-    """(actors,) -> (), where no weights are all the same."""
+    """Return the sum of (actors,) numbers, weighted if there are weights."""
     return (x if weights is None else weights * x).sum()
 
 
 def value_loss_of(
     values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
 ) -> Tensor:
-    """(F,) float, what is wrong with what a network says about the values of F frames."""
+    """Return the value loss of each of F frames, (F,) float."""
     if ppo.value_bins is not None:
         logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
         if logits is None or logits.shape != expected:

@@ -30,9 +30,9 @@ def check_finite(
     bad = {n: v for n, v in zip(losses, values, strict=True) if not math.isfinite(v)}
     if bad:
         grads = {n: p.grad for n, p in agent.named_parameters() if p.grad is not None}
-        said = ", ".join(f"{name} is {value}" for name, value in bad.items())
+        text = ", ".join(f"{name} is {value}" for name, value in bad.items())
         raise NotFiniteError(
-            f"{where}: {said}; the gradient is not finite in {_named(grads)}. Look for rewards and "
+            f"{where}: {text}; the gradient is not finite in {_named(grads)}. Look for rewards and "
             f"features that are very large, or lower {rate}"
         )
 

@@ -1,4 +1,4 @@
-"""Learning from a rollout: epochs of minibatches, each one step of the optimizer."""
+"""PPO optimisation of a rollout: epochs of minibatches, each one optimizer step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,29 +47,30 @@ def optimize(
 
     Args:
         agent: the network; its parameters are changed.
-        optimizer: of these parameters, with the learning rate set; of the policy's alone where
-            the value network is apart.
+        optimizer: optimizer of these parameters with the learning rate set; without those of the
+            value network where that is separate.
         rollout: T * B frames.
         estimate: returns and advantages, (T, B).
-        ppo: the loss.
-        optim: the sizes of minibatches and microbatches, epochs, gradient clipping.
-        ent_coef: weight of the entropy.
-        seed: of this update; the order of the frames is a function of it.
-        ent_tunings: for each action of `ppo.ent_targets` what its own weight of the entropy is made
-            of, see `tune`; they are tuned.
-        vf_optimizer: of the value network, where it is apart. Its gradient is clipped for itself.
-        add_bc_gradient: adds what is to be learnt from recordings to the gradient of an optimizer
-            step, counted from 0, and returns its loss; None for nothing.
-        context: threads, interrupt check, timers, and who is notified of optimizer steps.
+        ppo: settings of the loss.
+        optim: sizes of minibatches and microbatches, epochs, gradient clipping.
+        ent_coef: coefficient of the entropy bonus.
+        seed: seed of this update; the order of the frames is a function of it.
+        ent_tunings: for each action of `ppo.ent_targets` the state of its entropy coefficient, see
+            `tune`; updated in place.
+        vf_optimizer: optimizer of a separate value network, whose gradient is clipped on its own.
+        add_bc_gradient: adds the gradient of behavioural cloning to that of an optimizer step,
+            counted from 0, and returns its loss; None without cloning.
+        context: threads, interrupt check, timers, and the function notified of optimizer steps.
 
     Returns:
         The losses by their published names.
 
     Raises:
-        AgentError: the network does not tell what `ppo.value_loss` needs.
-        NotFiniteError: a loss, a gradient, or a parameter afterwards. On the CPU the agent is left
-            as it was before that minibatch; elsewhere it is found when the update is over.
+        AgentError: the network lacks an output that `ppo.value_loss` needs.
+        NotFiniteError: a loss, a gradient or a parameter is NaN or infinite. On the CPU the agent
+            is as before that minibatch; on other devices it is detected at the end of the update.
     """
+    # Prepare.
     assert isinstance(agent, nn.Module)
     ent_tunings = {} if ent_tunings is None else ent_tunings
     agent.train()
@@ -78,7 +79,7 @@ def optimize(
     entities = rollout.batch.entities_of_frames()
     cost = cost_of_entity(agent)
     parameters = [*agent.parameters()]
-    is_checked = _answers_at_once(device)
+    is_checked = _is_synchronous(device)
     for frames in minibatches(
         rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
     ):
@@ -91,6 +92,7 @@ def optimize(
                 agent, rollout, minibatch, piece, ppo, ent_coef, ent_tunings, context.spans
             )
 
+        # Gradient, as a sum over pieces.
         for parameter in parameters:
             parameter.grad = None
         done = LossStats.zero(device, num_actions, len(ent_tunings))
@@ -100,6 +102,8 @@ def optimize(
             add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
         if add_bc_gradient is not None:
             done.bc_loss = add_bc_gradient(total.optimizer_steps)
+
+        # Optimizer step.
         with context.spans.span("step"):
             done.grad_norm = clipped_step(optimizer, optim.max_grad_norm, is_checked)
             if vf_optimizer is not None:
@@ -107,11 +111,15 @@ def optimize(
         done.optimizer_steps = 1
         if is_checked:
             check_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
+
+        # Entropy coefficients, statistics, and early stopping by KL.
         tune(ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
         total.add(done)
         context.on_optimizer_step(done)
         if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
             break
+
+    # Checks and metrics of the whole update.
     if not is_checked:
         check_finite(agent, total.losses(), "the update")
     check_finite_weights(agent)
@@ -132,13 +140,13 @@ def optimize(
     }
 
 
-def _answers_at_once(device: torch.device) -> bool:
-    """Whether numbers can be asked for without waiting until a queue of work is done."""
+def _is_synchronous(device: torch.device) -> bool:
+    """Return True if reading a number from a device does not wait for a queue of operations."""
     return device.type == "cpu"
 
 
 def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
-    """How much of what the value function should tell it has no bins for."""
+    """Return the share of returns outside the range of the value bins, as a metric."""
     bins = ppo.value_bins
     if bins is None:
         return {}

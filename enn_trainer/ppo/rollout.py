@@ -1,4 +1,4 @@
-"""Collecting frames: let the agent act in many environments for some steps."""
+"""Collection of rollouts: an agent acts in many environments for some steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Rollout:
 
     @property
     def num_frames(self) -> int:
-        """T * B."""
+        """Number of frames, T * B."""
         return self.batch.num_frames
 
 
@@ -75,13 +75,14 @@ def collect(
         envs: B environments.
         agent: chooses the actions; it is not changed.
         obs: the current frames of the environments.
-        obs_space: the features to show.
+        obs_space: the observation space to select features by.
         steps: T.
-        seed: of the random choices.
-        first_frame: how many frames the run had before; the choices depend on it.
-        device: where the frames are kept.
+        seed: seed of the random choices.
+        first_frame: number of frames of the run before; the choices depend on it.
+        device: device of the frames.
         context: threads, interrupt check and timers.
     """
+    # Allocate.
     num_envs = len(envs)
     env = np.arange(num_envs)
     storage = RolloutStorage(steps * num_envs)
@@ -89,6 +90,8 @@ def collect(
     terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
     finals, final_values = [], [torch.zeros(0, device=device)]
     metrics: dict[str, Metric] = {}
+
+    # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
         context.check()
         with context.spans.span("batch"):
@@ -105,12 +108,14 @@ def collect(
         if obs.final is not None:
             finals.append(EntityBatch.of(obs.final, device))
             check_frame_memory(agent, finals[-1], np.flatnonzero(obs.truncated), learning=False)
-            if sum(final.num_frames for final in finals) >= num_envs:  # more would take memory
+            if sum(final.num_frames for final in finals) >= num_envs:  # to bound memory
                 final_values.append(values_of(agent, EntityBatch.cat(finals), context.lanes))
                 finals = []
+
+    # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
     with context.spans.span("values"):
         last_values = final_values[0].new_zeros(num_envs)
-        going_on = np.flatnonzero(~obs.done)  # after the end of an episode nothing is expected
+        going_on = np.flatnonzero(~obs.done)  # the value after the end of an episode is 0
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
             check_frame_memory(agent, of_last, env, learning=True)

@@ -1,4 +1,4 @@
-"""The state as it was when an update began, to go back to when the update cannot be finished."""
+"""Copy of the state at the begin of an update, to restore after an error."""
 
 import copy
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from enn_trainer.state import State
 
 
 class Snapshot:
-    """Everything that an update changes.
+    """Copy of everything that an update changes.
 
-    The copies are written into the same memory each time: a run takes one before every update.
+    It reuses its memory, as a run takes a copy before every update.
     """
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class Snapshot:
         self._copies: list[Tensor] = []
 
     def take(self, state: State) -> None:
-        """Remember a state."""
+        """Copy a state."""
         tensors = list(_tensors(state))
         known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
-        if not known:  # moments appear with the first step
+        if not known:  # optimizers make their moments in the first step
             self._tensors = tensors
             self._copies = [torch.empty_like(tensor) for tensor in tensors]
         with torch.no_grad():
@@ -34,19 +34,19 @@ class Snapshot:
         self._reward_scaling = copy.copy(state.reward_scaling)
 
     def put_back(self, state: State) -> None:
-        """Make the state what it was when it was last taken."""
+        """Restore the state from the last copy."""
         with torch.no_grad():
             torch._foreach_copy_(self._tensors, self._copies)
         for optimizer, moments in zip(state.optimizers(), self._moments, strict=True):
             optimizer.state.clear()
             optimizer.state.update(moments)
-        state.agent.eval()  # as it is between updates
+        state.agent.eval()  # the mode between updates
         state.ent_tunings = dict(self._ent_tunings)
         state.reward_scaling = copy.copy(self._reward_scaling)
 
 
 def _tensors(state: State) -> Iterator[Tensor]:
-    """What is changed in place: weights, statistics and moments. Other parts are replaced."""
+    """Yield the tensors that an update changes in place: weights, statistics and moments."""
     yield from state.agent.parameters()
     yield from state.agent.buffers()
     for optimizer in state.optimizers():

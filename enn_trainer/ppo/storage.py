@@ -1,8 +1,8 @@
-"""Where the frames of a rollout are kept: in little more than the bytes of their data.
+"""Memory-efficient storage of the frames of a rollout.
 
-Steps that are kept as they come and joined at the end take twice as much, and holes in memory
-beside it. So they are only kept until they are worth writing, and then written behind each other,
-one tensor a field. The frames of a small rollout are joined once, at the end.
+A list of steps that is concatenated at the end needs twice the memory, and fragments it. So steps
+are buffered up to a few megabytes and then appended to one growing tensor per field. A small
+rollout is concatenated once, at the end.
 """
 
 import math
@@ -16,15 +16,15 @@ from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
 _WORTH_WRITING = 4 * 2**20
-"""Bytes of the steps that are kept until they are written."""
+"""Bytes of buffered steps at which these are written."""
 _SPARE = 9 / 8
-"""Space that is made for a frame to come, in that of the mean frame so far."""
+"""Memory reserved for each frame to come, relative to the mean frame so far."""
 
 Field = tuple[str, str]
 
 
 class Stored(NamedTuple):
-    """Frames, and what a network said about them.
+    """Frames, with the output of a network for them.
 
     Attributes:
         batch: the frames.
@@ -42,10 +42,10 @@ class Stored(NamedTuple):
 
 
 class RolloutStorage:
-    """Takes the frames of a rollout in their order.
+    """Storage that takes the frames of a rollout in their order.
 
     Args:
-        num_frames: how many there will be.
+        num_frames: number of frames of the whole rollout.
     """
 
     def __init__(self, num_frames: int) -> None:
@@ -59,31 +59,33 @@ class RolloutStorage:
         self._lengths: dict[Field, _Rows] = {}
 
     def add(self, batch: EntityBatch, out: NetOutput) -> None:
-        """Keep frames, in tensors that nobody changes, and what was said about them."""
+        """Add frames and the output for them; the tensors must not be changed afterwards."""
         self._num_draws = {name: action.num_draws for name, action in batch.actions.items()}
         self._batches.append(batch)
-        # Do not keep what is not stored.
+        # Drop the parts of the output that are not stored, to free their memory.
         self._outs.append(out._replace(log_probs={}, attention=None, distributions={}))
         count = len(self._batches)
-        if count & (count - 1) == 0:  # a power of two: often enough, they grow step by step
+        if count & (count - 1) == 0:  # at powers of two, as the size of steps changes slowly
             self._bytes_of_one = _bytes_of(batch, out)
         if count * self._bytes_of_one >= _WORTH_WRITING:
             self._write()
 
     def take(self) -> Stored:
-        """All that was kept."""
+        """Return all frames."""
+        # Write the rest, and look up the fields.
         if self._batches:
             self._write()
         fields = self._fields()
         types = [name for kind, name in fields if kind == "features"]
         names = [name for kind, name in fields if kind == "actors"]
 
-        def said(what: str) -> dict[str, RaggedTensor]:
+        def of_actions(what: str) -> dict[str, RaggedTensor]:
             return {
                 name: RaggedTensor(self._rows[what, name].all(), fields["actors", name].lengths)
                 for name in names
             }
 
+        # Build the batch from its fields.
         batch = EntityBatch(
             {name: fields["features", name] for name in types},
             {name: fields["visible", name] for name in types if ("visible", name) in fields},
@@ -99,34 +101,39 @@ class RolloutStorage:
             self._written,
         )
         values = self._rows["values", ""].all()
-        return Stored(batch, said("actions"), said("logprobs"), said("entropies"), values)
+        return Stored(
+            batch, of_actions("actions"), of_actions("logprobs"), of_actions("entropies"), values
+        )
 
     def _fields(self) -> dict[Field, RaggedTensor]:
-        """What was written of the frames."""
+        """Return the fields of the frames that were written."""
         return {
             field: RaggedTensor(self._rows[field].all(), lengths.all().numpy())
             for field, lengths in self._lengths.items()
         }
 
     def _write(self) -> None:
-        """Write what is kept so far behind what was written."""
+        """Append the buffered steps to what was written."""
+        # Concatenate the buffer.
         batch = EntityBatch.cat(self._batches)
         outs = self._outs
-        said = {("values", ""): torch.cat([out.values["value"].flatten() for out in outs])}
+        outputs = {("values", ""): torch.cat([out.values["value"].flatten() for out in outs])}
         for what in ("actions", "logprobs", "entropies"):
             for name in batch.actions:
-                said[what, name] = torch.cat([getattr(out, what)[name] for out in outs])
+                outputs[what, name] = torch.cat([getattr(out, what)[name] for out in outs])
         self._batches, self._outs = [], []
         fields, before = _fields(batch), self._fields() if self._written else {}
-        if before:  # masks may be given in some steps only
+        if before:  # masks may be missing in some steps: fill in
             for field in [field for field in fields if field not in before]:
                 self._add(field, _all_true(field, before, fields[field].values))
             for field in [field for field in before if field not in fields]:
                 fields[field] = _all_true(field, fields, before[field].values)
+
+        # Append.
         self._written += batch.num_frames
         for field, rows in fields.items():
             self._add(field, rows)
-        for field, tensor in said.items():
+        for field, tensor in outputs.items():
             self._rows.setdefault(field, _Rows()).add(tensor, self._share())
 
     def _add(self, field: Field, rows: RaggedTensor) -> None:
@@ -139,26 +146,27 @@ class RolloutStorage:
 
 
 class _Rows:
-    """The rows of one field, in one tensor that seldom grows."""
+    """Rows of one field, in one tensor that seldom grows."""
 
     def __init__(self) -> None:
         self._tensor: Tensor | None = None
         self._end = 0
 
     def add(self, rows: Tensor, share: float) -> None:
-        """Add rows behind the others.
+        """Append rows.
 
         Args:
-            rows: which the caller does not keep.
-            share: of all frames, those whose rows are here then.
+            rows: rows, which the caller must not change afterwards.
+            share: share of all frames whose rows are stored after this call.
         """
+        # Expected number of rows in the end, with some reserve.
         end = self._end + len(rows)
         space = end + math.ceil(end * (1 / share - 1) * _SPARE)
         if self._tensor is None and space == len(rows):
             self._tensor, self._end = rows, end
             return
         if self._tensor is None or end > len(self._tensor):
-            # Memory that nothing is written to is none, where the system gives it by the page.
+            # Memory that is never written to costs nothing, as the system allocates by page.
             grown = rows.new_empty((space, *rows.shape[1:]))
             if self._tensor is not None:
                 grown[: self._end] = self._tensor[: self._end]
@@ -172,7 +180,7 @@ class _Rows:
 
 
 def _fields(batch: EntityBatch) -> dict[Field, RaggedTensor]:
-    """The parts of a batch, by what they are and of which type or action."""
+    """Return the parts of a batch by (kind, name of the entity type or action)."""
     fields = {("features", name): rows for name, rows in batch.features.items()}
     fields |= {("visible", name): rows for name, rows in batch.visible.items()}
     for name, action in batch.actions.items():
@@ -190,7 +198,7 @@ def _bytes_of(batch: EntityBatch, out: NetOutput) -> int:
 
 
 def _all_true(field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor) -> RaggedTensor:
-    """The visibility or mask that frames have which were given none."""
+    """Return the visibility or mask of frames that came without one: all true."""
     kind, name = field
     lengths = fields["features" if kind == "visible" else "actors", name].lengths
     if ("actees", name) in fields and kind == "mask":

@@ -86,7 +86,7 @@ def learn(net: RogueNet, rollout: Rollout, ppo: PPOConfig, bs: int, longest: flo
 
 @pytest.fixture
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimize_module, "_answers_at_once", lambda device: False)
+    monkeypatch.setattr(optimize_module, "_is_synchronous", lambda device: False)
 
 
 @pytest.mark.usefixtures("like_a_gpu")
@@ -120,7 +120,7 @@ def test_not_waiting_changes_nothing(monkeypatch: pytest.MonkeyPatch, longest: f
     for is_near in (True, False):
         one = copy.deepcopy(net).double()
         with monkeypatch.context() as patch:
-            patch.setattr(optimize_module, "_answers_at_once", lambda _, near=is_near: near)
+            patch.setattr(optimize_module, "_is_synchronous", lambda _, near=is_near: near)
             learn(one, double(rollout), PPOConfig(), bs=8, longest=longest)
         learnt.append(one.state_dict())
     torch.testing.assert_close(learnt[0], learnt[1], rtol=0, atol=0)
