@@ -31,5 +31,5 @@ class Algorithm(Protocol):
             The metrics of the update by tag.
 
         Raises:
-            NotFiniteError: a loss, a gradient or a parameter is infinite or no number.
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
         """

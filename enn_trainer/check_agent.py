@@ -1,4 +1,4 @@
-"""Whether a network of your own is what `train(agent=...)` needs."""
+"""Conformance check for networks of your own, for `train(agent=...)`."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -28,20 +28,20 @@ def check_agent(
     num_frames: int = 24,
     seed: int = 0,
 ) -> None:
-    """Raise if a network is not what `train(agent=...)` needs, in any respect.
+    """Raise if a network does not have the interface and behaviour that `train(agent=...)` needs.
 
-    It is shown random frames, among them empty ones, frames without actors and frames in which
-    little is allowed. A copy of it is tried; the network itself is not changed.
+    It is called with random frames, among them empty ones, frames without actors and frames with
+    restrictive masks. A copy is tested; the network itself is not changed.
 
     Args:
         agent: the network.
-        obs_space: the world's.
-        action_space: the world's.
-        num_frames: how many frames it is shown.
-        seed: of the frames.
+        obs_space: observation space of the environment.
+        action_space: action space of the environment.
+        num_frames: number of frames to test with.
+        seed: seed of the frames.
 
     Raises:
-        AgentError: with everything that was found.
+        AgentError: there are problems; the message lists all of them.
     """
     problems = list(_structure(agent))
     if not problems:
@@ -65,7 +65,7 @@ def check_agent(
 def random_frame(
     obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
 ) -> Observation:
-    """A frame with up to four entities of each type, and random masks."""
+    """Make a frame with up to four entities of each type, and random masks."""
     counts = {name: int(rng.integers(0, 5)) for name in obs_space.entities}
     ids = {name: [(name, i) for i in range(n)] for name, n in counts.items()}
     everyone = [one for of_type in ids.values() for one in of_type]
@@ -89,6 +89,7 @@ def random_frame(
 
 
 def _structure(agent: Any) -> Iterator[str]:
+    """Check the class, the parameters and the methods."""
     if not isinstance(agent, nn.Module):
         yield f"agent: expected a torch.nn.Module, got {type(agent).__name__}"
         return
@@ -100,7 +101,8 @@ def _structure(agent: Any) -> Iterator[str]:
 
 
 def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Shapes, masks, and that the parts of an answer fit each other."""
+    """Check shapes, masks, and the consistency of the parts of an output."""
+    # Types and shapes.
     out = _act(net, batch, draw=True)
     if not isinstance(out, NetOutput):
         yield f"forward: expected a NetOutput, got {type(out).__name__}"
@@ -119,7 +121,9 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         yield f"values['value']: expected ({batch.num_frames}, 1) finite numbers, got {got}"
         return
     if not _close(net.values(batch)["value"], value):
-        yield "values: expected what forward says, got other values"
+        yield "values: expected the values of forward, got others"
+
+    # Choices and probabilities of each action.
     most_probable = _act(net, batch, draw=False)
     for name, action in batch.actions.items():
         problems = list(_action(name, out, action))
@@ -128,16 +132,19 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
             return
         if not torch.equal(most_probable.actions[name], out.distribution(name).mode()):
             yield f"actions[{name!r}]: without uniforms expected the most probable choices"
+
+    # Evaluation of given actions.
     judged = net(batch, actions=out.actions)
     for name, logprobs in out.logprobs.items():
         if not torch.equal(judged.actions[name], out.actions[name]):
-            yield f"actions[{name!r}]: expected those that were handed in to be judged, got others"
+            yield f"actions[{name!r}]: expected the given actions to be returned, got others"
         if not _close(judged.logprobs[name], logprobs):
-            yield f"logprobs[{name!r}]: a choice is judged otherwise than when it was drawn"
+            yield f"logprobs[{name!r}]: those of given actions differ from those when sampled"
 
 
 def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
-    """What is said about the actors of one action."""
+    """Check the output for the actors of one action."""
+    # Shapes and types.
     num_actors = len(action.actors.values)
     chosen, distribution = out.actions[name], out.distribution(name)
     for part, rows in (
@@ -151,6 +158,8 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
     if chosen.dtype != torch.int64:
         yield f"actions[{name!r}]: expected int64, got {chosen.dtype}"
         return
+
+    # Distributions without a list of all choices.
     log_probs = distribution.all_log_probs
     if log_probs is None:
         if not _close(out.logprobs[name], distribution.log_prob(chosen)):
@@ -158,6 +167,8 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
         if not _close(out.entropies[name], distribution.entropy()):
             yield f"entropies[{name!r}]: expected those of distributions"
         return
+
+    # Probabilities of all choices: they are masked, add up to 1, and match the rest.
     allowed = _allowed(action, log_probs)
     if log_probs.shape != allowed.shape:
         yield (
@@ -181,7 +192,10 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
 
 
 def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
-    """(actors, choices) bool; for select-entity the columns are the actees, padded to the most."""
+    """Return the choices that the mask allows, (actors, choices) bool.
+
+    For select-entity the columns are the actees, padded to the largest number.
+    """
     lengths = action.actors.lengths
     if action.actees is None:
         if action.mask is not None:
@@ -198,7 +212,7 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
 
 
 def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Acting has no side effects and asks nobody else for randomness."""
+    """Check that acting has no side effects and no other source of randomness than `uniforms`."""
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     generator = torch.get_rng_state()
     first, second = _act(net, batch, draw=True), _act(net, batch, draw=True)
@@ -213,7 +227,7 @@ def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
 
 
 def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """How frames are cut into batches changes nothing; it also meets batches without actors."""
+    """Check that the output for a frame does not depend on the batch that it is in."""
     together = _act(net, batch, draw=False)
     ends = {name: np.cumsum(a.actors.lengths) for name, a in batch.actions.items()}
     for i in range(batch.num_frames):
@@ -224,12 +238,12 @@ def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
             of_frame = together.logprobs[name][end - count : end]
             same = same and _close(alone.logprobs[name], of_frame)
         if not same:
-            yield f"forward: frame {i} is answered otherwise alone than in a batch of others"
+            yield f"forward: the output for frame {i} alone differs from that in a batch"
             return
 
 
 def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Gradients of everything that the loss uses."""
+    """Check the gradients of everything that the loss uses."""
     chosen = _act(net, batch, draw=True).actions
     net.train()
     out = net(batch, actions=chosen)
@@ -247,7 +261,7 @@ def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:
 
 
 def _is_saved(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """A checkpoint holds everything that its answers depend on; input statistics included."""
+    """Check that a state dict holds everything that the output depends on."""
     parameters = {name: p.detach().clone() for name, p in net.named_parameters()}
     net.update_input_stats(batch)
     moved = [n for n, p in net.named_parameters() if not torch.equal(p.detach(), parameters[n])]

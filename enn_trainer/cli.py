@@ -41,7 +41,7 @@ enn COMMAND --help tells more."""
 
 
 def main() -> None:
-    """Entry point of `enn`."""
+    """Run the command `enn` with the arguments of the process."""
     with reader_may_leave():
         sys.exit(run(sys.argv[1:]))
 
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
             return _COMMANDS[name](rest)
         except ArgumentsExit:
             raise
-        except SystemExit as error:  # by an environment: nothing of ours ends a command like this
+        except SystemExit as error:  # raised by an environment, as commands return a status
             raise as_error(error) from error
     nearest = difflib.get_close_matches(name, _COMMANDS, n=1)
     hint = f", did you mean {nearest[0]}?" if nearest else ""
@@ -67,13 +67,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def train_command(arguments: Sequence[str], program: str) -> int:
-    """`enn train`: train in the world that `env.id` names."""
+    """Run `enn train`: train in the environment that `env.id` names."""
     line = line_with_trust(program, arguments)
     return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
 
 
 def envs_command() -> int:
-    """`enn envs`: the worlds that ship with the project."""
+    """Run `enn envs`: list the environments that ship with the project."""
     for name, env in ENV_REGISTRY.items():
         print(f"{name:20}{(env.__doc__ or '').strip().splitlines()[0]}")
     return 0

@@ -6,7 +6,7 @@ Exception
     ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
     ├── CheckpointError (ValueError)    a checkpoint that cannot be used
     ├── AgentError (ValueError)         a network of the user's own that cannot be trained
-    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is infinite or no number
+    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
 """
 
 
@@ -72,4 +72,4 @@ class CheckpointError(EnnTrainerError, ValueError):
 
 
 class NotFiniteError(EnnTrainerError, ArithmeticError):
-    """Learning met a number that is infinite or none: says where, and which parameters."""
+    """A loss, gradient or weight that is NaN or infinite; the message has place and parameters."""

@@ -1,4 +1,4 @@
-"""From a checkpoint to something that plays."""
+"""Loading of agents from checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,25 @@ def load_agent(
     agent: PPOAgent | None = None,
     env: Environment | Match | None = None,
 ) -> RogueNetAgent:
-    """The agent of a checkpoint, ready to act.
+    """Load the agent of a checkpoint, ready to act.
 
     Only the configuration, the spaces and the weights are read.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken, or
-            RUN@STEP, RUN@best; also one of enn_trainer 0.1.16. Or a file of weights for `agent`,
-            `.safetensors` or what `torch.save` writes of a state dict.
-        device: where the network runs.
-        deterministic: take the most probable choice instead of sampling.
-        seed: of the sampled choices.
-        agent: a network of your own of the shape of the saved one, which takes its weights.
-        env: the world it acts in. Then features, entity types and labels are found by name, in
-            whatever order the world has them, and what the agent does not know it does not see;
-            without it, observations must be those of the world it was trained in.
+        path: a checkpoint, or the folder of a run, for its newest valid checkpoint, or RUN@STEP,
+            RUN@best; also of enn_trainer 0.1.16. Or a file of weights for `agent`: `.safetensors`,
+            or a state dict written by `torch.save`.
+        device: device of the network.
+        deterministic: True to take the most probable choice instead of sampling.
+        seed: seed of the sampled choices.
+        agent: a network of your own with parameters of the saved shapes, which are loaded into it.
+        env: the environment to act in. Features, entity types and labels are then matched by name,
+            in any order, and those that are new to the agent are ignored; without it, observations
+            must be those of the environment that the agent was trained in.
 
     Raises:
-        CheckpointError: there is no valid checkpoint; the file holds something else; or the world
-            has other actions or lacks features that the agent needs.
+        CheckpointError: there is no valid checkpoint; the file holds something else; or the
+            environment has other actions or lacks features that the agent needs.
     """
     path = Path(path)
     if path.is_file():
@@ -67,7 +67,7 @@ def _with_weights(path: Path, agent: PPOAgent | None) -> Any:
         got = "none" if network is None else f"one without {' and '.join(lacking)}"
         raise CheckpointError(
             f"{path}: expected agent=, a network that knows its obs_space and action_space, beside "
-            f"a file of weights, which says neither; got {got}"
+            f"a file of weights, which has neither; got {got}"
         )
     load_weights_file(path, network)
     return network

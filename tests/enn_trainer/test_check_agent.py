@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "other values": (
         lambda s, out, *_: out._replace(values={"value": out.values["value"] + 1}),
-        "values: expected what forward says",
+        "values: expected the values of forward",
     ),
     "an actor too few": (
         lambda s, out, *_: with_move(out, "logprobs", out.logprobs["move"][1:]),
@@ -143,7 +143,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "side effects": (counts_calls, r"expected no side effects, it changed \['calls'\]"),
     "randomness of its own": (draws, "it drew from torch's generator"),
-    "frames mixed": (looks_at_others, "is answered otherwise alone|what forward says"),
+    "frames mixed": (looks_at_others, "alone differs from that in a batch|the values of forward"),
     "no gradients": (
         lambda s, out, *_: out._replace(
             logprobs={n: p.detach() for n, p in out.logprobs.items()},
