@@ -84,22 +84,24 @@ def run_command(
     initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
     check: Callable[[StateManager], None] | None = None,
 ) -> int:
-    """Parse the arguments of a run and run it; the exit status.
+    """Parse the arguments of a run, run it, and return the exit status.
 
     Args:
-        arguments: without the name of the program.
-        program: its name, for the usage.
-        run: what to do with the state manager.
-        config_cls: the configuration that overrides refer to.
-        state_cls: as of `StateManager`.
-        initial_state: makes the state of a run that begins.
+        arguments: arguments without the name of the program.
+        program: name of the program, for the usage.
+        run: function of the state manager that runs the command.
+        config_cls: class of the configuration, to which overrides refer.
+        state_cls: class of the state.
+        initial_state: makes the state of a new run.
         check: raises before `run` if the run must not begin; not called with `--trust`.
     """
+    # Parse, and list settings.
     options = _parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0
     try:
+        # Arguments that exclude each other.
         given = [flag for flag in _EXISTING if flag in options.existing]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
@@ -109,6 +111,8 @@ def run_command(
             raise ConfigError("--config and --resume-from: expected one of them, got both")
         if options.config and not options.config.is_file():
             raise ConfigError(f"--config: expected a configuration file, got {options.config}")
+
+        # Configuration and state.
         file_renames = rename_lines(options.rename_file) if options.rename_file else []
         manager = StateManager(
             config_cls,
@@ -125,6 +129,8 @@ def run_command(
         )
         if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
+
+        # Print or run.
         if options.print_config:
             print(show_config(manager.config, manager.sources))
             return 0
@@ -145,29 +151,29 @@ def run_command(
 
 
 def failed(error: Exception, message: str | None = None) -> int:
-    """Say in one line why a command ends; its exit status, that of a mistake in what was asked for.
+    """Print an error in one line and return the exit status, `USAGE_ERROR` for wrong settings.
 
     Args:
-        error: what ends it; its type decides about the status.
-        message: what to say, if not what the error does.
+        error: the error; its type determines the status.
+        message: message to print instead of that of the error.
     """
     print(f"error: {error if message is None else message}", file=sys.stderr)
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
 class ArgumentsExit(SystemExit):
-    """The end of a program by its arguments: a mistake in them, or `--help`."""
+    """Exit of a program because of its arguments: a mistake in them, or `--help`."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line each."""
+    """Argument parser whose errors are one line each."""
 
     def error(self, message: str) -> NoReturn:
-        """End with the message and the status of a mistake."""
+        """Exit with an error message and `USAGE_ERROR`."""
         self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the program by ArgumentsExit, to be told from a SystemExit of an environment."""
+        """Exit by ArgumentsExit, as distinct from a SystemExit that an environment raises."""
         if message:
             print(message, end="", file=sys.stderr)
         raise ArgumentsExit(status)
@@ -188,6 +194,7 @@ def add_rename_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
+    # Configuration.
     parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
     parser.add_argument(
         "overrides",
@@ -198,6 +205,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="a configuration file: .ron .yaml .toml .json"
     )
+
+    # Folder of the run.
     parser.add_argument(
         "--checkpoint-dir",
         type=Path,
@@ -213,6 +222,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         parser.add_argument(
             flag, dest="existing", action="append_const", const=flag, default=[], help=text
         )
+
+    # Start from a save elsewhere.
     parser.add_argument(
         "--resume-from",
         type=Path,
@@ -234,6 +245,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         action="store_true",
         help="import the code that the save names, such as its environment, and run it",
     )
+
+    # Look before running.
     parser.add_argument(
         "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
     )

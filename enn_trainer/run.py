@@ -66,10 +66,14 @@ class Run:
         self.config = config
         self.state = state
         self.manager = manager
+
+        # Clocks.
         self.total_steps = total_steps(config)
         self.first_step = state.step
         self.seconds = 0.0  # of updates in this process
         self.tick_s = self.update_start = time.monotonic()
+
+        # Metrics, also of the save that the run resumes.
         self.metrics = state.metrics
         self.mean_return = self.metrics.get("episodic_reward.mean", float("nan"))
         self.saved: Path | None = None
@@ -81,6 +85,8 @@ class Run:
         self.fresh: set[str] = set()
         self.unknown: set[str] = set()
         self._best_keys = [read_best(text).key for text in config.checkpoint.best]
+
+        # Display, timers and trackers.
         self.progress: Progress | None = None
         self.spans = Spans()
         self.spans_saved_s = self.tick_s

@@ -84,17 +84,22 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         init_parts: Sequence[str] = PARTS,
         init_renames: Sequence[str] = (),
     ) -> None:
+        # Arguments.
         if existing not in lookup.EXISTING:
             known = ", ".join(lookup.EXISTING)
             raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
+
+        # Saves.
         self.start_folder = Path.cwd()  # relative paths begin there
         self._saver = RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
         self._lock: RunLock | None = None
         self.environment = environment
         self.existing = existing
+
+        # Sources of the state.
         if init_path is not None:
             init_path = lookup.resolve(Path(init_path), lambda line: self.say(line))
         self.init_from: InitFrom | None = None

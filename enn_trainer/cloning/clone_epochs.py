@@ -68,6 +68,8 @@ class Cloning:
         self.say = say
         self.is_stop_requested = is_stop_requested
         self.lanes = lanes
+
+        # Progress and scores.
         self.epochs = 0
         self.trained: CloneScore | None = None
         self.best: CloneScore | None = None
@@ -77,6 +79,7 @@ class Cloning:
         self._batches = math.ceil(len(train) / config.clone.bs)
         self._taken = 0  # optimizer steps
         self._start = self._said = time.monotonic()
+
         # No clipping of values, as there are no old values to stay near.
         self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
         self._value_scale = value_scale(train.returns, self._ppo)

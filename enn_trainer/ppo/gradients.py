@@ -27,16 +27,16 @@ def add_gradients(
 
     Args:
         parameters: parameters of an agent; their `grad` is changed.
-        losses: functions that return a loss, () float, or None without one; and further results,
+        losses: functions that return a loss, () float, or None without one; and an extra result
             without gradients.
-        take: called with the further results, in the order of the losses.
+        take: called with the extra results, in the order of the losses.
         lanes: lanes in which the losses are computed.
         spans: timers of the backward passes.
     """
     learnt = [p for p in parameters if p.requires_grad]
 
     def add(computed: tuple[list[Tensor | None], T]) -> None:
-        gradients, said = computed
+        gradients, extra = computed
         for parameter, gradient in zip(learnt, gradients, strict=True):
             if gradient is None:
                 continue
@@ -44,7 +44,7 @@ def add_gradients(
                 parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
             else:
                 parameter.grad.add_(gradient)
-        take(said)
+        take(extra)
 
     lanes.run((partial(_gradients, learnt, loss, spans) for loss in losses), add)
 
@@ -54,8 +54,8 @@ def _gradients(
     compute: Callable[[], tuple[Tensor | None, T]],
     spans: Spans,
 ) -> tuple[list[Tensor | None], T]:
-    loss, said = compute()
+    loss, extra = compute()
     if loss is None:
-        return [None] * len(parameters), said
+        return [None] * len(parameters), extra
     with spans.span("backward"):
-        return list(torch.autograd.grad(loss, parameters, allow_unused=True)), said
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True)), extra
