@@ -187,7 +187,7 @@ def value_loss_of(
         if logits is None or logits.shape != expected:
             got = "none" if logits is None else f"shape {tuple(logits.shape)}"
             raise AgentError(
-                f"values['value_logits']: expected shape {expected}, as ppo.value_bins says, "
+                f"values['value_logits']: expected shape {expected}, as of ppo.value_bins, "
                 f"got {got}"
             )
         return losses.cross_entropy(logits, bin_targets(returns, ppo.value_bins))
