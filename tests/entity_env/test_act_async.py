@@ -8,8 +8,8 @@ import pytest
 
 from entity_env import AddMetricsWrapper, EntityEnvError, EnvList, ParallelEnvList, VecEnv
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.read_recording import Recording
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import SPACE, Walk
 

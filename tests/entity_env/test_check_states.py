@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from entity_env import EnvList, InvalidObservation
-from entity_env.check_states import first_choices
 from entity_env.ragged import Ragged
-from entity_env.unbatch import unbatch_actions
+from entity_env.vec.check_states import first_choices
+from entity_env.vec.unbatch import unbatch_actions
 from tests.enn_trainer.worlds import Pasture
 
 N = 6

@@ -22,12 +22,12 @@ from entity_env import (
     WorkerError,
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.env_states import cat_states, split_state
 from entity_env.examples import ENV_REGISTRY, Minefield
-from entity_env.messages import pack, unpack
 from entity_env.plain_state import from_plain, to_plain
-from entity_env.record import RecordingVecEnv
-from entity_env.worker_process import RestartQuota
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.env_states import cat_states, split_state
+from entity_env.workers.worker_process import RestartQuota
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import Named, NamedInArrays, Walk
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
 from entity_env import batch_obs
-from entity_env.channel import FlatArrays
-from entity_env.flat_obs import put_together, take_apart
+from entity_env.workers.channel import FlatArrays
+from entity_env.workers.flat_obs import put_together, take_apart
 from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 

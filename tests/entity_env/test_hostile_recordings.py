@@ -25,11 +25,11 @@ from entity_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
-from entity_env.entity_gym_samples import open_entity_gym_samples
-from entity_env.messages import unpack
-from entity_env.read_recording import Recording
-from entity_env.record import RecordingVecEnv, end_before, recording_header
-from entity_env.recording_format import PREFIX, RecordingError, framed
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording.recording_format import PREFIX, RecordingError, framed
+from entity_env.serialization.messages import unpack
 from tests.entity_env.builders import SAMPLES, Tiny, play
 
 OBS = ObsSpace(entities={"A": Entity(["x"])})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from entity_env import Ragged, batch_obs
-from entity_env.messages import MessageError, pack, unpack
+from entity_env.serialization.messages import MessageError, pack, unpack
 from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 

@@ -10,8 +10,8 @@ import pytest
 from entity_env import EnvList, ParallelEnvList, Ragged, VecEnv
 from entity_env.examples.multi_snake_vec import VecMultiSnake
 from entity_env.ragged import to_ragged_buffer
-from entity_env.read_recording import Recording
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
 from tests.entity_env.builders import assert_same, play, random_choices
 from tests.entity_env.worlds import Walk
 

@@ -32,10 +32,10 @@ from entity_env import (
     VecSelectEntityActionMask,
     batch_obs,
 )
-from entity_env.entity_gym_samples import open_entity_gym_samples
-from entity_env.read_recording import Episode, Recording
-from entity_env.record import RecordingVecEnv, end_before, recording_header
-from entity_env.recording_format import Decisions, RecordingError, Step, framed, take_obs
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.read_recording import Episode, Recording
+from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed, take_obs
 from tests.entity_env.builders import (
     ROOT,
     SAMPLES,

@@ -19,8 +19,8 @@ from entity_env import (
     ParallelEnvList,
     Ragged,
 )
-from entity_env.channel import Channel, ChannelClosedError
-from entity_env.shared_memory import SharedMemory
+from entity_env.workers.channel import Channel, ChannelClosedError
+from entity_env.workers.shared_memory import SharedMemory
 from tests.entity_env.builders import assert_same
 from tests.entity_env.worlds import SPACE, Walk
 

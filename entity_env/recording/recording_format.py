@@ -41,10 +41,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError
-from entity_env.messages import MessageError, pack, unpack
 from entity_env.ragged import Ragged
+from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import ActionName
-from entity_env.vec_env import VecObs
+from entity_env.vec.vec_env import VecObs
 
 _MAGIC = b"enn-rec\0"
 _VERSION = struct.pack("<I", 1)

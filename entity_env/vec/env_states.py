@@ -17,12 +17,12 @@ from entity_env.actions import ActionMask
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, world_of
-from entity_env.messages import MessageError, pack, unpack
 from entity_env.plain_state import from_plain, impure, to_plain
 from entity_env.ragged import Ragged
-from entity_env.recording_format import take_obs
+from entity_env.recording.recording_format import take_obs
+from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
-from entity_env.vec_env import VecObs
+from entity_env.vec.vec_env import VecObs
 
 
 def offers_state(match: Match) -> bool:

@@ -15,8 +15,8 @@ from entity_env.spaces import (
     ObsSpace,
     has_global_entity,
 )
-from entity_env.validate import check_finite_batch
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.vec_env import VecActionMask, VecObs
 
 
 def check_saved_counters(state: Mapping[str, Any], num_envs: int, num_matches: int) -> None:

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_env.channel import Channel, ChannelClosedError, new_bell
 from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
-from entity_env.flat_obs import put_together
-from entity_env.shared_memory import SharedMemory
-from entity_env.worker import SIGNALS_OF_PARENT
+from entity_env.workers.channel import Channel, ChannelClosedError, new_bell
+from entity_env.workers.flat_obs import put_together
+from entity_env.workers.shared_memory import SharedMemory
+from entity_env.workers.worker import SIGNALS_OF_PARENT
 
-_MAIN = "import sys; sys.path.insert(0, {package!r}); from entity_env.worker import main; main()"
+_MAIN = (
+    "import sys; sys.path.insert(0, {package!r}); "
+    "from entity_env.workers.worker import main; main()"
+)
 _CLOSE_S = 5  # for a worker to close its environments, and then to end
 
 
@@ -95,7 +98,8 @@ class WorkerProcess:
         bell = new_bell()
         # The worker inherits these files: connection, memory of both sides, and bell.
         files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+        folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+        package = os.path.dirname(os.path.dirname(folder))  # noqa: PTH120
         main = _MAIN.format(package=package)
         # Linux ends the worker with the thread that started it, so that must be the main one.
         is_lasting = threading.current_thread() is threading.main_thread()

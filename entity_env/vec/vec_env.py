@@ -10,7 +10,7 @@ import numpy.typing as npt
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, has_global_entity
-from entity_env.vec_obs import (
+from entity_env.vec.vec_obs import (
     Metric,
     VecActionMask,
     VecCategoricalActionMask,
@@ -18,7 +18,7 @@ from entity_env.vec_obs import (
     VecSelectEntityActionMask,
     add_metrics,
 )
-from entity_env.world_times import ProcessTimes
+from entity_env.vec.world_times import ProcessTimes
 
 __all__ = [
     "Metric",

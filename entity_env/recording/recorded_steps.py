@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.ragged import Ragged
-from entity_env.recording_format import (
+from entity_env.recording.recording_format import (
     Decisions,
     Record,
     RecordingError,
@@ -28,7 +28,7 @@ from entity_env.spaces import (
     ObsSpace,
     has_global_entity,
 )
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec.vec_env import VecActionMask, VecObs
 
 MAX_MASK_PER_BYTE = 512
 """Choices in masks that allow everything, for each byte of a record: written out, each is a byte.

@@ -23,15 +23,15 @@ from typing import Any
 
 import cloudpickle
 
-from entity_env.channel import Arrays, Channel, ChannelClosedError, FlatArrays
-from entity_env.env_list import EnvList
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.flat_obs import take_apart
 from entity_env.ragged import Ragged
-from entity_env.shared_memory import SharedMemory
 from entity_env.spaces import ActionName, ObsSpace
 from entity_env.standard_streams import reader_may_leave
-from entity_env.vec_env import VecObs
+from entity_env.vec.env_list import EnvList
+from entity_env.vec.vec_env import VecObs
+from entity_env.workers.channel import Arrays, Channel, ChannelClosedError, FlatArrays
+from entity_env.workers.flat_obs import take_apart
+from entity_env.workers.shared_memory import SharedMemory
 
 SIGNALS_OF_PARENT = signal.SIGINT, signal.SIGTERM
 """The parent handles them. It starts workers with these blocked, so none ends while it imports."""

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.recorded_steps import Header, read_header, read_step
-from entity_env.recording_format import (
+from entity_env.recording.recorded_steps import Header, read_header, read_step
+from entity_env.recording.recording_format import (
     Decisions,
     Record,
     RecordingError,
@@ -21,7 +21,7 @@ from entity_env.recording_format import (
 )
 from entity_env.seeding import key_of, mix, uniforms
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecObs
+from entity_env.vec.vec_env import VecObs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
 """The end of an episode: by itself, cut off, not recorded, or not known from the file."""

@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from entity_env.actions import Action
-from entity_env.batch import batch_obs
+from entity_env.checks.report import Report
 from entity_env.environment import Observation
 from entity_env.errors import InvalidObservation
 from entity_env.match import Match
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.report import Report
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.unbatch import unbatch_actions
-from entity_env.validate import validate_observation
-from entity_env.vec_env import VecObs
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.validate import validate_observation
+from entity_env.vec.vec_env import VecObs
 
 Fields: TypeAlias = dict[str, bytes]
 """The content of a batch, by the name of the field."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.spaces import GLOBAL, ObsSpace
-from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
+from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs
 
 
 class AddMetricsWrapper(VecEnvWrapper):

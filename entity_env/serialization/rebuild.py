@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.bounds import Allowance
 from entity_env.ragged import Ragged
+from entity_env.serialization.bounds import Allowance
 from entity_env.short_repr import short_repr
 from entity_env.spaces import Entity, ObsSpace
-from entity_env.vec_env import Metric, VecActionMask, VecObs
+from entity_env.vec.vec_env import Metric, VecActionMask, VecObs
 
 _MIN, _MAX = np.minimum.reduce, np.maximum.reduce  # methods take twice as long
 _Check = tuple[Callable[[Any], bool], str]

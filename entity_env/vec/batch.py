@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from entity_env.environment import Observation, as_flag
 from entity_env.errors import InvalidObservation
-from entity_env.features import as_numbers, batch_entities, given_names
-from entity_env.frames import Frames
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace, has_global_entity
-from entity_env.vec_env import Metric, VecObs
+from entity_env.vec.features import as_numbers, batch_entities, given_names
+from entity_env.vec.frames import Frames
+from entity_env.vec.vec_env import Metric, VecObs
 
 LAST = "last observation of a truncated episode"
 """Prefix of messages about that observation."""

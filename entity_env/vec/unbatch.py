@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.errors import InvalidAction
 from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.vec_env import VecActionMask, VecObs
 
 Indices = npt.NDArray[np.int64]
 

@@ -10,33 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.batch import LAST, batch_obs
-from entity_env.check_spaces import check_same_spaces, check_spaces
-from entity_env.check_states import (
+from entity_env.checks.check_spaces import check_same_spaces, check_spaces
+from entity_env.environment import Environment, Observation
+from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.match import Match, Solo, world_of
+from entity_env.ragged import Ragged
+from entity_env.seeding import derive_seed, derive_seeds
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.batch import LAST, batch_obs
+from entity_env.vec.check_states import (
     check_saved_counters,
     check_saved_frames,
     first_choices,
 )
-from entity_env.env_states import (
+from entity_env.vec.env_states import (
     check_num_envs,
     match_bytes,
     offers_state,
     restore_match,
     shown_last,
 )
-from entity_env.environment import Environment, Observation
-from entity_env.errors import EntityEnvError, InvalidObservation
-from entity_env.frames import Frames
-from entity_env.match import Match, Solo, world_of
-from entity_env.ragged import Ragged
-from entity_env.seeding import derive_seed, derive_seeds
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.unbatch import unbatch_actions
-from entity_env.validate import check_finite_batch
-from entity_env.vec_env import VecEnv, VecObs
+from entity_env.vec.frames import Frames
+from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.world_errors import as_error, exits_as_errors, in_environment
+from entity_env.vec.world_times import ProcessTimes, times_of_this_process
 from entity_env.world_code import code_of
-from entity_env.world_errors import as_error, exits_as_errors, in_environment
-from entity_env.world_times import ProcessTimes, times_of_this_process
 
 _ATTEMPTS = 100
 """Resets before an error where episodes are over at once, as random ones may be."""

@@ -24,13 +24,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.bounds import Allowance, dict_of, number_array, unpack_bounded
 from entity_env.ragged import Ragged
-from entity_env.read_recording import Recording
-from entity_env.rebuild import rebuilt
-from entity_env.record import EpisodeClock
-from entity_env.recorded_steps import Header, check_header, check_step
-from entity_env.recording_format import Decisions, RecordingError, Step
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import EpisodeClock
+from entity_env.recording.recorded_steps import Header, check_header, check_step
+from entity_env.recording.recording_format import Decisions, RecordingError, Step
+from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
+from entity_env.serialization.rebuild import rebuilt
 from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     GLOBAL,
@@ -41,7 +41,7 @@ from entity_env.spaces import (
     SelectEntityActionSpace,
     has_global_entity,
 )
-from entity_env.vec_env import (
+from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
     VecObs,

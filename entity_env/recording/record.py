@@ -11,11 +11,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.messages import MessageError, pack
-from entity_env.plain_open import append_plain, read_plain
 from entity_env.ragged import Ragged, as_choices
-from entity_env.recorded_steps import read_header, read_step
-from entity_env.recording_format import (
+from entity_env.recording.recorded_steps import read_header, read_step
+from entity_env.recording.recording_format import (
     PREFIX,
     Decisions,
     Record,
@@ -25,8 +23,10 @@ from entity_env.recording_format import (
     records,
 )
 from entity_env.seeding import key_of, mix
+from entity_env.serialization.messages import MessageError, pack
+from entity_env.serialization.plain_open import append_plain, read_plain
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
+from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
 class EpisodeClock:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.forked_children import close_in_children
-from entity_env.shared_memory import SharedMemory
+from entity_env.workers.forked_children import close_in_children
+from entity_env.workers.shared_memory import SharedMemory
 
 Arrays = list[npt.NDArray[Any]]
 

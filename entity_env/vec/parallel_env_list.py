@@ -12,18 +12,23 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.channel import Arrays, FlatArrays
-from entity_env.check_spaces import check_same_spaces
-from entity_env.env_states import cat_states, split_state
+from entity_env.checks.check_spaces import check_same_spaces
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import Match
 from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv, VecObs
-from entity_env.worker_process import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
+from entity_env.vec.env_states import cat_states, split_state
+from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.world_times import ProcessTimes
+from entity_env.workers.channel import Arrays, FlatArrays
+from entity_env.workers.worker_process import (
+    RestartQuota,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerSetup,
+)
 from entity_env.world_code import code_of
-from entity_env.world_times import ProcessTimes
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.batch import LAST, batch_obs
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecObs
+from entity_env.vec.batch import LAST, batch_obs
+from entity_env.vec.vec_env import VecObs
 
 
 def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:

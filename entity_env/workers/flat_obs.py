@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from entity_env.channel import Arrays
 from entity_env.ragged import Ragged
 from entity_env.spaces import batch_mask_type
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec.vec_env import VecActionMask, VecObs
+from entity_env.workers.channel import Arrays
 
 
 def take_apart(obs: VecObs) -> tuple[Any, Arrays]:

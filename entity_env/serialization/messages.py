@@ -11,17 +11,17 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.bounds import (
+from entity_env.errors import EntityEnvError
+from entity_env.ragged import Ragged
+from entity_env.serialization.bounds import (
     Allowance,
     number_array,
     unpack_bounded,
 )
-from entity_env.errors import EntityEnvError
-from entity_env.ragged import Ragged
-from entity_env.rebuild import rebuilt
+from entity_env.serialization.rebuild import rebuilt
 from entity_env.short_repr import short_repr
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
-from entity_env.vec_env import Metric, VecObs
+from entity_env.vec.vec_env import Metric, VecObs
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
