@@ -246,7 +246,7 @@ def test_recording_changes_nothing(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from tests.entity_env.test_recording import record
+from tests.entity_env.recording.test_recording import record
 print("ready", flush=True)
 record(Path(sys.argv[1]), 1_000_000)
 """
