@@ -32,7 +32,7 @@ from enn_trainer.config.load import load_config
 from enn_trainer.evaluation.play_episodes import Seats, play
 from entity_env import EnvList
 from entity_env.examples import CherryPick
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.record import RecordingVecEnv
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs/cherry_pick.ron"

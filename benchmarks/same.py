@@ -275,7 +275,8 @@ def _contents(folder: Path) -> Iterator[tuple[str, object]]:
 
 def _recording(content: bytes) -> tuple[bytes, bytes]:
     """Return the first record, without the time in the name of the run, and the others."""
-    begin = 24  # magic, version, length and two checksums, see `entity_env/recording_format.py`
+    # Magic, version, length and two checksums, see `entity_env/recording/recording_format.py`.
+    begin = 24
     end = begin + int.from_bytes(content[12:16], "little")
     return re.sub(rb"\d{8}-\d{6}", b"", content[begin:end]), content[end:]
 

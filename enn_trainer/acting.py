@@ -14,9 +14,9 @@ from enn_trainer.agent import PPOAgent, chosen_on_host, draw_uniforms
 from enn_trainer.frame_memory import rogue_nets, within_memory
 from enn_trainer.lanes import Lanes, cost_of_entity
 from entity_env.ragged import Ragged
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import ObsSpace
-from entity_env.vec_env import VecEnv, VecObs
+from entity_env.vec.vec_env import VecEnv, VecObs
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision
 from rogue_net.ragged import ActionBatch, EntityBatch

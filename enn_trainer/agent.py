@@ -10,12 +10,12 @@ from torch import Tensor
 
 from enn_trainer.frame_memory import check_frame_memory
 from entity_env.actions import Action
-from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, key_of
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.unbatch import unbatch_actions
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.unbatch import unbatch_actions
 from rogue_net.native import backend
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput

@@ -13,12 +13,12 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_envs import make_envs
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
-from entity_env.plain_open import append_plain
-from entity_env.record import RecordingVecEnv, end_before, holds_no_step, recording_header
-from entity_env.recording_format import RecordingError
+from entity_env.recording.record import RecordingVecEnv, end_before, holds_no_step, recording_header
+from entity_env.recording.recording_format import RecordingError
 from entity_env.seeding import derive_seed
+from entity_env.serialization.plain_open import append_plain
 from entity_env.spaces import ActionName, ActionSpace
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 
 
 @dataclass(frozen=True)

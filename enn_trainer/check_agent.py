@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent, draw_uniforms
 from enn_trainer.errors import AgentError
-from entity_env.batch import batch_obs
 from entity_env.environment import Observation
 from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.batch import batch_obs
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 

@@ -21,7 +21,7 @@ from enn_trainer.loop import train
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 from entity_env.standard_streams import reader_may_leave
-from entity_env.world_errors import as_error
+from entity_env.vec.world_errors import as_error
 
 USAGE = """usage: enn COMMAND ...
 

@@ -14,12 +14,12 @@ import numpy as np
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.env_list import EnvList
 from entity_env.environment import Environment
 from entity_env.match import Match
-from entity_env.parallel_env_list import ParallelEnvList
 from entity_env.short_repr import short_repr
-from entity_env.vec_env import VecEnv
+from entity_env.vec.env_list import EnvList
+from entity_env.vec.parallel_env_list import ParallelEnvList
+from entity_env.vec.vec_env import VecEnv
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""

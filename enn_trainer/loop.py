@@ -43,7 +43,7 @@ from enn_trainer.stop_conditions import Condition, any_of, read_bound
 from enn_trainer.tracking.spans import Spans
 from entity_env.seeding import derive_seed
 from entity_env.standard_streams import reader_may_leave
-from entity_env.vec_env import VecObs
+from entity_env.vec.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 
 

@@ -13,8 +13,8 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
-from entity_env.metrics import AddMetricsWrapper
-from entity_env.vec_env import VecEnv
+from entity_env.vec.metrics import AddMetricsWrapper
+from entity_env.vec.vec_env import VecEnv
 
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:

@@ -11,8 +11,8 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
-from entity_env.messages import MessageError, pack, unpack
-from entity_env.vec_env import VecEnv, VecObs
+from entity_env.serialization.messages import MessageError, pack, unpack
+from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import is_same_code
 
 

@@ -11,9 +11,7 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.batch import batch_obs
 from entity_env.check_env import check_env
-from entity_env.env_list import EnvList
 from entity_env.environment import Environment, Features, Observation
 from entity_env.errors import (
     EntityEnvError,
@@ -23,8 +21,6 @@ from entity_env.errors import (
     WorkerError,
 )
 from entity_env.match import Match
-from entity_env.metrics import AddMetricsWrapper
-from entity_env.parallel_env_list import ParallelEnvList
 from entity_env.plain_state import PlainState
 from entity_env.ragged import Ragged
 from entity_env.spaces import (
@@ -38,9 +34,13 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.unbatch import action_index_to_actions
-from entity_env.validate import ValidatingEnv
-from entity_env.vec_env import (
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.env_list import EnvList
+from entity_env.vec.metrics import AddMetricsWrapper
+from entity_env.vec.parallel_env_list import ParallelEnvList
+from entity_env.vec.unbatch import action_index_to_actions
+from entity_env.vec.validate import ValidatingEnv
+from entity_env.vec.vec_env import (
     Metric,
     VecActionMask,
     VecCategoricalActionMask,

@@ -17,7 +17,7 @@ from entity_env.environment import Environment
 from entity_env.errors import UnknownWorld
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.bounds import check_hashes
 from entity_env.environment import SeededRandom
+from entity_env.serialization.bounds import check_hashes
 
 
 class PlainState(SeededRandom):

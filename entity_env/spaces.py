@@ -24,8 +24,6 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.errors import invalid_in
-from entity_env.features import all_none, as_flags
-from entity_env.frames import Frames, ids_of_actors, named_ids
 from entity_env.obs_space import (
     GLOBAL,
     ActionName,
@@ -37,7 +35,9 @@ from entity_env.obs_space import (
 )
 from entity_env.observation import Observation
 from entity_env.ragged import Ragged
-from entity_env.vec_obs import (
+from entity_env.vec.features import all_none, as_flags
+from entity_env.vec.frames import Frames, ids_of_actors, named_ids
+from entity_env.vec.vec_obs import (
     VecActionMask,
     VecCategoricalActionMask,
     VecSelectEntityActionMask,

@@ -9,7 +9,7 @@ import textwrap
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.plain_state import PlainState
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 
 _INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__, *VecEnv.__mro__}
 

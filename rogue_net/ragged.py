@@ -16,7 +16,7 @@ from torch import Tensor
 
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL
-from entity_env.vec_env import VecActionMask, VecObs
+from entity_env.vec.vec_env import VecActionMask, VecObs
 
 Lengths = npt.NDArray[np.int64]
 

@@ -34,7 +34,7 @@ from enn_trainer.checkpoints.weights import check_size
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
-from entity_env.bounds import check_complete, dict_of
+from entity_env.serialization.bounds import check_complete, dict_of
 from entity_env.short_repr import short_repr
 from rogue_net.published import from_published, projections_by_type, renamed
 

@@ -23,7 +23,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.ppo import loss_state
 from enn_trainer.ppo.optimizers import make_optimizers, trained_by, value_network
 from enn_trainer.state import State
-from entity_env.messages import pack, unpack
+from entity_env.serialization.messages import pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace
 
 REST_VERSION = 1

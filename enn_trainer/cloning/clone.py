@@ -23,7 +23,7 @@ from enn_trainer.interrupt import Interrupts
 from enn_trainer.lanes import Lanes
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.state import State, init_train_state
-from entity_env.read_recording import Recording
+from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
 from entity_env.standard_streams import reader_may_leave
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.errors import ConfigError
-from entity_env.entity_gym_samples import open_entity_gym_samples
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.read_recording import Episode, Recording
-from entity_env.recording_format import Decisions, RecordingError
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.read_recording import Episode, Recording
+from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import (
     GLOBAL,
     ActionName,

@@ -20,7 +20,7 @@ from enn_trainer.evaluation.evaluate import SuiteResult
 from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
-from entity_env.plain_open import replace_file
+from entity_env.serialization.plain_open import replace_file
 
 LINE_EVERY_S = 5.0
 UNNAMED = "as trained"

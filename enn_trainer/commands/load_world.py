@@ -18,7 +18,7 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.short_repr import short_repr
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 
 
 def load_world(

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from enn_trainer.errors import RonError
-from entity_env.bounds import MAX_SAME_HASH
+from entity_env.serialization.bounds import MAX_SAME_HASH
 
 __all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "loads"]
 

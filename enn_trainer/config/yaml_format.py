@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from enn_trainer.config.ron import MAX_NUMBER_LENGTH
-from entity_env.bounds import check_hashes
+from entity_env.serialization.bounds import check_hashes
 from entity_env.short_repr import short_repr
 
 _WORDS = [

@@ -11,7 +11,7 @@ from enn_trainer.errors import ConfigError
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 
 
 class Trained(Protocol):

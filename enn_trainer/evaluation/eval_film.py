@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
-from entity_env.plain_open import new_file
+from entity_env.serialization.plain_open import new_file
 
 Picture = npt.NDArray[np.uint8]
 VIDEOS = "videos"

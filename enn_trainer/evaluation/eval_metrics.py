@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from enn_trainer.evaluation.student_t import t_quantile_975
 from entity_env.spaces import GLOBAL, ObsSpace
-from entity_env.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
+from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ from enn_trainer.evaluation.video import FilmedEnvs
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.start_folder import absolute
 from entity_env.seeding import derive_seed
-from entity_env.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv
 from rogue_net.wiring import Wired
 
 Opponents = Mapping[str, PPOAgent]

@@ -13,7 +13,7 @@ from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.lanes import ONE_LANE, Lanes
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ObsSpace
-from entity_env.vec_env import Metric, VecEnv, add_metrics
+from entity_env.vec.vec_env import Metric, VecEnv, add_metrics
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision
 from rogue_net.ragged import EntityBatch, to_device

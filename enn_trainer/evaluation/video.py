@@ -12,11 +12,11 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_film import Picture, cannot_write, open_film, unfinished
 from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.env_list import EnvList
 from entity_env.environment import Observation
 from entity_env.match import Match
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecEnv, VecEnvWrapper, VecObs
+from entity_env.vec.env_list import EnvList
+from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""

@@ -13,7 +13,7 @@ from enn_trainer.frame_memory import check_frame_memory
 from enn_trainer.ppo.storage import RolloutStorage
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.spaces import ObsSpace
-from entity_env.vec_env import Metric, VecEnv, VecObs, add_metrics
+from entity_env.vec.vec_env import Metric, VecEnv, VecObs, add_metrics
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 

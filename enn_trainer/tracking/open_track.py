@@ -25,7 +25,7 @@ from enn_trainer.tracking.track_jsonl import JsonlSink
 from enn_trainer.tracking.track_mlflow import MlflowSink, check_mlflow
 from enn_trainer.tracking.track_tensorboard import TensorBoardSink
 from enn_trainer.tracking.track_wandb import WandbSink
-from entity_env.plain_open import replace_file
+from entity_env.serialization.plain_open import replace_file
 
 METRICS_FILE = "metrics.jsonl"
 RUN_FILE = "run.json"

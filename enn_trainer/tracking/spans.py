@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, final
 
 from enn_trainer.config.validation import unwritable
-from entity_env.plain_open import replace_file
+from entity_env.serialization.plain_open import replace_file
 
 
 class _Sums:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
 
 from enn_trainer.config.schedules import as_written
 from enn_trainer.config.sources import settings_of
-from entity_env.vec_env import Metric
+from entity_env.vec.vec_env import Metric
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from enn_trainer.config.validation import unwritable
-from entity_env.plain_open import append_plain, new_file, open_plain
+from entity_env.serialization.plain_open import append_plain, new_file, open_plain
 
 EVAL_PREFIX = "eval/"
 EVAL, UPDATE = "eval", "update"

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.check_spaces import check_spaces
+from entity_env.checks.check_spaces import check_spaces
 from entity_env.errors import InvalidObservation
-from entity_env.features import as_flags
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import real_array
 from entity_env.spaces import (
@@ -20,15 +19,16 @@ from entity_env.spaces import (
     Entity,
     ObsSpace,
 )
-from entity_env.validate import check_finite_batch
-from entity_env.vec_env import (
+from entity_env.vec.features import as_flags
+from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
     VecEnv,
     VecObs,
     VecSelectEntityActionMask,
 )
-from entity_env.world_errors import exits_as_errors
+from entity_env.vec.world_errors import exits_as_errors
 
 
 class AnyVecEnv(VecEnv):

@@ -12,7 +12,7 @@ from entity_env.errors import EntityEnvError, InvalidAction, InvalidObservation
 from entity_env.ragged import Ragged, as_choices, row_indices
 from entity_env.seeding import key_of, mix, uniforms_f64
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
-from entity_env.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
+from entity_env.vec.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
 from entity_env.world_code import code_of
 
 Ints = npt.NDArray[np.int64]

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.env_list import EnvList
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
-from entity_env.features import batch_entities
 from entity_env.match import Match, Solo
 from entity_env.play.menu import (
     Ask,
@@ -26,9 +24,11 @@ from entity_env.play.menu import (
     menus_of,
 )
 from entity_env.ragged import Ragged
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
-from entity_env.vec_env import VecObs
+from entity_env.vec.env_list import EnvList
+from entity_env.vec.features import batch_entities
+from entity_env.vec.vec_env import VecObs
 
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
 """Returns the actions in a frame, with the probabilities of all choices, and the value."""

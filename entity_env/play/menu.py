@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.batch import batch_obs
 from entity_env.environment import Observation
-from entity_env.features import batch_entities
 from entity_env.spaces import ActionName, ActionSpace, EntityID, EntityName, ObsSpace
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.features import batch_entities
 
 Ask: TypeAlias = Callable[[str], str]
 """Shows a prompt and returns the line that was typed; EOFError when there are no more."""

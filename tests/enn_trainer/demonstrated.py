@@ -21,9 +21,9 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from entity_env.ragged import Ragged
-from entity_env.record import RecordingVecEnv
+from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import ActionName
-from entity_env.vec_env import VecObs, VecSelectEntityActionMask
+from entity_env.vec.vec_env import VecObs, VecSelectEntityActionMask
 
 SMALL = (
     "net.d_model=16",

@@ -17,8 +17,8 @@ from enn_trainer.capture import Capture, recorded
 from enn_trainer.ppo.rollout import collect
 from entity_env import Action, CategoricalActionSpace, EnvList, Observation, VecObs
 from entity_env.examples import Duel
-from entity_env.read_recording import Recording
-from entity_env.recording_format import Step
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import Step
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Meadow

@@ -25,8 +25,8 @@ from enn_trainer import (
     train,
 )
 from entity_env import InvalidObservation
-from entity_env.read_recording import Recording
-from entity_env.recording_format import Step
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import Step
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.network_fields import NETWORK_CASES, net

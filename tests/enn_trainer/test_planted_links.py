@@ -17,11 +17,11 @@ from enn_trainer.cli import run
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.tracking.spans import Spans
 from enn_trainer.tracking.track_jsonl import JsonlSink
-from entity_env.env_list import EnvList
 from entity_env.examples import Xor
-from entity_env.plain_open import append_plain, new_file, read_plain, replace_file
-from entity_env.record import RecordingVecEnv
-from entity_env.recording_format import RecordingError
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.recording.recording_format import RecordingError
+from entity_env.serialization.plain_open import append_plain, new_file, read_plain, replace_file
+from entity_env.vec.env_list import EnvList
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 

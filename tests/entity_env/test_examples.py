@@ -44,8 +44,8 @@ from entity_env.examples import (
     Xor,
 )
 from entity_env.match import Solo
-from entity_env.messages import pack, unpack
-from entity_env.validate import validate_observation
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.validate import validate_observation
 from tests.entity_env.builders import assert_same, play, random_choices
 
 SOLO = [name for name, cls in ENV_REGISTRY.items() if issubclass(cls, Environment)]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.messages import MessageError, pack, unpack
 from entity_env.ragged import Ragged
+from entity_env.serialization.messages import MessageError, pack, unpack
 
 Damage = Callable[[Random, bytes], bytes]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 
 from enn_trainer.checkpoints.state_files import REST
-from entity_env.messages import pack, unpack
+from entity_env.serialization.messages import pack, unpack
 from tests.soak.message_mutations import edited, messages
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[+-]?\d[\w.+-]*|\w+|[()\[\]{}:,]')

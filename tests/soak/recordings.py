@@ -16,8 +16,8 @@ import torch
 
 from enn_trainer.cloning.demonstrations import Reading, open_recording
 from entity_env import EnvList
-from entity_env.record import RecordingVecEnv
-from entity_env.recording_format import PREFIX, records
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.recording.recording_format import PREFIX, records
 from tests.enn_trainer.worlds import Pasture
 from tests.entity_env.builders import play
 from tests.soak import mutations

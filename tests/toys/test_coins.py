@@ -44,11 +44,11 @@ from entity_env import (
     VecCategoricalActionMask,
     VecObs,
 )
-from entity_env.frames import Frames
 from entity_env.play.game import play_by_hand
-from entity_env.read_recording import Recording
+from entity_env.recording.read_recording import Recording
 from entity_env.spaces import ACTION_SPACES, Actors, Probabilities
 from entity_env.testing import conformance
+from entity_env.vec.frames import Frames
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS, ActionHead
 from rogue_net.layout import Layout

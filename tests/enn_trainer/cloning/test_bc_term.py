@@ -25,7 +25,7 @@ from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config.load import load_config
 from enn_trainer.interrupt import UpdateAbandoned
 from enn_trainer.runtime.execution import ExecutionContext
-from entity_env.recording_format import RecordingError
+from entity_env.recording.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, Sorting, record
 from tests.enn_trainer.resuming import assert_same

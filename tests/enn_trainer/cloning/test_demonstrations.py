@@ -17,9 +17,9 @@ from enn_trainer.cloning.demonstrations import (
     with_actors,
 )
 from entity_env.ragged import Ragged
-from entity_env.read_recording import Episode, Recording
-from entity_env.record import recording_header
-from entity_env.recording_format import PREFIX, RecordingError, Step, framed
+from entity_env.recording.read_recording import Episode, Recording
+from entity_env.recording.record import recording_header
+from entity_env.recording.recording_format import PREFIX, RecordingError, Step, framed
 from tests.enn_trainer.demonstrated import CutOff, Rearranged, Sorting, record
 from tests.enn_trainer.worlds import Clockwork
 
@@ -105,7 +105,7 @@ def test_several_files_are_one_after_the_other(tmp_path: Path) -> None:
 
 def test_files_of_different_worlds_are_refused(tmp_path: Path) -> None:
     from entity_env import EnvList
-    from entity_env.record import RecordingVecEnv
+    from entity_env.recording.record import RecordingVecEnv
 
     one = record(tmp_path / "one", steps=2)
     envs = RecordingVecEnv(EnvList(Clockwork, 2), tmp_path / "other")

@@ -13,7 +13,7 @@ import pytest
 
 from enn_trainer.cli import run
 from entity_env.examples import Duel
-from entity_env.read_recording import Recording
+from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.builders import check_probabilities
 from tests.fork_server import ENN, start_program

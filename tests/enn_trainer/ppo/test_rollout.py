@@ -6,7 +6,7 @@ import torch
 
 from enn_trainer.ppo.rollout import Rollout, collect
 from entity_env import CategoricalActionMask, EnvList, Observation
-from entity_env.batch import batch_obs
+from entity_env.vec.batch import batch_obs
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.worlds import Meadow

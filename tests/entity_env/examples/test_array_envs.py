@@ -20,7 +20,7 @@ from entity_env import (
 )
 from entity_env.examples import Minefield, MultiSnake, VecMinefield, VecMultiSnake
 from entity_env.examples.array_envs import ArrayEnvs
-from entity_env.messages import pack, unpack
+from entity_env.serialization.messages import pack, unpack
 from tests.entity_env.builders import assert_same
 from tests.entity_env.examples.one_by_one import OneByOne, assert_shown
 
@@ -394,4 +394,4 @@ def test_environments_draw_themselves_and_say_what_code_they_are_of(make: Any, p
     assert pictures.shape[3] == 3
     for cls in (make, plain, ArrayEnvs):
         assert f"{cls.__module__}.{cls.__qualname__}" in envs.world_code()
-    assert "entity_env.vec_env.VecEnv" not in envs.world_code()
+    assert "entity_env.vec.vec_env.VecEnv" not in envs.world_code()

@@ -1,0 +1,1 @@
+"""Parts of `check_env`: random play, checks of spaces, and the report."""

@@ -1,0 +1,360 @@
+"""Play with random legal actions, in which every answer of an environment is checked."""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from entity_env.actions import Action
+from entity_env.checks.report import Report
+from entity_env.environment import Observation
+from entity_env.errors import InvalidObservation
+from entity_env.match import Match
+from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.validate import validate_observation
+from entity_env.vec.vec_env import VecObs
+
+Fields: TypeAlias = dict[str, bytes]
+"""The content of a batch, by the name of the field."""
+Spaces: TypeAlias = tuple[ObsSpace, dict[ActionName, ActionSpace]]
+Trace: TypeAlias = list[tuple[str, Fields]]
+"""The episode and step of each frame, and its content."""
+
+_LARGE = 1e4  # numbers larger than this get a remark
+
+
+def random_choices(
+    batch: VecObs, action_space: Mapping[ActionName, ActionSpace], rng: np.random.Generator
+) -> dict[ActionName, Ragged]:
+    """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
+    choices = {}
+    for name, space in action_space.items():
+        mask = batch.action_masks[name]
+        num_choices = space.num_choices(mask)
+        legal = (
+            np.ones(int(num_choices.sum()), dtype=np.bool_)
+            if mask.mask is None
+            else mask.mask.values.reshape(-1)
+        )
+        chosen = [
+            rng.choice(np.flatnonzero(legal[start : start + n]))
+            for start, n in zip(exclusive_cumsum(num_choices), num_choices, strict=True)
+        ]
+        choices[name] = Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
+    return choices
+
+
+def fields_of(batch: VecObs) -> Fields:
+    """Return the content of a batch by field, for comparisons."""
+    rows: dict[str, Ragged | None] = {}
+    rows |= {f"features of {name!r}": block for name, block in batch.features.items()}
+    rows |= {f"visible[{name!r}]": flags for name, flags in batch.visible.items()}
+    for name, mask in batch.action_masks.items():
+        rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in vars(mask).items()}
+    rows |= {f"metrics[{name!r}]": values for name, values in batch.env_metrics.items()}
+    fields = {
+        name: block.values.tobytes() + b"|" + block.lengths.tobytes()
+        for name, block in rows.items()
+        if block is not None
+    }
+    fields |= {name: getattr(batch, name).tobytes() for name in ("reward", "done", "truncated")}
+    if batch.final is not None:
+        fields |= {f"{name} at the end": what for name, what in fields_of(batch.final).items()}
+    return fields
+
+
+def differences(a: Fields, b: Fields) -> list[str]:
+    """Return the names of the fields in which two batches differ."""
+    return [name for name in a | b if a.get(name) != b.get(name)]
+
+
+class Stop(Exception):  # noqa: N818 (ends an episode)
+    """End of an episode or check that cannot continue; its cause has been reported."""
+
+
+class Player:
+    """Random player of one environment, which reports what is wrong with its answers."""
+
+    def __init__(
+        self, match: Match, spaces: Spaces, report: Report, seed: int, max_steps: int
+    ) -> None:
+        self.match, self.report, self.seed, self.max_steps = match, report, seed, max_steps
+        self.obs_space, self.action_space = self.spaces = spaces
+        self.trace: Trace = []
+        self.actions: list[list[dict[ActionName, Action]]] = []
+        self._ranges: dict[
+            tuple[str, str], tuple[float, float, str]
+        ] = {}  # smallest, largest, where
+        self._previous: tuple[list[Observation], Fields, str] | None = None
+
+    def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
+        """Play episodes and return the place and the content of each frame."""
+        self.trace, self.actions = [], []
+        for episode in range(episodes):
+            self.report.episodes += 1
+            with contextlib.suppress(Stop):
+                self._play_episode(episode, before_act)
+        self._remark_large_numbers()
+        return self.trace
+
+    def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
+        # Begin the episode.
+        rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
+        where = f"episode {episode}, step 0"
+        answer(
+            self.report, "seed", where, self.match.seed, derive_seed(self.seed, "episode", episode)
+        )
+        frames = answer(self.report, "reset", where, self.match.reset)
+        batch = self._check_answer(frames, "reset", where)
+        if any(o.done for o in frames):
+            text = "expected an episode that begins, got one that is over"
+            self.report.problem("done", text, "return done=False from reset", where)
+            return
+        # Take steps until it ends.
+        for step in range(1, self.max_steps + 1):
+            before_act(step - 1)
+            choices = random_choices(batch, self.action_space, rng)
+            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            actions = unbatch_actions(choices, batch, blanks, *self.spaces)
+            self.actions.append(actions)
+            self.report.steps += 1
+            where = f"episode {episode}, step {step}"
+            frames = answer(self.report, "act", where, self.match.act, actions)
+            batch = self._check_answer(frames, "act", where)
+            over = [o.done for o in frames]
+            if any(over) != all(over):
+                text = f"expected {len(over)} sides that end together, got {over}"
+                self.report.problem("done", text, "end the episode for all sides at once", where)
+            if any(over):
+                return
+
+        # It did not end.
+        self.report.remark(
+            "done",
+            f"got no end of the episode within {self.max_steps} steps",
+            "end it with truncated=True after a number of steps",
+            where,
+        )
+
+    def _check_answer(self, frames: Any, method: str, where: str) -> VecObs:
+        """Report what is wrong with an answer, and return a batch to choose actions for."""
+        num_sides = self.match.num_sides
+        if not isinstance(frames, list | tuple) or len(frames) != num_sides:
+            came = f"{len(frames)}" if isinstance(frames, list | tuple) else type(frames).__name__
+            text = f"expected a list of {num_sides} observations, got {came}"
+            self.report.problem(method, text, "return one observation for each side", where)
+            raise Stop
+        self._remark_reuse(where)
+        for side, obs in enumerate(frames):
+            at = where if num_sides == 1 else f"{where}, side {side}"
+            for message in _field_messages(obs, self.spaces):
+                self.report.problem_of(message, at)
+        if any(map(_malformed, frames)):
+            raise Stop
+        fields = shown_by(frames, self.spaces)
+        self._previous = (list(frames), fields, where) if fields else None
+        self.trace.append((where, fields))
+        try:
+            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            batch = batch_obs(blanks, *self.spaces)
+        except Exception:  # whatever it is has been reported
+            raise Stop from None
+        for obs in frames:
+            self._track_numbers(obs, where)
+        self._remark_useless_masks(frames, batch, where)
+        return batch
+
+    def _remark_useless_masks(
+        self, frames: Sequence[Observation], batch: VecObs, where: str
+    ) -> None:
+        for name, mask in batch.action_masks.items():
+            for obs, actors in zip(frames, _rows(mask.actors), strict=True):
+                given = getattr(obs.actions.get(name), "mask", None)
+                if not actors and np.size(given if given is not None else ()) and not obs.done:
+                    self.report.remark(
+                        f"actions[{name!r}].mask",
+                        "got a mask under which nobody can do anything; the action is left out",
+                        "leave the action out of the observation, or allow something",
+                        where,
+                    )
+
+    def _remark_reuse(self, where: str) -> None:
+        """Add a remark if the previous frame was changed since it was returned."""
+        if self._previous is None:
+            return
+        frames, shown, when = self._previous
+        if changed := differences(shown, shown_by(frames, self.spaces)):
+            self.report.remark(
+                changed[0],
+                f"got an observation of {when} that changed afterwards; recordings show it wrongly",
+                "make new lists and arrays for every observation, or copy them",
+                where,
+            )
+
+    def _track_numbers(self, obs: Observation, where: str) -> None:
+        blocks: dict[str, tuple[list[str], Any]] = {
+            f"features of {name!r}": (entity.features, obs.features.get(name, ()))
+            for name, entity in self.obs_space.entities.items()
+        }
+        blocks["global_features"] = (self.obs_space.global_features, [obs.global_features])
+        blocks["reward"] = (["reward"], [[obs.reward]])
+        for field, (names, block) in blocks.items():
+            try:
+                columns = np.asarray(block, dtype=np.float64).reshape(-1, len(names)).T
+            except Exception:  # whatever it is has been reported
+                continue
+            for name, column in zip(names, columns, strict=True):
+                column = column[np.isfinite(column)]
+                if column.size:
+                    self._track_range((field, name), column.min(), column.max(), where)
+
+    def _track_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
+        known = self._ranges.get(what, (low, high, ""))
+        first = known[2] or (where if max(-low, high) > _LARGE else "")
+        self._ranges[what] = min(low, known[0]), max(high, known[1]), first
+
+    def _remark_large_numbers(self) -> None:
+        for (field, name), (low, high, where) in self._ranges.items():
+            if where:
+                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
+                self.report.remark(
+                    field,
+                    f"expected {name} to be of moderate size, got numbers {came}",
+                    "scale it to about 1, or leave it out if it is constant",
+                    where,
+                )
+
+
+def answer(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
+    """Call a method and return its answer; report an exception as a problem.
+
+    Raises:
+        Stop: the method raised.
+    """
+    try:
+        return method(*args)
+    except InvalidObservation as error:
+        report.problem_of(_message(error), where)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, which would end the check
+        text, fix = f"expected an answer, got {type(error).__name__}: {error}", "see the message"
+        for last in traceback.extract_tb(error.__traceback__)[1:][-1:]:
+            text += f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+            fix = f"the traceback ends in this line: {last.line}"
+        report.problem(field, text, fix, where)
+    raise Stop
+
+
+def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
+    """Return the messages about an observation, each field checked by itself."""
+    # All at once: nothing is wrong with most observations.
+    if malformed := _malformed(obs):
+        return malformed
+    message = _first_message("Observation", obs, spaces)
+    if message is None:
+        return []
+    blank = [0.0] * len(spaces[0].global_features)
+    messages: dict[str, None] = {}
+
+    def fits(field: str, **fields: Any) -> bool:
+        piece = Observation(**{"global_features": blank, **fields})
+        message = _first_message(field, piece, spaces)
+        if message is not None:
+            messages[message] = None
+        return message is None
+
+    # Values that refer to nothing else.
+    fits("global_features", global_features=obs.global_features)
+    fits("reward", reward=obs.reward)
+    for name, value in obs.metrics.items():
+        fits(f"metrics[{name!r}]", metrics={name: value})
+    for name, block in obs.features.items():
+        fits(f"features of {name!r}", features={name: block})
+    # Visibility, ids and actions refer to entities, and actions to their ids.
+    features = _blank_features(obs, spaces[0]).features
+    if features.keys() != obs.features.keys():
+        return list(messages)  # what refers to entities cannot be checked without them
+    visible = {
+        name: flags
+        for name, flags in obs.visible.items()
+        if fits(f"visible[{name!r}]", features=features, visible={name: flags})
+    }
+    each = [fits(f"ids[{n!r}]", features=features, ids={n: ids}) for n, ids in obs.ids.items()]
+    known = all(each) and fits("ids", features=features, ids=obs.ids)
+    ids = obs.ids if known else {}
+    for name, mask in obs.actions.items():
+        if known or not _names_ids(mask):
+            one = {name: mask}
+            fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=one)
+    return list(messages) or [message]
+
+
+def _malformed(obs: Any) -> list[str]:
+    """Return messages about fields of a type that does not allow further checks."""
+    if not isinstance(obs, Observation):
+        return [f"expected an Observation, got {type(obs).__name__}"]
+    dictionaries = ("features", "ids", "actions", "visible", "metrics")
+    flags = ("terminated", "truncated")
+    return [
+        f"{field}: expected {what}, got {value!r}"
+        for fields, kind, what in (
+            (dictionaries, Mapping, "a dictionary"),
+            (flags, bool | np.bool_, "True or False"),
+        )
+        for field in fields
+        if not isinstance(value := getattr(obs, field), kind)
+    ]
+
+
+def _first_message(field: str, obs: Any, spaces: Spaces) -> str | None:
+    try:
+        validate_observation(obs, *spaces)
+    except InvalidObservation as error:
+        return _message(error)
+    except Exception as error:
+        return f"{field}: expected what its documentation says, got {error!r}"
+    return None
+
+
+def _message(error: InvalidObservation) -> str:
+    return ValueError.__str__(error)  # without environment and step
+
+
+def _names_ids(mask: Any) -> bool:
+    return any(getattr(mask, ids, None) is not None for ids in ("actor_ids", "actee_ids"))
+
+
+def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
+    """Return the same entities and actions with features of 0: enough to choose actions."""
+    return Observation(
+        features={
+            name: np.zeros((len(block), len(obs_space.entities[name].features)), np.float32)
+            for name, block in obs.features.items()
+            if name in obs_space.entities
+            and isinstance(block, Sized)
+            and getattr(block, "ndim", 1) > 0
+        },
+        ids=obs.ids,
+        global_features=[0.0] * len(obs_space.global_features),
+        actions=obs.actions,
+    )
+
+
+def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
+    """Return the content of frames by field, {} if they cannot be batched."""
+    try:
+        return fields_of(batch_obs(frames, *spaces))
+    except Exception:  # whatever it is has been reported
+        return {}
+
+
+def _rows(rows: Ragged) -> list[list[int]]:
+    return [rows[i].values.tolist() for i in range(len(rows))]

@@ -1,0 +1,334 @@
+"""Reader of the sample files of entity-gym 0.1.10, as a `Recording`.
+
+A file is the version (0 or 1), the length of the header, the header, and for each sample its
+length and the sample; numbers are little-endian u64, the rest msgpack. Objects are dictionaries
+with a class name, arrays are dictionaries in the format of msgpack-numpy. Arrays of objects in that
+format are pickles: they are an error, and no class is looked up by name.
+
+A sample has the reward and end of the step before it, so the last sample of a file or before a
+reset, whose outcome is not in the file, is left out. Files do not distinguish truncated episodes
+from terminated ones: all count as terminated. A sub-sampled file has no rewards and ends of the
+frames that are left out, nor the environments of those that are kept: its `num_envs` is None, its
+rewards are NaN, and its steps are counted as in the file: from 1 in the first episodes, then
+from 0.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.ragged import Ragged
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import EpisodeClock
+from entity_env.recording.recorded_steps import Header, check_header, check_step
+from entity_env.recording.recording_format import Decisions, RecordingError, Step
+from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
+from entity_env.serialization.rebuild import rebuilt
+from entity_env.short_repr import short_repr
+from entity_env.spaces import (
+    GLOBAL,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+    has_global_entity,
+)
+from entity_env.vec.vec_env import (
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+
+_VERSIONS = (0, 1)
+_CLASSES: dict[str, type[Any]] = {
+    "ObsSpace": ObsSpace,
+    "Entity": Entity,
+    "CategoricalActionSpace": CategoricalActionSpace,
+    "GlobalCategoricalActionSpace": GlobalCategoricalActionSpace,
+    "SelectEntityActionSpace": SelectEntityActionSpace,
+    "VecCategoricalActionMask": VecCategoricalActionMask,
+    "VecSelectEntityActionMask": VecSelectEntityActionMask,
+    "VecObs": dict,  # several of its fields need the spaces to be read
+    "Metric": dict,
+}
+
+
+class _Sample(NamedTuple):
+    """The fields of a sample, and its first and last byte in the file."""
+
+    start: int
+    end: int
+    fields: dict[str, Any]
+
+
+def open_entity_gym_samples(path: str | Path) -> Recording:
+    """Open a file that entity-gym recorded.
+
+    Raises:
+        RecordingError: the file is not such a recording, or is damaged; the message has the place.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        header, *samples = _blocks(file, path)
+        last = samples[-1] if samples else header
+        contents = _unpack(file, path, header)
+        complete = file.seek(0, 2) == last[1]
+        first = _sample(file, path, samples[0]) if samples else None
+    recorded = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
+    read = _read_subsampled if recorded.num_envs is None else _read_steps
+    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
+
+
+def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
+    subsample = contents.get("subsample", 1)
+    spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
+    is_whole = type(subsample) is int and subsample == 1
+    header = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
+    try:
+        check_header(header)
+    except ValueError as error:
+        raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
+    return header
+
+
+def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the first and last byte of the header and of each complete sample."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    version = file.read(8)
+    if len(version) < 8 or struct.unpack("<Q", version)[0] not in _VERSIONS:
+        raise RecordingError(f"{path}: is not a sample file of entity-gym")
+    start = 8
+    while start + 8 <= size:
+        file.seek(start)
+        end = start + 8 + int(struct.unpack("<Q", file.read(8))[0])
+        if end > size:
+            break
+        yield start + 8, end
+        start = end
+    if start == 8:
+        raise RecordingError(f"{path}: ends before its header does")
+
+
+def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
+    num_envs = header.num_envs or 0
+    clock = EpisodeClock(num_envs)
+    clock.restart()
+    for sample, following in pairwise(_samples(path, end)):
+        with _named(path, sample):
+            reward, done = (_numbers(following, name, num_envs) for name in ("reward", "done"))
+            counted = _numbers(following, "step", num_envs)
+            done = done.astype(np.bool_)
+            if not (done | (counted == _numbers(sample, "step", num_envs) + 1)).all():
+                clock.restart()  # a reset, without the outcome of this sample
+                continue
+            step = Step(
+                _decisions(sample.fields, header, num_envs),
+                np.arange(num_envs),
+                clock.episode,
+                clock.step,
+                reward,
+                done,
+                np.zeros(num_envs, dtype=np.bool_),
+                None,
+            )
+            check_step(step, header, sample.end - sample.start)
+        yield step
+        clock.advance(done)
+
+
+def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
+    for sample in _samples(path, end):
+        with _named(path, sample):
+            count = len(sample.fields["episode"])
+            step = Step(
+                _decisions(sample.fields, header, count),
+                np.arange(count),
+                _numbers(sample, "episode", count),
+                _numbers(sample, "step", count),
+                np.full(count, np.nan, dtype=np.float32),
+                np.zeros(count, dtype=np.bool_),
+                np.zeros(count, dtype=np.bool_),
+                None,
+            )
+            check_step(step, header, sample.end - sample.start)
+        yield step
+
+
+@contextmanager
+def _named(path: Path, sample: _Sample) -> Iterator[None]:
+    """Add the file and the byte to errors about a sample."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise RecordingError(f"{path}: sample at byte {sample.start}: {error}") from None
+
+
+def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
+    """Return a field of a sample, or of the observation in it, with a number for each frame."""
+    value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
+    numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
+    if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
+        raise ValueError(f"{name}: expected {count} numbers, got {short_repr(value)}")
+    kind = numbers.dtype.kind
+    if count and kind not in ("biuf" if name in _OF_OBS else "iu"):
+        raise ValueError(f"{name}: expected numbers, got {short_repr(value)}")
+    return numbers if name in _OF_OBS else numbers.astype(np.int64)
+
+
+def _samples(path: Path, end: int) -> Iterator[_Sample]:
+    with path.open("rb") as file:
+        for i, block in enumerate(_blocks(file, path)):
+            if i > 0 and block[1] <= end:
+                yield _sample(file, path, block)
+
+
+def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
+    """Read a sample and check the kinds of its fields.
+
+    Raises:
+        RecordingError: the sample is damaged.
+    """
+    sample = _Sample(*block, _unpack(file, path, block))
+    with _named(path, sample):
+        for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
+            for name, is_valid in expected.items():
+                if not isinstance(fields, dict) or name not in fields:
+                    raise ValueError(f"{name}: expected this field, got none")
+                if not is_valid(value := fields[name]):
+                    raise ValueError(
+                        f"{name}: cannot be {type(value).__name__} {short_repr(value)}"
+                    )
+    return sample
+
+
+def _is_per_frame(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim == 1)
+
+
+def _is_rows_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(rows, Ragged) for rows in value.values())
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "obs": lambda value: isinstance(value, dict),
+    "episode": _is_per_frame,
+    "step": _is_per_frame,
+    "actions": _is_rows_by_name,
+    "probs": lambda value: value is None or _is_rows_by_name(value),
+    "logits": lambda value: value is None or _is_rows_by_name(value),
+}
+_OF_OBS: Mapping[str, Callable[[Any], bool]] = {
+    "features": _is_rows_by_name,
+    "visible": _is_rows_by_name,
+    "action_masks": lambda value: isinstance(value, dict),
+    "reward": _is_per_frame,
+    "done": _is_per_frame,
+}
+
+
+def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
+    obs_space, action_space = header.obs_space, header.action_space
+    obs = sample["obs"]
+
+    # Masks and features that contradict the spaces.
+    for name in action_space:
+        if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
+            raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
+    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
+    if has_global_entity(obs_space, action_space):
+        widths[GLOBAL] = len(obs_space.global_features)
+    if not obs["features"].keys() <= widths.keys():
+        raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
+
+    # The order of the spaces, and empty rows where the file has none.
+    return Decisions(
+        VecObs(
+            features={
+                name: _features(obs["features"].get(name), name, width, frames)
+                for name, width in widths.items()
+            },
+            visible={name: _flat(rows, frames) for name, rows in obs["visible"].items()},
+            action_masks={name: _mask(obs["action_masks"][name], frames) for name in action_space},
+            reward=np.zeros(frames, dtype=np.float32),
+            done=np.zeros(frames, dtype=np.bool_),
+            metrics={},
+        ),
+        {name: _flat(rows, frames) for name, rows in sample["actions"].items()},
+        {name: _flat(rows, frames) for name, rows in (sample["probs"] or {}).items()},
+        {name: _or_empty(rows, frames) for name, rows in (sample["logits"] or {}).items()},
+    )
+
+
+def _features(rows: Ragged | None, name: str, width: int, frames: int) -> Ragged:
+    if rows is None:
+        return Ragged.empty(np.zeros((0, width), dtype=np.float32), frames)
+    if rows.items() and rows.values.shape[1:] != (width,):
+        raise ValueError(f"features[{name!r}]: expected {width} columns, got {rows.size2()}")
+    rows = Ragged(rows.values.reshape(rows.items(), width), rows.lengths)
+    return _or_empty(rows, frames)
+
+
+def _mask(mask: VecActionMask, frames: int) -> VecActionMask:
+    actors = _flat(mask.actors, frames)
+    if mask.actees is not None:
+        return VecSelectEntityActionMask(actors, _flat(mask.actees, frames))
+    given = mask.mask is not None and len(mask.mask) > 0  # no frames: no mask was given
+    return VecCategoricalActionMask(actors, mask.mask if given else None)
+
+
+def _flat(rows: Ragged, frames: int) -> Ragged:
+    return _or_empty(Ragged(rows.values.reshape(-1), rows.lengths), frames)
+
+
+def _or_empty(rows: Ragged, frames: int) -> Ragged:
+    """Return rows of all frames; in the file there are no frames if no frame has rows."""
+    return rows if len(rows) else Ragged.empty(rows.values, frames)
+
+
+def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> dict[str, Any]:
+    start, end = block
+    file.seek(start)
+    data = file.read(end - start)
+    allowance = Allowance(len(data))
+    try:
+        value = unpack_bounded(data, _raise_for_extension, lambda pairs: _decode(pairs, allowance))
+    except Exception as error:  # whatever damaged bytes lead to
+        raise RecordingError(f"{path}: damaged at byte {start}: {error}") from None
+    if not isinstance(value, dict):
+        raise RecordingError(f"{path}: damaged at byte {start}")
+    return value
+
+
+def _raise_for_extension(code: int, _data: bytes) -> Any:
+    raise RecordingError(f"expected no extension types, got {code}")
+
+
+def _decode(pairs: Sequence[tuple[Any, Any]], allowance: Allowance) -> Any:
+    value = dict_of(pairs)
+    if b"nd" in value:
+        if value.get(b"kind"):
+            raise RecordingError("expected an array of numbers")
+        shape = value[b"shape"] if value[b"nd"] else [1]
+        array = number_array(value[b"type"], shape, value[b"data"], allowance)
+        return array if value[b"nd"] else array[0]
+    if "__flattened__" in value:
+        lengths = np.asarray(value["__lengths__"], dtype=np.int64).reshape(-1)
+        fields = {"values": value["__flattened__"], "lengths": lengths}
+        return rebuilt(Ragged, fields, allowance)
+    if "__classname__" in value:
+        name = value["__classname__"]
+        if not isinstance(name, str) or name not in _CLASSES:
+            raise RecordingError(f"expected one of {list(_CLASSES)}, got {short_repr(name)}")
+        kind = _CLASSES[name]
+        return value["data"] if kind is dict else rebuilt(kind, value["data"], allowance)
+    return value

@@ -1,0 +1,378 @@
+"""Writer of recordings, in the format that `recording_format.py` describes."""
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.ragged import Ragged, as_choices
+from entity_env.recording.recorded_steps import read_header, read_step
+from entity_env.recording.recording_format import (
+    PREFIX,
+    Decisions,
+    Record,
+    RecordingError,
+    framed,
+    read_payload,
+    records,
+)
+from entity_env.seeding import key_of, mix
+from entity_env.serialization.messages import MessageError, pack
+from entity_env.serialization.plain_open import append_plain, read_plain
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
+
+
+class EpisodeClock:
+    """Numbers of the running episodes of B environments, and of the steps in them.
+
+    Attributes:
+        episode: (B,) int64, a number for each running episode.
+        step: (B,) int64, the number of steps that it has taken.
+
+    Args:
+        num_envs: B.
+        first: the number of the first episode.
+    """
+
+    def __init__(self, num_envs: int, first: int = 0) -> None:
+        self.episode = np.full(num_envs, -1, dtype=np.int64)
+        self.step = np.zeros(num_envs, dtype=np.int64)
+        self._next = first
+
+    def restart(self) -> None:
+        """Begin an episode in every environment."""
+        self._begin(np.ones(len(self.episode), dtype=np.bool_))
+
+    def advance(self, done: npt.NDArray[np.bool_]) -> None:
+        """Count a step, and begin another episode in the environments that are (B,) `done`."""
+        self.step = self.step + 1
+        self._begin(done)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the clock as plain data."""
+        return {"episode": self.episode, "step": self.step, "next": self._next}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `get_state`.
+
+        Raises:
+            RecordingError: it is of another number of environments.
+        """
+        arrays = [np.asarray(state[name]) for name in ("episode", "step")]
+        if type(state["next"]) is not int or any(
+            array.dtype != np.int64 or array.shape != self.step.shape for array in arrays
+        ):
+            raise RecordingError(
+                f"set_state: expected the episodes of {len(self.step)} environments"
+            )
+        self.episode, self.step = state["episode"].copy(), state["step"].copy()
+        self._next = state["next"]
+
+    def _begin(self, new: npt.NDArray[np.bool_]) -> None:
+        self.episode = np.where(new, self._next + np.cumsum(new) - 1, self.episode)
+        self.step = np.where(new, 0, self.step)
+        self._next += int(new.sum())
+
+
+class RecordingVecEnv(VecEnvWrapper):
+    """Wrapper that writes frames, choices and outcomes to a file.
+
+    A file that exists is continued, with new episodes, if it is a recording of the same.
+
+    Args:
+        env: the environments.
+        path: the file.
+        subsample: keep one in so many frames, drawn as a function of environment, episode, step.
+            Rewards and ends of all steps are kept, and all last observations of truncated episodes.
+        seed: the seed of that draw.
+        run: the name of the run that this is part of, if any.
+        keep_logits: True to record the logits.
+
+    Raises:
+        ValueError: `subsample` is not positive.
+    """
+
+    def __init__(
+        self,
+        env: VecEnv,
+        path: str | Path,
+        subsample: int = 1,
+        seed: int = 0,
+        *,
+        run: str = "",
+        keep_logits: bool = True,
+    ) -> None:
+        if subsample < 1:
+            raise ValueError(f"subsample: expected at least 1, got {subsample}")
+        super().__init__(env)
+        self.path = Path(path)
+        self.subsample = subsample
+        self.sampling_seed = seed
+        self.run = run
+        self.keep_logits = keep_logits
+        self._file: BinaryIO | None = None
+        self._clock = EpisodeClock(len(env))
+        self._last: VecObs | None = None
+        self._pending: dict[str, Any] = {}
+        self._shown = b""
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere. The first time this opens the file.
+
+        Raises:
+            RecordingError: the file is damaged, or a recording of something else.
+        """
+        self._open_once(obs_config)
+        self._last = self.env.reset(obs_config)
+        self._clock.restart()
+        return self._last
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of the environments, and the numbers of the running episodes."""
+        state = self.env.get_state()
+        return None if state is None else {**state, "recording": self._clock.get_state()}
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Continue the running episodes; one that was not recorded so far begins here.
+
+        Raises:
+            RecordingError: as from `reset`.
+        """
+        obs = self.env.set_state(state, obs_config)
+        if obs is None:
+            return None
+        self._open_once(obs_config)
+        self._last = obs
+        if "recording" in state:
+            self._clock.set_state(state["recording"])
+        else:
+            self._clock.restart()
+        return obs
+
+    def act(
+        self,
+        actions: Mapping[ActionName, Ragged],
+        obs_filter: ObsSpace,
+        probs: Mapping[ActionName, Ragged] | None = None,
+        logits: Mapping[ActionName, Ragged] | None = None,
+        values: npt.NDArray[np.float32] | None = None,
+        run_step: int | None = None,
+    ) -> VecObs:
+        """Take a step everywhere and record it; the arguments are those of `act_async`."""
+        self.act_async(actions, obs_filter, probs, logits, values, run_step)
+        return self.wait()
+
+    def act_async(
+        self,
+        actions: Mapping[ActionName, Ragged],
+        obs_filter: ObsSpace,
+        probs: Mapping[ActionName, Ragged] | None = None,
+        logits: Mapping[ActionName, Ragged] | None = None,
+        values: npt.NDArray[np.float32] | None = None,
+        run_step: int | None = None,
+    ) -> None:
+        """Begin a step everywhere, which `wait` records.
+
+        Args:
+            actions: as in `VecEnv.act`.
+            obs_filter: as at the reset.
+            probs: (actors,) per frame, the probability of each choice.
+            logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
+                log-probabilities of all choices.
+            values: (B,) float32, the expected return of each frame.
+            run_step: the frames of the run before this step. It never decreases in a file.
+
+        Raises:
+            RecordingError: there was no reset, or `obs_filter` differs from it.
+        """
+        if self._last is None:
+            raise RecordingError("act: call reset first")
+        self._check_space("obs_filter", obs_filter)
+        clock = self._clock
+        keys = np.arange(len(self)), clock.episode, clock.step
+        drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
+        kept = np.flatnonzero(drawn == 0)
+        chosen = {name: as_choices(rows) for name, rows in actions.items()}
+        shown_logits = dict(logits or {}) if self.keep_logits else {}
+        decisions = Decisions(self._last, chosen, dict(probs or {}), shown_logits)
+        if values is not None:
+            decisions = replace(decisions, values=values)
+        # a copy: environments may reuse what they return
+        self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
+        self.env.act_async(actions, obs_filter)
+
+    def wait(self) -> VecObs:
+        """Return the frames after a step, and record it."""
+        obs = self._last = self.env.wait()
+        clock = self._clock
+        self._write(
+            {
+                **self._pending,
+                "episode": clock.episode,
+                "step": clock.step,
+                "reward": obs.reward,
+                "terminated": obs.terminated,
+                "truncated": obs.truncated,
+                "final": obs.final,
+            }
+        )
+        clock.advance(obs.done)
+        return obs
+
+    def stop(self) -> None:
+        """Close the file, and leave the environments as they are. Safe to call twice."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._last = None
+
+    def close(self) -> None:
+        """Close the file and the environments. Safe to call twice."""
+        self.stop()
+        self.env.close()
+
+    def _open_once(self, shown: ObsSpace) -> None:
+        if self._file is None:
+            header = recording_header(
+                shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
+            )
+            end, first_episode = _end_and_next_episode(self.path, header)
+            self._clock = EpisodeClock(len(self), first_episode)
+            self._shown = pack(shown)
+            # A torn record at the end is cut off before others are appended.
+            self._file = _open_recording(self.path, to_append=True)
+            self._file.truncate(end)
+            if end == 0:
+                self._file.write(PREFIX)
+                self._write(header)
+        self._check_space("obs_config", shown)
+
+    def _write(self, payload: dict[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(framed(payload))
+        self._file.flush()
+
+    def _check_space(self, name: str, shown: ObsSpace) -> None:
+        if pack(shown) != self._shown:  # bytes: the order of names counts
+            raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
+
+
+def recording_header(
+    obs_space: ObsSpace,
+    action_space: Mapping[ActionName, ActionSpace],
+    num_envs: int,
+    subsample: int = 1,
+    seed: int = 0,
+    run: str = "",
+) -> dict[str, Any]:
+    """Return the first record of a file, which decides whether it can be continued."""
+    return {
+        "obs_space": obs_space,
+        "action_space": dict(action_space),
+        "num_envs": num_envs,
+        "subsample": subsample,
+        "seed": seed,
+        **({"run": run} if run else {}),
+    }
+
+
+def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
+    """Return the end of the steps that a run recorded before its `run_step`.
+
+    Raises:
+        RecordingError: the file is damaged, or a recording of something else.
+    """
+    with _open_recording(path) as file:
+        found = _matching_records(file, path, header)
+        begun = read_header(file, path, found[0]) if found else None
+        while begun and len(found) > 1:  # from the end: the steps to leave out are few
+            taken_at = read_step(file, path, found[-1], begun).run_step
+            if taken_at is None or taken_at < run_step:
+                break
+            found.pop()
+        return found[-1].end if found else 0
+
+
+def holds_no_step(path: Path) -> bool:
+    """Return whether a file is empty, or a recording without steps."""
+    with _open_recording(path) as file:
+        if not PREFIX.startswith(file.read(len(PREFIX))):
+            return False
+        if file.tell() < len(PREFIX):
+            return True
+        try:
+            return len(list(islice(records(file, path), 2))) < 2
+        except RecordingError:  # its content is unknown
+            return False
+
+
+def _open_recording(path: Path, to_append: bool = False) -> BinaryIO:
+    """Open the file of a recording; raise for a link, a pipe or a device in its place."""
+    try:
+        return append_plain(path) if to_append else read_plain(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR):
+            message = f"{path}: cannot be opened as a recording: {error.strerror}"
+            raise RecordingError(message) from None
+        raise
+
+
+def _end_and_next_episode(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the end of the complete records of a file, and the number of the next episode."""
+    if not os.path.lexists(path):
+        return 0, 0
+    with _open_recording(path) as file:
+        found = _matching_records(file, path, header)
+        if len(found) < 2:
+            return (found[0].end if found else 0), 0
+        last = read_step(file, path, found[-1], read_header(file, path, found[0]))
+        return found[-1].end, int(last.episode.max()) + 1
+
+
+def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> list[Record]:
+    """Return the complete records if the first is this header; [] if that was cut off."""
+    begin = PREFIX + framed(dict(header))
+    beginning = file.read(len(begin))
+    if len(beginning) < len(begin) and begin.startswith(beginning):
+        return []
+    found = list(records(file, path))
+    read_header(file, path, found[0])  # raises if it is damaged
+    theirs = read_payload(file, path, found[0])
+    names = {**header, **theirs}
+    other = [name for name in names if _packed(theirs.get(name)) != _packed(header.get(name))]
+    if other == ["action_space"]:
+        _check_label_order(path, theirs["action_space"], header["action_space"])
+    if other:
+        raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
+    return found
+
+
+def _packed(value: Any) -> bytes:
+    """Return a value as bytes, in which the order of names in a dictionary does not count."""
+    try:
+        return pack(dict(sorted(value.items())) if isinstance(value, dict) else value)
+    except (TypeError, MessageError):  # keys of several kinds, which nothing here writes
+        return b""
+
+
+def _check_label_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise if only the labels of actions are in another order than before."""
+
+    def labels(spaces: Mapping[str, Any]) -> dict[str, list[str]]:
+        return {name: space.labels for name, space in spaces.items()}
+
+    def in_one_order(spaces: Mapping[str, Any]) -> dict[str, tuple[type, list[str]]]:
+        return {name: (type(spaces[name]), sorted(known)) for name, known in labels(spaces).items()}
+
+    if in_one_order(before) == in_one_order(now):
+        reordered = [name for name, known in labels(before).items() if known != labels(now)[name]]
+        raise RecordingError(
+            f"{path}: was recorded with the labels of {', '.join(reordered)} in another order, and "
+            "keeps choices by their number; record to another file"
+        )

@@ -1,0 +1,1 @@
+"""Plain data as bytes, read without running anything and within bounds."""

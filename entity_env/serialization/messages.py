@@ -1,0 +1,149 @@
+"""Plain data as bytes: msgpack with numpy arrays and this package's own batches, nothing that runs.
+
+Reading rebuilds only the types listed here, and never more bytes than the message has.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.errors import EntityEnvError
+from entity_env.ragged import Ragged
+from entity_env.serialization.bounds import (
+    Allowance,
+    number_array,
+    unpack_bounded,
+)
+from entity_env.serialization.rebuild import rebuilt
+from entity_env.short_repr import short_repr
+from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
+from entity_env.vec.vec_env import Metric, VecObs
+
+_ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
+_MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
+_MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
+_CLASSES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        Ragged,
+        VecObs,
+        Metric,
+        ObsSpace,
+        Entity,
+    )
+}
+
+
+class MessageError(EntityEnvError, ValueError):
+    """Bytes that are not a message, or a value that cannot be part of one."""
+
+
+def pack(value: Any, exact: bool = False) -> bytes:
+    """Pack None, numbers, text, bytes, lists, dicts, number arrays and this package's batches.
+
+    Args:
+        value: what to pack.
+        exact: keep the order of arrays in memory, which sums depend on; and raise for what would
+            come back as another type: tuples and NumPy's scalars.
+
+    Raises:
+        MessageError: the value contains anything else.
+    """
+    try:
+        return _packed(value, _encode_exactly if exact else _encode)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MessageError(str(error)) from None
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Return the value that `pack` was given. Tuples come back as lists.
+
+    Raises:
+        MessageError: the bytes are damaged or name a type that is not listed here.
+    """
+    return _unpack(data, Allowance(len(data)), 0)
+
+
+def _unpack(data: bytes | memoryview, allowance: Allowance, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise MessageError(f"expected batches nested at most {_MAX_DEPTH} deep")
+    try:
+        return unpack_bounded(data, lambda code, body: _decode(code, body, allowance, depth))
+    except MessageError:
+        raise
+    except Exception as error:  # whatever damaged bytes lead to
+        raise MessageError(f"not a message: {error}") from None
+
+
+def _packed(value: Any, default: Callable[[Any], Any] = list) -> bytes:
+    # By default msgpack sets aside 256 KiB for each value, and that takes longer than packing it.
+    packer = msgpack.Packer(default=default, strict_types=True, buf_size=1024)
+    packed: bytes = packer.pack(value)
+    return packed
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, tuple):
+        return list(value)
+    return _encode_any(value)
+
+
+def _encode_exactly(value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype.kind in "biuf" and not value.flags.c_contiguous:
+        axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+        if axes != list(range(value.ndim)):
+            content = [axes, np.ascontiguousarray(value.transpose(axes))]
+            return msgpack.ExtType(_TRANSPOSED, pack(content))
+    return _encode_any(value)
+
+
+def _encode_any(value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype.kind in "biuf":
+        head = _packed([value.dtype.str, value.shape])
+        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+    if type(value) is int:  # of more than 64 bits
+        size = value.bit_length() // 8 + 1
+        return msgpack.ExtType(_LARGE_INT, value.to_bytes(size, "little", signed=True))
+    if type(value) is _class_of(type(value).__name__):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
+    raise TypeError(f"cannot be part of a message: {type(value).__name__}")
+
+
+def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
+    if code == _ARRAY:
+        return _array(data, allowance)
+    if code == _DATACLASS:
+        name, fields = _unpack(data, allowance, depth + 1)
+        cls = _class_of(name) if isinstance(name, str) else None
+        if cls is None:
+            known = [*_CLASSES, *ACTION_SPACES]
+            raise MessageError(f"expected one of {known}, got {short_repr(name)}")
+        return rebuilt(cls, fields, allowance)
+    if code == _LARGE_INT:
+        return int.from_bytes(data, "little", signed=True)
+    if code == _TRANSPOSED:
+        axes, array = _unpack(data, allowance, depth + 1)
+        if not isinstance(array, np.ndarray) or sorted(axes) != list(range(array.ndim)):
+            raise MessageError(f"expected an array and its axes, got {short_repr(axes)}")
+        return array.transpose(np.argsort(axes))
+    raise MessageError(f"unknown type code {code}")
+
+
+def _class_of(name: str) -> type[Any] | None:
+    """Return the class that a message may contain under a name, if there is one."""
+    return _CLASSES.get(name) or ACTION_SPACES.get(name) or batch_mask_type(name)
+
+
+def _array(data: bytes, allowance: Allowance) -> npt.NDArray[Any]:
+    # Short lists in few bytes: whatever they announce takes little.
+    unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
+    unpacker.feed(data[:_MAX_HEAD])
+    dtype, shape = unpacker.unpack()
+    return number_array(dtype, shape, data, allowance, unpacker.tell())

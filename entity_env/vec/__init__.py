@@ -1,0 +1,1 @@
+"""Many environments that step together: batches of observations, and the way back."""

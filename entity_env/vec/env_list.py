@@ -1,0 +1,414 @@
+"""Environments that step one after the other in this process."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import Action
+from entity_env.checks.check_spaces import check_same_spaces, check_spaces
+from entity_env.environment import Environment, Observation
+from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.match import Match, Solo, world_of
+from entity_env.ragged import Ragged
+from entity_env.seeding import derive_seed, derive_seeds
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.batch import LAST, batch_obs
+from entity_env.vec.check_states import (
+    check_saved_counters,
+    check_saved_frames,
+    first_choices,
+)
+from entity_env.vec.env_states import (
+    check_num_envs,
+    match_bytes,
+    offers_state,
+    restore_match,
+    shown_last,
+)
+from entity_env.vec.frames import Frames
+from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.world_errors import as_error, exits_as_errors, in_environment
+from entity_env.vec.world_times import ProcessTimes, times_of_this_process
+from entity_env.world_code import code_of
+
+_ATTEMPTS = 100
+"""Resets before an error where episodes are over at once, as random ones may be."""
+_OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
+"""Fields of the last step of an episode, in a batch that shows the next one already."""
+
+
+class EnvList(VecEnv):
+    """`num_envs` environments in this process, or matches with as many sides in all.
+
+    Args:
+        create_env: makes one `Environment` or `Match`.
+        num_envs: the number of frames in a step; a multiple of the sides of a match.
+        first_env_index: the index of the first among all environments of the run.
+        validate: raise for numbers that are not finite, with the environment, step and field.
+
+    Raises:
+        EntityEnvError: `num_envs` is not a multiple of the sides of a match.
+        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
+    """
+
+    def __init__(
+        self,
+        create_env: Callable[[], Environment | Match],
+        num_envs: int,
+        first_env_index: int = 0,
+        validate: bool = False,
+    ) -> None:
+        with in_environment(first_env_index):
+            first = _as_match(create_env())
+        self.sides = first.num_sides
+        if num_envs < 1 or num_envs % self.sides:
+            first.close()
+            raise EntityEnvError(
+                f"num_envs: expected a positive multiple of {self.sides}, the sides of a match, "
+                f"got {num_envs}"
+            )
+        self.matches = [first]
+        self.first_env_index = first_env_index
+        for i in range(1, num_envs // self.sides):
+            with in_environment(self._index(i)):
+                self.matches.append(_as_match(create_env()))
+        self.validate = validate
+        self._code = code_of(*(type(world_of(match)) for match in self.matches))
+        self._obs_space, self._action_space = self._checked_spaces()
+        self._filters_itself = any(match.filters_itself for match in self.matches)
+        self._seed: int | None = None
+        self._episodes = [0] * len(self.matches)
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._frames: list[Observation] = []
+        self._batch: VecObs | None = None
+        self._shown = self._obs_space
+        self._world_ns = 0
+
+    def obs_space(self) -> ObsSpace:
+        """Return the space of observations."""
+        return self._obs_space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return the spaces of actions."""
+        return self._action_space
+
+    def __len__(self) -> int:
+        return len(self.matches) * self.sides
+
+    def seed(self, seed: int, episodes: Sequence[int] | None = None) -> None:
+        """Give each episode from the next reset on a seed of `seed`, its environment and number.
+
+        The global generators of `random` and `numpy` are seeded once as well, for environments that
+        draw from them.
+
+        Args:
+            seed: the seed of the run.
+            episodes: for each environment, the number of episodes that it began before.
+        """
+        self.check_no_begun_step("seed")
+        self._seed = seed
+        begun = [0] * len(self) if episodes is None else list(episodes)
+        self._episodes = begun[:: self.sides]
+        source = self.first_env_index, sum(begun)
+        random.seed(derive_seed(seed, "random", *source))
+        np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        self.check_no_begun_step("reset")
+        everywhere = range(len(self.matches))
+        frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
+        self._steps[:] = 0
+        return self._show(frames, frames, obs_config)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere; where an episode ends, show the first frame of the next."""
+        if self._batch is None:
+            raise EntityEnvError("act: call reset first")
+        chosen = unbatch_actions(
+            actions, self._batch, self._frames, self._shown, self._action_space
+        )
+        self._steps += 1
+        sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
+        frames = list(outcomes)
+        over = self._matches_over(outcomes)
+        for i, begun in zip(over, self._reset_matches(over, obs_filter), strict=True):
+            frames[i * sides : (i + 1) * sides] = begun
+        batch = self._show(frames, outcomes, obs_filter)
+        self._steps[batch.done] = 0
+        return batch
+
+    @exits_as_errors()
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of all environments, in the format of `env_states.py`.
+
+        Returns:
+            None if an environment does not offer its state.
+
+        Raises:
+            EntityEnvError: there was no reset; or the state of an environment, or an id in its
+                last frame, is not plain data.
+        """
+        self.check_no_begun_step("get_state")
+        if self._batch is None:
+            raise EntityEnvError("get_state: call reset first")
+        if not all(map(offers_state, self.matches)):
+            return None
+        matches, sides = [], self.sides
+        for i, match in enumerate(self.matches):
+            frames = self._frames[i * sides : (i + 1) * sides]
+            try:
+                matches.append(match_bytes(match, frames, self._action_space))
+            except Exception as error:
+                raise self._state_error("get_state", error, i) from error
+        lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
+        return {
+            "seed": self._seed,
+            "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
+            "steps": self._steps.copy(),
+            "frames": shown_last(self._batch),
+            "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
+        }
+
+    @exits_as_errors()
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Continue from a state, whatever the number of processes that saved it.
+
+        Args:
+            state: what `get_state` returned.
+            obs_config: as at the reset.
+
+        Raises:
+            InvalidObservation: it is the state of more or fewer environments, or of environments
+                with other spaces.
+            EntityEnvError: an environment raises for its own state.
+        """
+        self.check_no_begun_step("set_state")
+        check_num_envs(state, len(self))
+        if not all(map(offers_state, self.matches)):
+            return None
+        sides, batch, frames = self.sides, shown_last(state["frames"]), []
+        check_saved_counters(state, len(self), len(self.matches))
+        check_saved_frames(batch, len(self), obs_config, self._action_space)
+        begun: list[int] = state["episodes"].tolist()
+        if state["seed"] is not None:
+            self.seed(state["seed"], begun)
+        self._seed, self._episodes = state["seed"], begun[::sides]
+        self._steps = state["steps"].copy()
+        for i, match in enumerate(self.matches):
+            try:
+                frames += restore_match(
+                    match, state["matches"][i].values.tobytes(), batch, i * sides
+                )
+            except Exception as error:
+                raise self._state_error("set_state", error, i) from error
+        Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
+        # Decode some actions: the id of every actor must be known.
+        chosen = first_choices(batch.action_masks, self._action_space)
+        unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
+        self._frames, self._batch, self._shown = frames, batch, obs_config
+        return batch
+
+    def world_code(self) -> dict[str, str]:
+        """Return digests of the source of the environments' classes."""
+        return self._code
+
+    def process_times(self) -> list[ProcessTimes]:
+        """Return the time and memory that this process has used so far."""
+        return [times_of_this_process(self._world_ns / 1e9)]
+
+    @exits_as_errors()
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Return pictures of all matches, (matches, height, width, 3) uint8."""
+        return np.stack([match.render(**kwargs) for match in self.matches])
+
+    def close(self) -> None:
+        """Close every environment, also after one that fails to. Safe to call twice."""
+        failed: BaseException | None = None
+        while self.matches:
+            match = self.matches.pop()
+            try:
+                with in_environment(self._index(len(self.matches))):
+                    match.close()
+            except BaseException as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
+        """Return the spaces of all matches; close these if their spaces are wrong."""
+        try:
+            with in_environment(self._index(0)):
+                spaces = self.matches[0].obs_space(), self.matches[0].action_space()
+            check_spaces(*spaces)
+            for i, match in enumerate(self.matches[1:], 1):
+                with in_environment(self._index(i)):
+                    now = match.obs_space(), match.action_space()
+                check_same_spaces(spaces, now, "in a new instance")
+        except BaseException:
+            self.close()
+            raise
+        return spaces
+
+    def _step_matches(
+        self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
+    ) -> list[Observation]:
+        """Take a step in all matches, and return the observations of all sides."""
+        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
+        # Environments step without the detour through `Solo`, which may cost half of their step.
+        worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
+        alone = len(worlds) == len(chosen)
+        acting: Sequence[Any] = chosen
+        if not alone:
+            worlds = self.matches
+            acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
+        answers: list[Any] = []
+        start_ns = time.perf_counter_ns()
+        try:
+            if filtering:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act_filter(actions, obs_filter))
+            else:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act(actions))
+        except BaseException as error:
+            raise self._with_place(error, len(answers) * sides)  # noqa: B904 (has its cause)
+        self._world_ns += time.perf_counter_ns() - start_ns
+        return self._all_sides([[o] for o in answers] if alone else answers)
+
+    def _reset_matches(
+        self, which: Sequence[int], obs_filter: ObsSpace
+    ) -> Iterator[list[Observation]]:
+        """Begin an episode in each of these matches."""
+        if len(which) == 0:
+            return
+        # Seed of an episode: hash of the run's seed, "episode", the match and its episode number.
+        seeds: Sequence[int | None] = [None] * len(which)
+        if self._seed is not None:
+            numbers = self.first_env_index // self.sides + np.array(which)
+            episodes = np.array(self._episodes)[which]
+            seeds = derive_seeds(self._seed, "episode", numbers, episodes)
+        for i, seed in zip(which, seeds, strict=True):
+            yield self._reset_match(i, seed, obs_filter)
+
+    def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
+        """Begin an episode; reset again while it is over before any entity can act."""
+        match, episode = self.matches[i], self._episodes[i]
+        self._episodes[i] += 1
+        for attempt in range(_ATTEMPTS):
+            if self._seed is not None and attempt:
+                number = self.first_env_index // self.sides + i
+                seed = derive_seed(self._seed, "episode", number, episode, attempt)
+            if seed is not None:
+                match.seed(seed)
+
+            # The time of the environment's own code, and its frames.
+            try:
+                start_ns = time.perf_counter_ns()
+                frames = match.reset_filter(obs_filter)
+                self._world_ns += time.perf_counter_ns() - start_ns
+                for o in frames:
+                    if not isinstance(o, Observation):
+                        raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
+
+                # All sides begin together; if all are over at once, try again.
+                over = [o.done for o in frames]
+                if over == [False] * self.sides:
+                    return frames
+                if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
+                    raise InvalidObservation(
+                        f"done: expected {self.sides} sides that begin an episode, got {over}"
+                        + (f", {_ATTEMPTS} times in a row" if all(over) else "")
+                    )
+            except BaseException as error:
+                raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
+        raise AssertionError
+
+    def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
+        """Return the observations of all sides of all matches, after checking them."""
+        outcomes = list(chain.from_iterable(answers))
+        kinds = set(map(type, outcomes))
+        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
+            return outcomes
+        for i, answer in enumerate(answers):
+            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
+                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
+                got = answer[0] if self.sides == 1 else answer
+                error = InvalidObservation(f"act: expected {what}, got {got!r}")
+                raise self._with_place(error, i * self.sides)
+        raise AssertionError
+
+    def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
+        """Return the indices of the matches that ended in this step."""
+        done = [o.terminated or o.truncated for o in outcomes]
+        over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
+        together = over.all(axis=1) == over.any(axis=1)
+        if not together.all():
+            i = int(np.flatnonzero(~together)[0])
+            error = InvalidObservation(
+                f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
+            )
+            raise self._with_place(error, i * self.sides)
+        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
+        return ended
+
+    def _show(
+        self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
+    ) -> VecObs:
+        try:
+            batch = batch_obs(frames, shown, self._action_space, outcomes)
+            if self.validate:
+                check_finite_batch(batch, shown)
+        except InvalidObservation as error:
+            i = error.env_index or 0
+            begins = outcomes[i] is not frames[i]
+            of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
+            raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
+        self._frames, self._batch, self._shown = frames, batch, shown
+        return batch
+
+    def _index(self, match: int) -> int:
+        """Return the index among all environments of the run of the first side of a match."""
+        return self.first_env_index + match * self.sides
+
+    def _with_place(
+        self, error: BaseException, i: int, before: bool = False, begins: bool = False
+    ) -> BaseException:
+        """Return the exception to raise, which names the environment, its episode and step.
+
+        Args:
+            error: raised by the environment, or by a check of what it returned.
+            i: the environment.
+            before: it was in the episode before the running one.
+            begins: the running episode begins in this step.
+        """
+        index, episode = self.first_env_index + i, self._episodes[i // self.sides] - 1 - before
+        step = 0 if begins and not before else int(self._steps[i])
+        if isinstance(error, InvalidObservation):
+            error.env_index, error.episode, error.step = index, episode, step
+        else:
+            error = as_error(error)
+            error.add_note(f"in environment {index}, episode {episode}, step {step}")
+        return error
+
+    def _state_error(self, method: str, error: Exception, i: int) -> EntityEnvError:
+        """Return the error for a match whose `get_state` or `set_state` raised."""
+        name = type(world_of(self.matches[i])).__name__
+        what = str(error).removeprefix(f"{method}: ")
+        if not isinstance(error, EntityEnvError):
+            what = f"{type(error).__name__}: {error}"
+        return EntityEnvError(
+            f"environment {self._index(i)} ({name}): {method}: {what}; "
+            "correct the method, or remove it: then runs that are resumed begin new episodes"
+        )
+
+
+def _as_match(env: Environment | Match) -> Match:
+    return env if isinstance(env, Match) else Solo(env)

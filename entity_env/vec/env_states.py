@@ -1,0 +1,179 @@
+"""States of environments, as plain data that does not depend on the number of processes.
+
+{"seed": seed of the run, from which those of episodes derive, or None
+ "episodes": (B,) int64, number of episodes that each environment has begun
+ "steps": (B,) int64, number of steps in the running ones
+ "frames": the B frames that were shown last, without their rewards
+ "matches": uint8 per match, the bytes of its state and of the names in its frames}
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from entity_env.actions import ActionMask
+from entity_env.environment import Observation
+from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.match import Match, world_of
+from entity_env.plain_state import from_plain, impure, to_plain
+from entity_env.ragged import Ragged
+from entity_env.recording.recording_format import take_obs
+from entity_env.serialization.messages import MessageError, pack, unpack
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+from entity_env.vec.vec_env import VecObs
+
+
+def offers_state(match: Match) -> bool:
+    """Return whether an environment has the methods `get_state` and `set_state`."""
+    world = world_of(match)
+    return callable(getattr(world, "get_state", None)) and callable(
+        getattr(world, "set_state", None)
+    )
+
+
+def match_bytes(
+    match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
+) -> bytes:
+    """Return the bytes of the state of a match and of the names in its last frames.
+
+    Args:
+        match: it offers its state.
+        frames: the last observation of each side.
+        action_space: its actions.
+
+    Raises:
+        EntityEnvError: what `get_state` returns, or an id, is not plain data.
+    """
+    world: Any = world_of(match)
+    state = world.get_state()
+    try:
+        named = [names_in(frame, action_space) for frame in frames]
+    except TypeError as error:
+        raise EntityEnvError(str(error)) from None
+    try:
+        return pack({"world": state, "frames": named}, exact=True)
+    except MessageError as error:
+        what = impure(state, "state") or str(error)
+        raise EntityEnvError(
+            f"get_state: expected plain data (None, bool, int, float, str, bytes, NumPy arrays of "
+            f"numbers, lists and dictionaries), got {what}"
+        ) from None
+
+
+def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
+    """Return all ids of a frame, and the entities that its masks name.
+
+    Args:
+        frame: what one side was shown.
+        action_space: what can be done.
+
+    Raises:
+        TypeError: a name is not plain data.
+    """
+    ids = {name: _plain_names(ids, f"ids of {name}") for name, ids in frame.ids.items()}
+    actions = {}
+    for name, mask in frame.actions.items():
+        fields = action_space[name].mask_type.entity_fields
+        if fields:
+            actions[name] = [
+                _plain_names(getattr(mask, field), f"{field} of {name}") for field in fields
+            ]
+    return {"ids": ids, "actions": actions}
+
+
+def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
+    """Restore the state of a match, and return its last frames.
+
+    Args:
+        match: it offers its state.
+        data: what `match_bytes` returned.
+        shown: the last frames of all matches.
+        first: the index of the frame of the match's first side.
+
+    Returns:
+        The last observation of each side, in which all entities have the same names.
+    """
+    saved = unpack(data)
+    action_space = match.action_space()
+    world: Any = world_of(match)
+    world.set_state(saved["world"])
+    return [
+        Observation(
+            features={
+                name: rows[first + i].values
+                for name, rows in shown.features.items()
+                if name != GLOBAL
+            },
+            ids={name: from_plain(ids) for name, ids in named["ids"].items()},
+            actions={
+                name: _mask(action_space[name], entities)
+                for name, entities in named["actions"].items()
+            },
+        )
+        for i, named in enumerate(saved["frames"])
+    ]
+
+
+def shown_last(batch: VecObs) -> VecObs:
+    """Return frames without the fields that belong to the step before them."""
+    blank = VecObs({}, {}, {}, np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_), {})
+    return replace(
+        blank,
+        features=batch.features,
+        visible=batch.visible,
+        action_masks=batch.action_masks,
+    )
+
+
+def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Concatenate states: the environments of all, one state after the other."""
+    return {
+        "seed": states[0]["seed"],
+        "episodes": np.concatenate([state["episodes"] for state in states]),
+        "steps": np.concatenate([state["steps"] for state in states]),
+        "frames": VecObs.cat([state["frames"] for state in states]),
+        "matches": Ragged.cat([state["matches"] for state in states]),
+    }
+
+
+def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, Any]]:
+    """Split a state into those of consecutive environments, in pieces of whole matches."""
+    check_num_envs(state, sum(counts))
+    sides = len(state["steps"]) // len(state["matches"])
+    ends = np.cumsum(counts)
+    return [
+        {
+            "seed": state["seed"],
+            "episodes": state["episodes"][start:end],
+            "steps": state["steps"][start:end],
+            "frames": take_obs(state["frames"], np.arange(start, end)),
+            "matches": state["matches"][start // sides : end // sides],
+        }
+        for start, end in zip(ends - counts, ends, strict=True)
+    ]
+
+
+def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
+    """Raise if a state is of more or fewer environments.
+
+    Raises:
+        InvalidObservation: with both numbers.
+    """
+    if len(state["steps"]) != num_envs:
+        raise InvalidObservation(
+            f"set_state: expected the state of {num_envs} environments, got that of "
+            f"{len(state['steps'])}"
+        )
+
+
+def _plain_names(names: Any, what: str) -> Any:
+    known = names is None or type(names) in (list, tuple, np.ndarray)
+    return to_plain(names if known else list(names), what)
+
+
+def _mask(space: ActionSpace, entities: Sequence[Any]) -> ActionMask:
+    """Return a mask that names the same entities, and allows everything."""
+    fields = space.mask_type.entity_fields
+    return space.mask_type(**dict(zip(fields, map(from_plain, entities), strict=True)))

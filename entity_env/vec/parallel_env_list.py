@@ -1,0 +1,339 @@
+"""Environments that step in worker processes."""
+
+import copy
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.checks.check_spaces import check_same_spaces
+from entity_env.environment import Environment
+from entity_env.errors import EntityEnvError, WorkerError
+from entity_env.match import Match
+from entity_env.ragged import Ragged, as_choices
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.env_states import cat_states, split_state
+from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.world_times import ProcessTimes
+from entity_env.workers.channel import Arrays, FlatArrays
+from entity_env.workers.worker_process import (
+    RestartQuota,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerSetup,
+)
+from entity_env.world_code import code_of
+
+logger = logging.getLogger(__name__)
+
+
+class ParallelEnvList(VecEnv):
+    """`num_envs` environments, split as equally as possible over `num_processes` processes.
+
+    A worker that is killed, exits, hangs or fails while it starts is named in the log and replaced:
+    its running episodes count as truncated where they were last seen, and everything else goes on.
+    An environment that raises in a reset or a step is an error of its own.
+
+    Args:
+        create_env: makes one `Environment` or `Match`; sent to the workers.
+        num_envs: the number of frames in a step; a multiple of the sides of a match.
+        num_processes: the largest number of workers; there are never more than matches.
+        start_method: accepted for compatibility; workers are always fresh interpreters.
+        first_env_index: the index of the first among all environments of the run.
+        validate: raise for numbers that are not finite, with the environment, step and field.
+        timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
+        restarts: the limit on the number of lost workers that are replaced.
+        like: one of the environments, for its sides and its class where these depend on arguments
+            or `create_env` is a function; the caller closes it.
+
+    Raises:
+        WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
+            may not be replaced.
+        InvalidObservation: an environment returned something that its spaces do not allow.
+        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
+    """
+
+    def __init__(
+        self,
+        create_env: Callable[[], Environment | Match],
+        num_envs: int,
+        num_processes: int,
+        start_method: str | None = None,
+        *,
+        first_env_index: int = 0,
+        validate: bool = False,
+        timeout_s: float | None = 600.0,
+        restarts: RestartQuota | None = None,
+        like: Environment | Match | None = None,
+    ) -> None:
+        # Sides of a match and digests of the source, without making an environment here.
+        cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
+        cls, sides = (type(like), like) if like is not None else (cls, cls)
+        made_here = code_of(cls) if isinstance(cls, type) else {}
+        code, first = cloudpickle.dumps(create_env), first_env_index
+        # Environments and core of each worker.
+        setups = []
+        counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
+        for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
+            first += count
+        # State between steps: episodes begun (for seeds), last frames, and the space they show.
+        self._restarts = RestartQuota() if restarts is None else restarts
+        self._seed: int | None = None
+        self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
+        self._batch: VecObs | None = None
+        self._shown: ObsSpace | None = None
+        # Start all workers before waiting for one; replace those that are lost meanwhile.
+        self._workers: list[WorkerProcess] = []
+        try:
+            self._workers = [WorkerProcess(setup) for setup in setups]
+            spaces = [
+                self._replace(i, answer) if isinstance(answer, WorkerLostError) else answer
+                for i, answer in enumerate([worker.started() for worker in self._workers])
+            ]
+            for answer in spaces[1:]:
+                check_same_spaces(spaces[0][:2], answer[:2], "in another worker")
+        except BaseException:
+            self.close()
+            raise
+        self._obs_space: ObsSpace = spaces[0][0]
+        self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
+        # Workers do not see the source of what the main program has made itself.
+        self._code: dict[str, str] = {**spaces[0][2], **made_here}
+
+    def obs_space(self) -> ObsSpace:
+        """Return the space of observations."""
+        return self._obs_space
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return the spaces of actions."""
+        return self._action_space
+
+    def __len__(self) -> int:
+        return sum(worker.setup.num_envs for worker in self._workers)
+
+    def seed(self, seed: int) -> None:
+        """Give each episode a seed made of `seed`, its environment and its number."""
+        self._seed = seed
+        for episodes in self._episodes:
+            episodes[:] = 0
+        self._send_all("seed", [[seed] for _ in self._workers])
+        self._receive_all(self._replace)
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere."""
+        self._send_all("reset", [[obs_config] for _ in self._workers])
+        pieces = self._receive_all(lambda i, lost: self._restart(i, lost, obs_config))
+        for episodes in self._episodes:
+            episodes += 1
+        self._shown = copy.deepcopy(obs_config)
+        self._batch = VecObs.cat(pieces)
+        return self._batch
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere."""
+        self.act_async(actions, obs_filter)
+        return self.wait()
+
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Let the workers begin a step."""
+        if self._batch is None:
+            raise EntityEnvError("act_async: call reset first")
+        self.check_no_begun_step("act_async")
+        counts = [worker.setup.num_envs for worker in self._workers]
+        pieces: list[Arrays] = [[] for _ in counts]
+        for chosen in map(as_choices, actions.values()):
+            for arrays, piece in zip(pieces, chosen.split(counts), strict=True):
+                arrays += piece.values, piece.lengths
+        # Equal spaces may have their types in another order, and with that show other frames.
+        same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
+        changed = None if same else obs_filter
+        self._shown = self._shown if changed is None else copy.deepcopy(changed)
+        self._send_all("act_on", [[[*actions], FlatArrays(arrays), changed] for arrays in pieces])
+        self._begun = actions, obs_filter
+
+    def wait(self) -> VecObs:
+        """Return the frames of all workers after the step that they began."""
+        if self._begun is None:
+            raise EntityEnvError("wait: call act_async first")
+        self._begun = None
+        pieces: list[VecObs] = self._receive_all(self._truncate_and_restart)
+        for episodes, piece in zip(self._episodes, pieces, strict=True):
+            episodes += piece.done
+        self._batch = VecObs.cat(pieces)
+        return self._batch
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of the environments, as `EnvList.get_state`.
+
+        Also None if a worker was lost meanwhile, which the next step will report.
+        """
+        self._send_all("get_state", [[] for _ in self._workers])
+        states = self._receive_all(lambda i, lost: None)
+        return None if any(state is None for state in states) else cat_states(states)
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Continue from a state, whatever the number of processes that saved it."""
+        counts = [worker.setup.num_envs for worker in self._workers]
+        arguments = [[piece, obs_config] for piece in split_state(state, counts)]
+        self._send_all("set_state", arguments)
+
+        def set_state_again(i: int, lost: WorkerLostError) -> VecObs | None:
+            self._replace(i, lost)
+            obs: VecObs | None = self._call(i, "set_state", arguments[i])
+            return obs
+
+        pieces: list[VecObs | None] = self._receive_all(set_state_again)
+        self._seed = state["seed"]
+        ends = np.cumsum(counts)[:-1]
+        self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
+        if any(piece is None for piece in pieces):
+            return None
+        self._shown = copy.deepcopy(obs_config)
+        self._batch = VecObs.cat([piece for piece in pieces if piece is not None])
+        return self._batch
+
+    def world_code(self) -> dict[str, str]:
+        """Return digests of the source of the environments' classes."""
+        return self._code
+
+    def process_times(self) -> list[ProcessTimes]:
+        """Return the time and memory that each worker has used; without workers lost meanwhile."""
+        waited_s = [worker.waited_s for worker in self._workers]
+        self._send_all("process_times", [[] for _ in self._workers])
+        answers: list[list[ProcessTimes]] = self._receive_all(lambda i, lost: [])
+        return [
+            times._replace(waited_s=waited)
+            for answer, waited in zip(answers, waited_s, strict=True)
+            for times in answer
+        ]
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Raise NotImplementedError."""
+        raise NotImplementedError("ParallelEnvList does not render; use an EnvList")
+
+    def close(self) -> None:
+        """Stop all workers. Safe to call twice.
+
+        Raises:
+            WorkerError: an environment could not be closed; all others are.
+        """
+        workers, self._workers = self._workers, []
+        errors = [error for worker in workers if (error := worker.close()) is not None]
+        if errors:
+            raise errors[0]
+
+    def _send_all(self, name: str, arguments: Sequence[list[Any]]) -> None:
+        if not self._workers:
+            raise WorkerError(f"{name}: the workers are closed")
+        self.check_no_begun_step(name)
+        last = self._workers[-1]
+        for worker, args in zip(self._workers, arguments, strict=True):
+            worker.send([name, args], is_last=worker is last)
+
+    def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
+        """Return the answers of all workers.
+
+        All of it is read before an error is raised, so that no answer is left for the next call.
+
+        Args:
+            instead: the answer in place of that of a worker that was lost, by its number.
+        """
+        answers = [worker.receive() for worker in self._workers]
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
+                raise answer
+        return [
+            instead(i, answer) if isinstance(answer, WorkerLostError) else answer
+            for i, answer in enumerate(answers)
+        ]
+
+    def _replace(self, i: int, lost: WorkerLostError) -> Any:
+        """Start another worker in place of one that was lost, seeded where that one was.
+
+        Returns:
+            The answer of a worker that has started: its spaces and digests of its code.
+
+        Raises:
+            WorkerError: no more may be started; the message says why the last one was lost.
+        """
+        setup = self._workers[i].setup
+        self._workers[i].kill()
+        while True:
+            forbidden = self._restarts.take()
+            if forbidden is not None:
+                raise WorkerError(f"{lost}\nIt is not replaced: {forbidden}")
+            logger.warning("%s was lost, starting another one: %s", setup, lost)
+            self._workers[i] = WorkerProcess(setup)
+            started = self._workers[i].started()
+            if not isinstance(started, WorkerLostError):
+                break
+            lost = started
+        if self._seed is not None:
+            self._call(i, "seed", [self._seed, self._episodes[i].tolist()])
+        return started
+
+    def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
+        """Return a step in which the episodes of a lost worker are cut off and others begin."""
+        assert self._batch is not None
+        assert self._shown is not None
+        first = sum(worker.setup.num_envs for worker in self._workers[:i])
+        before = slice(first, first + self._workers[i].setup.num_envs)
+        begun = self._restart(i, lost, self._shown)
+        # The last frames of the lost worker are the final observations of its episodes.
+        cut_off = np.ones(len(begun), dtype=np.bool_)
+        final = VecObs(
+            {name: rows[before] for name, rows in self._batch.features.items()},
+            {name: flags[before] for name, flags in self._batch.visible.items()},
+            {},
+            np.zeros(len(begun), dtype=np.float32),
+            cut_off,
+            {},
+            truncated=cut_off,
+        )
+        return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
+
+    def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
+        """Replace a lost worker and begin new episodes in its environments."""
+        self._replace(i, lost)
+        obs: VecObs = self._call(i, "reset", [obs_filter])
+        return obs
+
+    def _call(self, i: int, name: str, arguments: list[Any]) -> Any:
+        self._workers[i].send([name, arguments])
+        answer = self._workers[i].receive()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def cores_of_workers(num_workers: int) -> list[int | None]:
+    """Return the core of each worker if they are as many as the cores; None for any core.
+
+    Without this, the system runs two workers on one core in some steps, and moves others away from
+    the core whose cache has their data.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [None] * num_workers
+    cores = sorted(os.sched_getaffinity(0))
+    if num_workers < len(cores):  # other programs may have the same few cores in mind
+        return [None] * num_workers
+    return [cores[i % len(cores)] for i in range(num_workers)]
+
+
+def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:
+    """Return the sizes of the pieces into which environments are split, none of them empty.
+
+    A piece holds whole matches of `sides` environments; sizes differ by at most one match.
+    """
+    matches = max(1, -(-num_envs // sides))
+    pieces = max(1, min(num_processes, matches))
+    sizes = [sides * (matches // pieces + (i < matches % pieces)) for i in range(pieces)]
+    sizes[-1] -= sum(sizes) - num_envs  # what is no whole match is for EnvList to report
+    return sizes

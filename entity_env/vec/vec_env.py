@@ -1,0 +1,223 @@
+"""`VecEnv`: the interface of environments that step together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.errors import EntityEnvError
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, has_global_entity
+from entity_env.vec.vec_obs import (
+    Metric,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+    add_metrics,
+)
+from entity_env.vec.world_times import ProcessTimes
+
+__all__ = [
+    "Metric",
+    "VecActionMask",
+    "VecCategoricalActionMask",
+    "VecEnv",
+    "VecEnvWrapper",
+    "VecObs",
+    "VecSelectEntityActionMask",
+    "add_metrics",
+]
+
+
+class VecEnv(ABC):
+    """B environments that step together. Everything that trains goes through this interface."""
+
+    @abstractmethod
+    def obs_space(self) -> ObsSpace:
+        """Return the entity types and features that can be observed."""
+
+    @abstractmethod
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return the action spaces by name."""
+
+    @abstractmethod
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode everywhere; frames show the types and features of `obs_config`."""
+
+    @abstractmethod
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere.
+
+        Args:
+            actions: for every action, int64 (actors,) per frame: the choice of each actor of the
+                last frame's mask. For select-entity actions it is the position among the actees.
+            obs_filter: the types and features to show.
+        """
+
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Begin a step everywhere; `wait` returns what it shows.
+
+        In between, the caller can do something else: two halves of the environments can take
+        turns with a policy. Where environments cannot step on their own, they do in `wait`.
+
+        Args:
+            actions: as in `act`.
+            obs_filter: as in `act`.
+
+        Raises:
+            EntityEnvError: another step was begun, but not waited for.
+        """
+        self.check_no_begun_step("act_async")
+        self._begun = actions, obs_filter
+
+    def wait(self) -> VecObs:
+        """Return the frames after the step that `act_async` began.
+
+        Raises:
+            EntityEnvError: none was begun.
+        """
+        if self._begun is None:
+            raise EntityEnvError("wait: call act_async first")
+        (actions, obs_filter), self._begun = self._begun, None
+        return self.act(actions, obs_filter)
+
+    def check_no_begun_step(self, name: str) -> None:
+        """Raise if a step was begun that was not waited for, before `name` loses it.
+
+        Raises:
+            EntityEnvError: a step was begun; call `wait` first.
+        """
+        if self._begun is not None:
+            raise EntityEnvError(f"{name}: call wait first")
+
+    # The earlier name, for vectorised environments that call it. ArrayEnvs does: a change of its
+    # code would part it from saved states.
+    refuse_begun_step = check_no_begun_step
+
+    _begun: tuple[Mapping[ActionName, Ragged], ObsSpace] | None = None
+
+    @abstractmethod
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Return pictures of all environments, (B, height, width, 3) uint8."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def seed(self, seed: int) -> None:
+        """Make all that follows the next reset a function of `seed`; by default it may not be."""
+        return
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of the environments, for `set_state` in this or another process.
+
+        Called between steps, when a run is saved. The state is packed at once, so it need not be
+        a copy. It has to hold all that the next steps depend on: the episodes, what seeds
+        the next ones, the frames that were shown last.
+
+        Returns:
+            Parts by name, of plain data (see `plain_state.py`) and batches of this package;
+            wrappers add theirs. None where an environment cannot be saved: all begin new episodes
+            then.
+        """
+        return None
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Continue from a state, instead of a reset.
+
+        Args:
+            state: what `get_state` returned; of as many environments, made with the same arguments.
+            obs_config: the types and features to show, those of before.
+
+        Returns:
+            The frames that were shown last, their rewards and ends aside; None where the
+            environments cannot do this, and a reset is needed.
+        """
+        return None
+
+    def world_code(self) -> dict[str, str]:
+        """Return digests of the source of the environments' classes, by the names of classes.
+
+        A state is of that code: attributes that the code sets in another way now would be as they
+        were. Empty where the source is not known.
+        """
+        return {}
+
+    def process_times(self) -> list[ProcessTimes]:
+        """Return the time and memory of each process with environments; [] if not known."""
+        return []
+
+    def close(self) -> None:
+        """Release what the environments hold."""
+        return
+
+    def has_global_entity(self) -> bool:
+        """Return whether frames carry a row of global features."""
+        return has_global_entity(self.obs_space(), self.action_space())
+
+
+class VecEnvWrapper(VecEnv):
+    """Base class of wrappers of environments; methods not overridden are the environments' own.
+
+    Work before a step belongs in `act_async`, work after it in `wait`.
+
+    Args:
+        env: the environments.
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+
+    def obs_space(self) -> ObsSpace:
+        """Return the space of observations."""
+        return self.env.obs_space()
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return the spaces of actions."""
+        return self.env.action_space()
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+    def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
+        """Take a step everywhere."""
+        self.act_async(actions, obs_filter)
+        return self.wait()
+
+    def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
+        """Begin a step everywhere."""
+        self.env.act_async(actions, obs_filter)
+
+    def wait(self) -> VecObs:
+        """Return the frames after that step."""
+        return self.env.wait()
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        self.env.seed(seed)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of the environments; a wrapper with state adds its own parts."""
+        return self.env.get_state()
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Continue from a state."""
+        return self.env.set_state(state, obs_config)
+
+    def world_code(self) -> dict[str, str]:
+        """Return the digests of the environments' classes."""
+        return self.env.world_code()
+
+    def process_times(self) -> list[ProcessTimes]:
+        """Return the time and memory of the environments' processes."""
+        return self.env.process_times()
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
+        """Return pictures of the environments."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()

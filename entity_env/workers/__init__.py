@@ -1,0 +1,1 @@
+"""Environments in other processes, and the messages between them."""

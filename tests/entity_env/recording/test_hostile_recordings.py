@@ -1,0 +1,362 @@
+"""Recordings of strangers: little memory and time, and errors that name the byte."""
+
+import copy
+import re
+import struct
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from entity_env import (
+    CategoricalActionSpace,
+    Entity,
+    EnvList,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    Ragged,
+    SelectEntityActionSpace,
+    VecCategoricalActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording.recording_format import PREFIX, RecordingError, framed
+from entity_env.serialization.messages import unpack
+from tests.entity_env.builders import SAMPLES, Tiny, play
+
+OBS = ObsSpace(entities={"A": Entity(["x"])})
+ACTIONS = {
+    "go": CategoricalActionSpace(["l", "r"]),
+    "hit": SelectEntityActionSpace(),
+    "all": GlobalCategoricalActionSpace(["y", "n"]),
+}
+HOSTILE: list[Any] = [
+    *(None, True, -1, 2**62, 2**70, 0.5, "x", b"x", [], [1], [[]], {}, {"x": 1}, {1: 1, "x": 2}),
+    *(np.array(1), np.zeros(0), np.zeros((1, 1)), np.array([0.5]), np.array([-1]), np.arange(9)),
+    *(np.array([2**62]), np.array([True]), np.zeros((0, 9)), Ragged(np.zeros(1), np.array([1]))),
+    *(Ragged(np.zeros((0, 3)), np.array([0])), Ragged(np.array([5]), np.array([1])), OBS),
+    *({"go": Ragged(np.zeros(0), np.zeros(0, np.int64))}, {"A": None}, [{}] * 3),
+]
+
+
+def ints(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=np.int64)
+
+
+def one(value: int) -> Ragged:
+    return Ragged(ints(value), ints(1))
+
+
+def frame() -> VecObs:
+    return VecObs(
+        features={
+            "A": Ragged(np.zeros((2, 1), np.float32), ints(2)),
+            "__global__": Ragged(np.zeros((1, 0), np.float32), ints(1)),
+        },
+        visible={"A": Ragged(np.ones(2, np.bool_), ints(2))},
+        action_masks={
+            "go": VecCategoricalActionMask(one(0), Ragged(np.ones((1, 2), np.bool_), ints(1))),
+            "hit": VecSelectEntityActionMask(one(0), Ragged(ints(0, 1), ints(2))),
+            "all": VecCategoricalActionMask(one(2), None),
+        },
+        reward=np.zeros(1, np.float32),
+        done=np.zeros(1, np.bool_),
+        metrics={},
+    )
+
+
+def step(number: int = 0) -> dict[str, Any]:
+    """The payload of a step that is right."""
+    return {
+        "obs": frame(),
+        "actions": {"go": one(1), "hit": one(0), "all": one(0)},
+        "probs": {"go": Ragged(np.ones(1, np.float32), ints(1))},
+        "logits": {"go": Ragged(np.ones((1, 2), np.float32), ints(1))},
+        "values": np.zeros(1, np.float32),
+        "kept": ints(0),
+        "episode": ints(0),
+        "step": ints(number),
+        "reward": np.ones(1, np.float32),
+        "terminated": np.array([False]),
+        "truncated": np.array([False]),
+        "final": None,
+        "run_step": None,
+    }
+
+
+def write(path: Path, *steps: dict[str, Any], **header: Any) -> Path:
+    """A recording with all checksums right, whatever is in it."""
+    begin = {**recording_header(OBS, ACTIONS, 1), **header}
+    path.write_bytes(PREFIX + b"".join(framed(payload) for payload in (begin, *steps)))
+    return path
+
+
+def read(path: Path) -> int:
+    """Read all of a recording; how many episodes it has."""
+    return len(list(Recording.open(path).episodes()))
+
+
+def error_of(path: Path, samples: bool = False) -> str:
+    """The error that a recording is refused with, or nothing."""
+    try:
+        list((open_entity_gym_samples if samples else Recording.open)(path).episodes())
+    except RecordingError as error:
+        return str(error)
+    return ""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something else could stand, at any depth."""
+    yield path
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    for name, item in inner.items():
+        yield from places(item, (*path, name))
+
+
+def changed(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    name, *rest = path
+    value = copy.copy(value)
+    fields = value if isinstance(value, dict) else vars(value)
+    fields[name] = changed(fields[name], tuple(rest), other)
+    return value
+
+
+def test_a_step_that_is_right_is_read(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "file", step(), step(1))) == 1
+
+
+@pytest.mark.slow
+def test_a_field_of_another_kind_is_an_error_that_names_the_byte(tmp_path: Path) -> None:
+    errors = []
+    for i, place in enumerate(places(step())):
+        for value in HOSTILE[i % 3 :: 3]:
+            payload = changed(step(1), place, value) if place else {"obs": value}
+            path = write(tmp_path / "file", step(), payload)
+            errors.append(error_of(path))
+    refused = [error for error in errors if error]
+    assert len(refused) > 0.8 * len(errors)
+    for error in refused:
+        assert re.match(rf"{path}: (record at byte \d+|episode \d+, step \d+: logits)", error)
+
+
+def test_a_header_of_another_kind_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for i, place in enumerate(places(recording_header(OBS, ACTIONS, 1))):
+        for value in HOSTILE[i % 2 :: 2]:
+            if not place or place == ("seed",):
+                continue
+            payload = changed(recording_header(OBS, ACTIONS, 1), place, value)
+            error = error_of(write(path, step(), **payload))
+            assert not error or error.startswith(f"{path}: ")
+    for missing in ("obs_space", "action_space", "num_envs", "subsample"):
+        header = recording_header(OBS, ACTIONS, 1)
+        del header[missing]
+        path.write_bytes(PREFIX + framed(header))
+        with pytest.raises(RecordingError, match=f"expected {missing} in the header"):
+            Recording.open(path)
+
+
+@pytest.mark.parametrize(
+    "values", [{"episode": ints(2**62)}, {"episode": ints()}, {"reward": 1}, {"run_step": "x"}]
+)
+def test_a_damaged_last_step_is_not_continued(tmp_path: Path, values: dict[str, Any]) -> None:
+    path = tmp_path / "file"
+    header = recording_header(Tiny().obs_space(), Tiny().action_space(), 1)
+    path.write_bytes(PREFIX + framed(header) + framed({**step(), **values}))
+    with pytest.raises(RecordingError, match="at byte"):
+        play(RecordingVecEnv(EnvList(Tiny, 1), path), 1)
+    with pytest.raises(RecordingError, match="at byte"):
+        end_before(path, header, 0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"obs_space": 1},
+        {"action_space": {1: 2, "x": 3}},
+        {"num_envs": None},
+        {"seed": {1: 2, "x": 3}},
+        {"other": {None: 1, "x": 3}},
+    ],
+)
+def test_a_recording_with_a_damaged_header_is_not_continued(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    path = tmp_path / "file"
+    header = recording_header(Tiny().obs_space(), Tiny().action_space(), 1)
+    path.write_bytes(PREFIX + framed({**header, **values}))
+    with pytest.raises(RecordingError, match=f"{path}: "):
+        play(RecordingVecEnv(EnvList(Tiny, 1), path), 1)
+
+
+def test_an_episode_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> None:
+    ended = {**step(), "terminated": np.array([True])}
+    path = write(tmp_path / "file", ended, step(1))
+    assert len(list(Recording.open(path).steps())) == 2
+    with pytest.raises(RecordingError, match=f"{path}: episode 0: expected no step after its end"):
+        list(Recording.open(path).episodes())
+
+
+def wide_masks(columns: int) -> list[dict[str, Any]]:
+    """Steps whose masks are of so many choices; where none is given everything is allowed."""
+    few, many = step(), step(1)
+    none = Ragged(np.zeros((0, columns), np.bool_), ints(0))
+    few["obs"].action_masks["go"] = VecCategoricalActionMask(Ragged(ints(), ints(0)), none)
+    few["actions"] = few["probs"] = few["logits"] = {}
+    many["obs"].action_masks["go"] = VecCategoricalActionMask(one(0), None)
+    return [few, many]
+
+
+def all_pairs(count: int) -> list[dict[str, Any]]:
+    """Steps in which so many entities may select each other; only one of them says so."""
+    few, many = step(), step(1)
+    pair = VecSelectEntityActionMask(one(0), one(0), Ragged(np.ones(1, np.bool_), ints(1)))
+    few["obs"].action_masks["hit"] = pair
+    everyone = Ragged(np.arange(count), ints(count))
+    many["obs"].features["A"] = Ragged(np.zeros((count, 1), np.float32), ints(count))
+    many["obs"].visible = {}
+    many["obs"].action_masks["hit"] = VecSelectEntityActionMask(everyone, everyone)
+    many["obs"].action_masks["all"] = VecCategoricalActionMask(one(count), None)
+    return [few, many]
+
+
+def shapes_with_zeros(rows: int) -> list[dict[str, Any]]:
+    """A type without features of which there are many entities."""
+    many = step()
+    many["obs"].features["__global__"] = Ragged(np.zeros((rows, 0), np.float32), ints(rows))
+    return [many]
+
+
+def cancelling_lengths(rows: int) -> list[dict[str, Any]]:
+    damaged = step()
+    rows_of = one(0)
+    rows_of.lengths = ints(rows, 1 - rows)
+    damaged["actions"] = {"go": rows_of}
+    return [damaged]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        (wide_masks, 2**27),
+        (all_pairs, 20_000),
+        (shapes_with_zeros, 2**25),
+        (cancelling_lengths, 2**60),
+    ],
+)
+def test_a_small_file_takes_little_memory(tmp_path: Path, steps: Any, count: int) -> None:
+    path = write(tmp_path / "file", *steps(count))
+    tracemalloc.start()
+    with pytest.raises(RecordingError, match="record at byte"):
+        read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * path.stat().st_size + 1_000_000
+
+
+def test_frames_in_which_everybody_may_select_everybody_are_read(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "file", *all_pairs(1_000))) == 1
+
+
+@pytest.mark.alone
+def test_time_does_not_grow_with_episodes_times_types(tmp_path: Path) -> None:
+    num_envs, types = 2_000, [f"t{i}" for i in range(200)]
+    nobody = Ragged(np.zeros((0, 1), np.float32), ints())
+    blank = np.zeros(0, np.float32), np.zeros(0, np.bool_)
+    payload = {
+        **step(),
+        "obs": VecObs(dict.fromkeys(types, nobody), {}, {}, *blank, {}),
+        **{name: {} for name in ("actions", "probs", "logits")},
+        "values": blank[0],
+        "kept": ints(),
+        "episode": np.arange(num_envs),
+        "step": np.zeros(num_envs, np.int64),
+        "reward": np.zeros(num_envs, np.float32),
+        "terminated": np.ones(num_envs, np.bool_),
+        "truncated": np.zeros(num_envs, np.bool_),
+    }
+    spaces = ObsSpace(entities={name: Entity(["x"]) for name in types})
+    path = tmp_path / "file"
+    header = recording_header(spaces, {}, num_envs)
+    path.write_bytes(PREFIX + framed(header) + framed(payload))
+    start = time.process_time()
+    assert len(list(Recording.open(path).episodes())) == num_envs
+    assert time.process_time() - start < 2
+
+
+# Samples of entity-gym
+
+
+def blocks(data: bytes) -> list[Any]:
+    found, start = [], 8
+    while start < len(data):
+        (length,) = struct.unpack("<Q", data[start : start + 8])
+        found.append(msgpack.unpackb(data[start + 8 : start + 8 + length], strict_map_key=False))
+        start += 8 + length
+    return found
+
+
+def write_samples(path: Path, contents: list[Any]) -> Path:
+    packed = [msgpack.packb(block) for block in contents]
+    path.write_bytes(
+        struct.pack("<Q", 1) + b"".join(struct.pack("<Q", len(data)) + data for data in packed)
+    )
+    return path
+
+
+PLAIN = [v for v in HOSTILE if v is not OBS and not isinstance(v, np.ndarray | Ragged)][:13]
+MSGPACK = [v for v in PLAIN if v != 2**70]
+ARRAY = {b"nd": True, b"type": "<i8", b"kind": b"", b"shape": [0, 2**40], b"data": b""}
+SAMPLE_VALUES = [
+    *MSGPACK,
+    ARRAY,
+    {**ARRAY, b"shape": [3], b"data": bytes(24)},
+    {**ARRAY, b"nd": False, b"shape": []},
+    {**ARRAY, b"type": "U9"},
+    {"__flattened__": {**ARRAY, b"shape": [0]}, "__lengths__": [2**62, -(2**62)]},
+    {"__flattened__": ARRAY, "__lengths__": []},
+    {"__flattened__": 3, "__lengths__": 4},
+    {"__classname__": ["x"], "data": {}},
+    {"__classname__": "Entity", "data": {}},
+    {"__classname__": "VecObs", "data": 3},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "subsampled"])
+def test_a_damaged_sample_is_an_error_that_names_the_byte(tmp_path: Path, name: str) -> None:
+    whole = blocks((SAMPLES / f"{name}.bin").read_bytes())[:4]
+    path, errors = tmp_path / "file", []
+    for i in (0, 1, 2):
+        for place in places(whole[i]):
+            for value in SAMPLE_VALUES[:: 1 if len(place) < 3 else 4]:
+                contents = [*whole]
+                contents[i] = changed(whole[i], place, value)
+                errors.append(error_of(write_samples(path, contents), samples=True))
+    refused = [error for error in errors if error]
+    assert len(refused) > 0.5 * len(errors)
+    assert all(error.startswith(f"{path}: ") for error in refused)
+
+
+def test_extension_types_in_samples_are_refused(tmp_path: Path) -> None:
+    """Among these are times, many of which share a hash as keys."""
+    for value in (msgpack.ExtType(5, b"x"), msgpack.Timestamp(1, 1)):
+        path = write_samples(tmp_path / "file", [{"act_space": {"x": value}}])
+        with pytest.raises(RecordingError, match=r"no extension types|spaces"):
+            open_entity_gym_samples(path)
+
+
+def test_a_recording_holds_what_is_packed_and_nothing_else() -> None:
+    payload = unpack(framed(step())[12:])
+    assert payload.keys() == step().keys()

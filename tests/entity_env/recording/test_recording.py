@@ -1,0 +1,627 @@
+"""Recordings: what is written comes back, whatever happens to the writer or to the file."""
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import (
+    ActionSpace,
+    AddMetricsWrapper,
+    EnvList,
+    Metric,
+    ObsSpace,
+    Ragged,
+    VecEnv,
+    VecObs,
+    VecSelectEntityActionMask,
+    batch_obs,
+)
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.read_recording import Episode, Recording
+from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
+from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed, take_obs
+from tests.entity_env.builders import (
+    ROOT,
+    SAMPLES,
+    Tiny,
+    assert_same,
+    expected_episodes,
+    play,
+    random_choices,
+)
+from tests.entity_env.worlds import Walk
+from tests.strategies import World, worlds
+
+EXPECTED = json.loads((SAMPLES / "expected.json").read_text())
+
+
+class Replay(VecEnv):
+    """Shows the frames of a random world, each time from another one on. Only for tests."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.shown: list[VecObs] = []
+
+    def obs_space(self) -> ObsSpace:
+        return self.world.obs_space
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return self.world.action_space
+
+    def __len__(self) -> int:
+        return len(self.world.frames)
+
+    def render(self, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        first = len(self.shown) % len(self)
+        frames = self.world.frames[first:] + self.world.frames[:first]
+        self.shown.append(batch_obs(frames, obs_config, self.world.action_space))
+        return self.shown[-1]
+
+    def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+        return self.reset(obs_filter)
+
+
+def record(path: Path, steps: int, num_envs: int = 4, **options: Any) -> list[VecObs]:
+    """Record `Walk`; what its environments showed, the first frame first."""
+    envs = RecordingVecEnv(EnvList(Walk, num_envs), path, **options)
+    frames = play(envs, steps)
+    envs.close()
+    return frames
+
+
+def record_tiny(path: Path, steps: int) -> None:
+    envs = RecordingVecEnv(EnvList(Tiny, 1), path)
+    play(envs, steps)
+    envs.close()
+
+
+def outcomes(episodes: list[Episode]) -> list[tuple[int, Any]]:
+    return [
+        (len(e.rewards), pytest.approx(e.episodic_reward))
+        for e in episodes
+        if e.ending in ("terminated", "truncated")
+    ]
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(worlds(), st.integers(1, 3), st.integers(0, 2**32))
+def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    replay = Replay(world)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file")
+        envs = RecordingVecEnv(replay, path, subsample, seed)
+        obs = envs.reset(world.obs_space)
+        done = []
+        for _ in range(3):
+            actions = random_choices(envs, obs, rng)
+            probs = {n: Ragged(rng.random(a.items()), a.lengths) for n, a in actions.items()}
+            logits = {n: logits_of(obs, n, space) for n, space in world.action_space.items()}
+            done.append((actions, probs, logits))
+            obs = envs.act(actions, world.obs_space, probs, logits)
+        envs.close()
+        recording = Recording.open(path)
+        assert_same(recording.obs_space, world.obs_space)
+        assert_same(recording.action_space, world.action_space)
+        steps = list(recording.steps())
+        episodes = list(recording.episodes())
+    assert recording.complete
+    assert len(steps) == 3
+    for step, seen, did, outcome in zip(steps, replay.shown, done, replay.shown[1:], strict=False):
+        whole = Decisions(take_obs(seen, np.arange(len(envs))), *did)
+        assert_same(step.decisions, whole.take(step.kept))
+        for name in ("reward", "terminated", "truncated", "final"):
+            assert_same(getattr(step, name), getattr(outcome, name))
+        if subsample == 1:
+            assert step.kept.tolist() == list(range(len(envs)))
+    assert sum(len(e.decisions) for e in episodes) == sum(len(s.decisions) for s in steps)
+    for episode in episodes:
+        check_episode(episode, steps)
+
+
+def logits_of(obs: VecObs, name: str, space: ActionSpace) -> Ragged:
+    mask = obs.action_masks[name]
+    if isinstance(mask, VecSelectEntityActionMask):
+        lengths = mask.actors.lengths * mask.actees.lengths
+        return Ragged(np.arange(lengths.sum(), dtype=np.float32), lengths)
+    shape = mask.actors.items(), len(space)  # type: ignore[arg-type]
+    return Ragged(np.full(shape, 0.5, dtype=np.float32), mask.actors.lengths)
+
+
+def check_episode(episode: Episode, steps: list[Step]) -> None:
+    """An episode is the steps with its number, of one environment, and nothing else."""
+    own = [(s, int(row)) for s in steps for row in np.flatnonzero(s.episode == episode.number)]
+    assert {row for _, row in own} == {episode.env}
+    assert episode.rewards.tolist() == [s.reward[row] for s, row in own]
+    kept = [(s, s.kept.tolist().index(row)) for s, row in own if row in s.kept]
+    assert episode.steps.tolist() == [s.step[s.kept[k]] for s, k in kept]
+    for i, (step, k) in enumerate(kept):
+        features = {n: f[i] for n, f in episode.decisions.obs.features.items()}
+        assert_same(features, {n: f[k] for n, f in step.decisions.obs.features.items()})
+        actions = {n: a[i] for n, a in episode.decisions.actions.items()}
+        assert_same(actions, {n: a[k] for n, a in step.decisions.actions.items()})
+    last, row = own[-1]
+    assert [bool(s.terminated[r] or s.truncated[r]) for s, r in own[:-1]] == [False] * len(own[:-1])
+    assert (episode.ending == "truncated") == last.truncated[row] == (episode.final is not None)
+    assert (episode.ending == "terminated") == last.terminated[row]
+
+
+def test_returns_are_those_of_the_metrics(tmp_path: Path) -> None:
+    """The reward of a step belongs to the episode that the choice was made in."""
+    envs = RecordingVecEnv(AddMetricsWrapper(EnvList(Walk, 4)), tmp_path / "file")
+    frames = play(envs, 20)[1:]
+    envs.close()
+    episodes = list(Recording.open(tmp_path / "file").episodes())
+    ended = outcomes(episodes)
+    assert expected_episodes(4, 20, [True] * 4) == ended
+    metrics = sum((obs.metrics["episodic_reward"] for obs in frames), Metric())
+    returns = [e.episodic_reward for e in episodes[: len(ended)]]
+    assert (metrics.count, metrics.min, metrics.max) == (len(ended), min(returns), max(returns))
+    assert metrics.sum == pytest.approx(sum(returns))
+    assert [e.ending for e in episodes[len(ended) :]] == ["unfinished"] * (
+        len(episodes) - len(ended)
+    )
+
+
+def test_truncated_episodes_carry_their_last_observation(tmp_path: Path) -> None:
+    record(tmp_path / "file", 30, 9)
+    episodes = list(Recording.open(tmp_path / "file").episodes())
+    assert {e.ending for e in episodes} == {"terminated", "truncated", "unfinished"}
+    for episode in episodes:
+        if episode.final is not None:
+            assert episode.final.features["__global__"].values[0, 0] == len(episode.rewards)
+
+
+@pytest.mark.slow
+def test_a_sub_sample_keeps_all_returns_and_the_same_frames(tmp_path: Path) -> None:
+    record(tmp_path / "all", 60)
+    record(tmp_path / "some", 60, subsample=3)
+    record(tmp_path / "others", 60, subsample=3, seed=1)
+    whole, some, others = (
+        list(Recording.open(tmp_path / name).episodes()) for name in ("all", "some", "others")
+    )
+    assert outcomes(some) == outcomes(whole)
+    assert [e.final is None for e in some] == [e.final is None for e in whole]
+    for part, episode in zip(some, whole, strict=True):
+        assert part.number == episode.number
+        assert_same(part.decisions.obs.features, episode.decisions.take(part.steps).obs.features)
+        assert_same(part.decisions.actions, episode.decisions.take(part.steps).actions)
+    kept = sum(len(e.decisions) for e in some)
+    assert 50 < kept < 110, "about 80 of 240"
+    assert [e.steps.tolist() for e in some] != [e.steps.tolist() for e in others]
+
+
+def test_an_episode_left_by_a_reset_is_unfinished(tmp_path: Path) -> None:
+    envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
+    play(envs, 1)
+    play(envs, 2)
+    envs.close()
+    episodes = list(Recording.open(tmp_path / "file").episodes())
+    assert [(e.env, e.ending, e.episodic_reward) for e in episodes] == [
+        (0, "unfinished", 1.0),
+        (1, "unfinished", 1.0),
+        (0, "truncated", 3.0),
+        (1, "truncated", 3.0),
+    ]
+
+
+def test_a_step_can_be_read_as_soon_as_it_is_taken(tmp_path: Path) -> None:
+    envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
+    obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+    for count in range(3):
+        recording = Recording.open(tmp_path / "file")
+        assert recording.complete
+        assert len(list(recording.steps())) == count
+        obs = envs.act(random_choices(envs, obs, rng), envs.obs_space())
+    envs.close()
+
+
+def test_recording_changes_nothing(tmp_path: Path) -> None:
+    for got, expected in zip(
+        record(tmp_path / "file", 12), play(EnvList(Walk, 4), 12), strict=True
+    ):
+        assert_same(got, expected)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.entity_env.recording.test_recording import record
+print("ready", flush=True)
+record(Path(sys.argv[1]), 1_000_000)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_killed_writer_leaves_all_complete_steps_and_can_be_continued(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
+    rewards: list[list[float]] = []
+    for _ in range(3):
+        before = path.stat().st_size if path.exists() else 0
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            enough = before + int(rng.integers(1, 100_000))
+            while not path.exists() or path.stat().st_size < enough:
+                assert child.poll() is None
+                time.sleep(0.0005)
+            child.send_signal(signal.SIGKILL)
+        steps = list(Recording.open(path).steps())
+        assert [s.reward.tolist() for s in steps[: len(rewards)]] == rewards
+        new = steps[len(rewards) :]
+        assert len(new) > 0
+        expected = play(EnvList(Walk, 4), len(new))[1:]
+        assert [s.reward.tolist() for s in new] == [o.reward.tolist() for o in expected]
+        rewards = [s.reward.tolist() for s in steps]
+    numbers = [e.number for e in Recording.open(path).episodes()]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.slow
+def test_a_file_cut_anywhere_reads_up_to_the_cut_and_can_be_continued(tmp_path: Path) -> None:
+    path, cut = tmp_path / "file", tmp_path / "cut"
+    ends = []
+    for steps in range(4):  # as many files, each a prefix of the next
+        record_tiny(path, steps)
+        ends.append(path.stat().st_size)
+        data = path.read_bytes()
+        path.unlink()
+    whole = data
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        complete = sum(end <= length for end in ends)
+        if complete == 0:
+            with pytest.raises(RecordingError, match="ends before its header"):
+                Recording.open(cut)
+        else:
+            recording = Recording.open(cut)
+            assert recording.complete == (length in ends)
+            rewards = [float(s.reward[0]) for s in recording.steps()]
+            assert rewards == [1.0, 2.0, 1.0][: complete - 1]
+        if length % 11 == 0 or length in ends:
+            record_tiny(cut, 1)
+            recording = Recording.open(cut)
+            rewards = [float(s.reward[0]) for s in recording.steps()]
+            assert rewards == [*[1.0, 2.0, 1.0][: max(complete - 1, 0)], 1.0]
+            assert recording.complete
+
+
+@pytest.mark.slow
+def test_no_byte_can_change_unnoticed(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "file", tmp_path / "damaged"
+    record_tiny(path, 2)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= int(rng.integers(1, 256))
+        damaged.write_bytes(changed)
+        with pytest.raises(RecordingError):
+            list(Recording.open(damaged).steps())
+
+
+def test_damage_is_located_and_never_cut_off(tmp_path: Path) -> None:
+    """A damaged length must not pass for a torn tail: continuing would delete what follows."""
+    path = tmp_path / "file"
+    record_tiny(path, 0)
+    at = path.stat().st_size
+    record_tiny(path, 3)
+    data = bytearray(path.read_bytes())
+    data[at + 3] ^= 0x7F
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match=f"damaged record at byte {at}$"):
+        Recording.open(path)
+    with pytest.raises(RecordingError, match=f"damaged record at byte {at}$"):
+        record_tiny(path, 3)
+    assert path.read_bytes() == data
+    data[at + 3] ^= 0x7F
+    data[at + 40] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match=f"damaged record at byte {at}$"):
+        list(Recording.open(path).steps())
+
+
+@pytest.mark.parametrize("payload", [[1], {"obs": 1}, b"\xc1", {"kept": 0}])
+def test_a_record_that_is_no_step_is_refused(tmp_path: Path, payload: Any) -> None:
+    path = tmp_path / "file"
+    record_tiny(path, 0)
+    data = payload if isinstance(payload, bytes) else msgpack.packb(payload)
+    append(path, len(data), data)
+    with pytest.raises(RecordingError, match="at byte"):
+        list(Recording.open(path).steps())
+
+
+def test_a_length_beyond_the_file_is_a_torn_tail_and_allocates_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    record_tiny(path, 2)
+    append(path, 2**32 - 1, b"few")
+    recording = Recording.open(path)
+    assert not recording.complete
+    assert len(list(recording.steps())) == 2
+
+
+def append(path: Path, length: int, data: bytes) -> None:
+    head = struct.pack("<II", length, zlib.crc32(data))
+    with path.open("ab") as file:
+        file.write(head + struct.pack("<I", zlib.crc32(head)) + data)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "options", "named"),
+    [
+        (3, {}, "num_envs"),
+        (4, {"subsample": 2}, "subsample"),
+        (4, {"seed": 2}, "seed"),
+    ],
+)
+def test_a_recording_of_something_else_is_not_continued(
+    tmp_path: Path, num_envs: int, options: Any, named: str
+) -> None:
+    record(tmp_path / "file", 2)
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(RecordingError, match=f"recorded with another {named}$"):
+        record(tmp_path / "file", 2, num_envs, **options)
+    assert (tmp_path / "file").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"a", b"a letter to somebody", b"enn-rec\0\2\0\0\0"])
+def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match=r"not a recording|format version 1, got 2"):
+        Recording.open(path)
+    with pytest.raises(RecordingError, match=r"not a recording|format version 1, got 2"):
+        record_tiny(path, 1)
+    assert path.read_bytes() == content
+
+
+def record_run(path: Path, run: str, first: int, steps: int) -> None:
+    """As a trainer does, with one frame in a step. Only for tests."""
+    envs = RecordingVecEnv(EnvList(Tiny, 1), path, run=run, keep_logits=False)
+    obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+    for run_step in range(first, first + steps):
+        actions = random_choices(envs, obs, rng)
+        value, shown = np.full(1, run_step / 2, dtype=np.float32), envs.obs_space()
+        obs = envs.act(actions, shown, logits=actions, values=value, run_step=run_step)
+    envs.stop()
+    envs.env.act(random_choices(envs, obs, rng), shown)  # goes on, and is not recorded
+    envs.close()
+
+
+def test_values_and_the_step_of_the_run_are_kept_and_logits_can_be_left_out(tmp_path: Path) -> None:
+    record_run(tmp_path / "file", "mine", 10, 5)
+    steps = list(Recording.open(tmp_path / "file").steps())
+    assert [s.run_step for s in steps] == [10, 11, 12, 13, 14]
+    assert [s.decisions.values.tolist() for s in steps] == [[5.0], [5.5], [6.0], [6.5], [7.0]]
+    assert all(s.decisions.logits == {} for s in steps)
+    episodes = list(Recording.open(tmp_path / "file").episodes())
+    assert [e.decisions.values.tolist() for e in episodes] == [[5.0, 5.5], [6.0, 6.5], [7.0]]
+    record(tmp_path / "other", 1)
+    (step,) = Recording.open(tmp_path / "other").steps()
+    assert step.run_step is None
+    assert np.isnan(step.decisions.values).all()
+    assert step.decisions.values.shape == (4,)
+
+
+def test_a_file_can_be_cut_where_a_run_was(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    record_run(path, "mine", 0, 3)
+    before = path.read_bytes()
+    record_run(path, "mine", 3, 4)
+    envs = EnvList(Tiny, 1)
+    header = recording_header(envs.obs_space(), envs.action_space(), 1, run="mine")
+    assert end_before(path, header, 3) == len(before)
+    assert end_before(path, header, 100) == path.stat().st_size
+    assert before[: end_before(path, header, 0)].endswith(framed(header))
+    with pytest.raises(RecordingError, match=r"recorded with another run$"):
+        end_before(path, {**header, "run": "yours"}, 3)
+    with pytest.raises(RecordingError, match=r"recorded with another run$"):
+        record_tiny(path, 1)  # of no run
+    (tmp_path / "torn").write_bytes(before[:20])
+    assert end_before(tmp_path / "torn", header, 3) == 0
+
+
+def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
+    """Also those of what is all but certain, or all but impossible."""
+    envs = RecordingVecEnv(EnvList(Tiny, 5), tmp_path / "file")
+    obs = envs.reset(envs.obs_space())
+    logprobs = np.array([-1e-9, -0.1, -1.0, -100.0, -700.0])
+    probs = {"go": Ragged(np.exp(logprobs), np.ones(5, dtype=np.int64))}
+    envs.act(random_choices(envs, obs, np.random.default_rng(0)), envs.obs_space(), probs)
+    envs.close()
+    (step,) = Recording.open(tmp_path / "file").steps()
+    np.testing.assert_allclose(step.decisions.logprobs["go"].values, logprobs, rtol=1e-6)
+
+
+def test_misuse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="subsample: expected at least 1, got 0"):
+        RecordingVecEnv(EnvList(Tiny, 1), tmp_path / "file", subsample=0)
+    envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
+    with pytest.raises(RecordingError, match="call reset first"):
+        envs.act({}, envs.obs_space())
+    obs = envs.reset(envs.obs_space())
+    actions = random_choices(envs, obs, np.random.default_rng(0))
+    with pytest.raises(RecordingError, match="obs_filter: expected what the file was begun with"):
+        envs.act(actions, ObsSpace())
+    with pytest.raises(ValueError, match=r"probs\['go'\]: expected 2 frames, got 1"):
+        envs.act(actions, envs.obs_space(), probs={"go": actions["go"][0]})
+    with pytest.raises(ValueError, match="values: expected 2 frames, got 1"):
+        envs.act(actions, envs.obs_space(), values=np.zeros(1, dtype=np.float32))
+    envs.close()
+    envs.close()
+
+
+@pytest.mark.slow
+def test_a_split_divides_the_episodes_and_changes_nothing(tmp_path: Path) -> None:
+    record(tmp_path / "file", 100)
+    recording = Recording.open(tmp_path / "file")
+    train, test = recording.split(0.25, seed=3)
+    numbers = [{e.number for e in part.episodes()} for part in (recording, train, test)]
+    assert numbers[0] == numbers[1] | numbers[2]
+    assert not numbers[1] & numbers[2]
+    assert 0.15 < len(numbers[2]) / len(numbers[0]) < 0.35
+    assert max(numbers[2]) > len(numbers[0]) / 2, "not the earliest"
+    assert {e.number for e in recording.split(0.25, seed=4)[1].episodes()} != numbers[2]
+    for step, mine, theirs in zip(recording.steps(), train.steps(), test.steps(), strict=True):
+        assert set(step.episode[mine.kept]) <= numbers[1]
+        assert set(step.episode[theirs.kept]) <= numbers[2]
+        assert sorted([*mine.kept, *theirs.kept]) == step.kept.tolist()
+        assert len(mine.decisions) == len(mine.kept)
+    assert list(recording.split(1.0, 0)[0].episodes()) == []
+    assert list(recording.split(0.0, 0)[1].episodes()) == []
+    inner = {e.number for e in train.split(0.5, seed=5)[1].episodes()}
+    assert inner < numbers[1]
+    with pytest.raises(ValueError, match="test_fraction: expected a number from 0 to 1, got 2"):
+        recording.split(2, 0)
+
+
+def assert_rows(got: Ragged, expected: Any) -> None:
+    if not expected["lengths"]:  # entity-gym's word for no rows at all
+        assert got.items() == 0
+        return
+    assert got.lengths.tolist() == expected["lengths"]
+    assert got.values.tolist() == np.array(expected["values"]).reshape(got.values.shape).tolist()
+
+
+def check_sample(decisions: Decisions, sample: Any) -> None:
+    for name, rows in decisions.obs.features.items():
+        assert len(rows) == len(decisions)
+        assert_rows(rows, sample["features"][name])
+    for what, named in (
+        ("visible", decisions.obs.visible),
+        ("actions", decisions.actions),
+        ("probs", decisions.probs),
+        ("logits", decisions.logits),
+    ):
+        assert named.keys() == sample[what].keys()
+        for name, rows in named.items():
+            assert_rows(rows, sample[what][name])
+    for name, mask in decisions.obs.action_masks.items():
+        given = {key: rows for key, rows in vars(mask).items() if rows is not None}
+        assert given.keys() == sample["masks"][name].keys()
+        for key, rows in given.items():
+            assert_rows(rows, sample["masks"][name][key])
+
+
+@pytest.mark.parametrize("name", ["full", "subsampled"])
+def test_samples_of_entity_gym_are_read_as_it_reads_them(name: str) -> None:
+    expected = EXPECTED[name]
+    recording = open_entity_gym_samples(SAMPLES / f"{name}.bin")
+    steps = list(recording.steps())
+    last_left_out = expected["samples"][: -1 if name == "full" else None]
+    for step, sample in zip(steps, last_left_out, strict=True):
+        assert step.episode.tolist() == sample["episode"]
+        check_sample(step.decisions, sample)
+    assert recording.complete
+    assert recording.subsample == expected["subsample"]
+    assert recording.obs_space.global_features == expected["global_features"]
+    entities = {key: entity.features for key, entity in recording.obs_space.entities.items()}
+    assert entities == expected["entities"]
+    labels = {k: getattr(v, "index_to_label", None) for k, v in recording.action_space.items()}
+    assert labels == expected["labels"]
+
+
+def test_returns_of_entity_gym_are_right() -> None:
+    """Its own loader counts the last reward of an episode for the next one."""
+    expected = EXPECTED["full"]["finished_episodes"]
+    recording = open_entity_gym_samples(SAMPLES / "full.bin")
+    assert recording.num_envs == EXPECTED["full"]["num_envs"]
+    episodes = list(recording.episodes())
+    assert [
+        {"number": e.number, "env": e.env, "length": len(e.rewards), "return": e.episodic_reward}
+        for e in episodes
+        if e.ending == "terminated"
+    ] == expected
+    steps = list(recording.steps())
+    for episode in episodes:
+        check_episode(episode, steps)
+
+
+def test_what_a_sub_sample_of_entity_gym_does_not_tell_is_not_made_up() -> None:
+    recording = open_entity_gym_samples(SAMPLES / "subsampled.bin")
+    assert recording.num_envs is None
+    episodes = list(recording.episodes())
+    assert {(e.env, e.ending) for e in episodes} == {(None, "unknown")}
+    assert all(np.isnan(e.episodic_reward) for e in episodes)
+    frames = sum(len(sample["episode"]) for sample in EXPECTED["subsampled"]["samples"])
+    assert sum(len(e.decisions) for e in episodes) == frames
+
+
+def test_a_reset_in_a_file_of_entity_gym_ends_no_episode_wrongly(tmp_path: Path) -> None:
+    """Two recordings one after the other are what a reset leaves: steps that begin again."""
+    data = (SAMPLES / "full.bin").read_bytes()
+    after_header = 16 + struct.unpack("<Q", data[8:16])[0]
+    (tmp_path / "twice").write_bytes(data + data[after_header:])
+    once = open_entity_gym_samples(SAMPLES / "full.bin")
+    twice = list(open_entity_gym_samples(tmp_path / "twice").episodes())
+    returns = sorted((e.episodic_reward, e.ending) for e in once.episodes())
+    assert sorted((e.episodic_reward, e.ending) for e in twice) == sorted(returns * 2)
+    assert len({e.number for e in twice}) == len(twice)
+
+
+def samples_file(path: Path, header: Any) -> Path:
+    data = msgpack.packb(header)
+    path.write_bytes(struct.pack("<QQ", 1, len(data)) + data)
+    return path
+
+
+def test_pickles_and_other_classes_in_samples_are_refused(tmp_path: Path) -> None:
+    pickled = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [1], b"data": b"\x80\x04N."}
+    for value, message in (
+        (pickled, "array of numbers"),
+        ({**pickled, b"type": "<f4"}, "array of numbers"),
+        ({**pickled, b"type": [["a", "<f4"]], b"kind": b"V"}, "array of numbers"),
+        ({"__classname__": "Popen", "data": {}}, "got 'Popen'"),
+    ):
+        with pytest.raises(RecordingError, match=message):
+            open_entity_gym_samples(samples_file(tmp_path / "file", {"act_space": value}))
+    with pytest.raises(RecordingError, match="spaces"):
+        open_entity_gym_samples(samples_file(tmp_path / "file", {}))
+
+
+@pytest.mark.slow
+def test_cut_or_damaged_samples_are_read_up_to_the_cut_or_refused(tmp_path: Path) -> None:
+    """Such files carry no checksums: damage to a number cannot be seen, to the structure it is."""
+    data = (SAMPLES / "full.bin").read_bytes()
+    path = tmp_path / "file"
+    header_end = 16 + struct.unpack("<Q", data[8:16])[0]
+    for length in [0, 7, 15, header_end - 1]:
+        path.write_bytes(data[:length])
+        with pytest.raises(RecordingError, match=r"is not a sample file|ends before its header"):
+            open_entity_gym_samples(path)
+    for length in [*range(header_end + 1, len(data), 2999), len(data) - 1]:
+        path.write_bytes(data[:length])
+        recording = open_entity_gym_samples(path)
+        assert not recording.complete
+        assert len(list(recording.steps())) < 11
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(data), 100):
+        changed = bytearray(data)
+        changed[at] ^= int(rng.integers(1, 256))
+        path.write_bytes(changed)
+        with contextlib.suppress(RecordingError):
+            list(open_entity_gym_samples(path).episodes())

@@ -1,0 +1,104 @@
+"""Frames that were saved are shown again, and no others."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import EnvList, InvalidObservation
+from entity_env.ragged import Ragged
+from entity_env.vec.check_states import first_choices
+from entity_env.vec.unbatch import unbatch_actions
+from tests.enn_trainer.worlds import Pasture
+
+N = 6
+
+
+def shown_and_state(seed: int) -> tuple[EnvList, dict[str, Any]]:
+    envs = EnvList(Pasture, N)
+    envs.seed(seed)
+    envs.reset(envs.obs_space())
+    state = envs.get_state()
+    assert state is not None
+    return envs, copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_environments_say_of_themselves_is_taken_back(seed: int) -> None:
+    envs, state = shown_and_state(seed)
+    again = EnvList(Pasture, N)
+    obs = again.set_state(state, envs.obs_space())
+    assert obs is not None
+    for name, shown in state["frames"].features.items():
+        assert obs.features[name].values.tolist() == shown.values.tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_first_choices_are_allowed(seed: int) -> None:
+    envs, state = shown_and_state(seed)
+    chosen = first_choices(state["frames"].action_masks, envs.action_space())
+    frames, shown = envs._frames, envs.obs_space()
+    acted = unbatch_actions(chosen, state["frames"], frames, shown, envs.action_space())
+    assert len(acted) == N
+
+
+def rows(values: Any, lengths: list[int]) -> Ragged:
+    return Ragged(values, np.array(lengths, dtype=np.int64))
+
+
+DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("seed", lambda s: s.update(seed=1.5)),
+    ("episodes: expected an array", lambda s: s.update(episodes=[1] * N)),
+    ("steps: expected int64", lambda s: s.update(steps=np.zeros(N))),
+    ("steps: expected counts", lambda s: s.update(steps=np.full(N, -1))),
+    ("state of 6 environments, got that of 5", lambda s: s.update(steps=s["steps"][1:])),
+    ("matches", lambda s: s.update(matches=s["matches"].take(np.arange(N - 1)))),
+    ("frames: expected 6, got 8", lambda s: setattr(s["frames"], "reward", np.zeros(8))),
+    ("features: expected", lambda s: s["frames"].features.pop("wolf")),
+    (
+        "'sheep'.: expected float32",
+        lambda s: setattr(s["frames"].features["sheep"], "values", np.zeros((3, 2), np.float32)),
+    ),
+    ("'wolf': expected finite", lambda s: s["frames"].features["wolf"].values.fill(np.nan)),
+    (
+        "__global__'.: expected one row each",
+        lambda s: s["frames"].features.update(
+            __global__=rows(np.zeros((N, 1), np.float32), [0, 2, *[1] * (N - 2)])
+        ),
+    ),
+    ("actions: expected", lambda s: s["frames"].action_masks.pop("watch")),
+    (
+        "'watch'.: kind",
+        lambda s: s["frames"].action_masks.update(watch=s["frames"].action_masks["walk"]),
+    ),
+    (
+        "'walk'..actors: expected positions in the frame",
+        lambda s: s["frames"].action_masks["walk"].actors.values.fill(99),
+    ),
+    (
+        "'call'..actors: expected positions",
+        lambda s: s["frames"].action_masks["call"].actors.values.fill(0),
+    ),
+    (
+        "'walk'.: expected a choice each",
+        lambda s: s["frames"].action_masks["walk"].mask.values.fill(False),
+    ),
+    (
+        "'watch'..mask: expected .* rows",
+        lambda s: setattr(
+            s["frames"].action_masks["watch"], "mask", rows(np.ones(1, np.bool_), [1, *[0] * 5])
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "damage"), DAMAGE)
+def test_what_no_environments_say_is_refused(
+    said: str, damage: Callable[[dict[str, Any]], Any]
+) -> None:
+    envs, state = shown_and_state(3)
+    damage(state)
+    with pytest.raises(InvalidObservation, match=said):
+        EnvList(Pasture, N).set_state(state, envs.obs_space())

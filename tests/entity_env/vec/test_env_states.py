@@ -1,0 +1,341 @@
+"""Environments that go on from a state: the same future, bit for bit, wherever they do."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import (
+    AddMetricsWrapper,
+    EntityEnvError,
+    EnvList,
+    ParallelEnvList,
+    VecEnv,
+    VecObs,
+    WorkerError,
+)
+from entity_env.adapters.any_vec_env import AnyVecEnv
+from entity_env.examples import ENV_REGISTRY, Minefield
+from entity_env.plain_state import from_plain, to_plain
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.env_states import cat_states, split_state
+from entity_env.workers.worker_process import RestartQuota
+from tests.entity_env.builders import assert_same, random_choices
+from tests.entity_env.worlds import Named, NamedInArrays, Walk
+
+NUM_ENVS = 4
+
+
+def future(envs: VecEnv, obs: VecObs, steps: int = 8, seed: int = 1) -> list[VecObs]:
+    """What is shown from some frames on, with random choices."""
+    rng, frames = np.random.default_rng(seed), [obs]
+    for _ in range(steps):
+        frames.append(envs.act(random_choices(envs, frames[-1], rng), envs.obs_space()))
+    return frames[1:]
+
+
+def begun(envs: VecEnv, steps: int = 7) -> VecObs:
+    """The last frames of some steps from the beginning."""
+    envs.seed(5)
+    return [obs := envs.reset(envs.obs_space()), *future(envs, obs, steps, seed=0)][-1]
+
+
+def restored(envs: VecEnv, state: Any) -> VecObs:
+    obs = envs.set_state(state, envs.obs_space())
+    assert obs is not None
+    return obs
+
+
+def saved(envs: VecEnv) -> Any:
+    """A state as it comes back from a file."""
+    state = envs.get_state()
+    assert state is not None
+    return unpack(pack(state, exact=True))
+
+
+def assert_same_future(envs: VecEnv, state: Any, expected: list[VecObs]) -> None:
+    obs = restored(envs, state)
+    for got, want in zip(future(envs, obs, len(expected)), expected, strict=True):
+        assert_same(got, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["in this process", "in workers"])
+@pytest.mark.parametrize("create_env", [*ENV_REGISTRY.values(), Named, NamedInArrays])
+def test_restored_environments_have_the_same_future_six_ways(
+    create_env: Callable[[], Any], kind: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def make(processes: int) -> VecEnv:
+            here = kind == "in this process"
+            envs: VecEnv = EnvList(create_env, NUM_ENVS)
+            if not here:
+                envs = ParallelEnvList(create_env, NUM_ENVS, processes)
+            stack.callback(envs.close)
+            return envs
+
+        envs = make(2)
+        obs = begun(envs)
+        state, before = saved(envs), pack(envs.get_state(), exact=True)
+        expected = future(envs, obs)
+        # in the same environments
+        assert_same_future(envs, state, expected)
+        # in fresh ones
+        fresh = make(1)
+        assert_same_future(fresh, state, expected)
+        # after a while
+        future(fresh, expected[-1], 5, seed=3)
+        assert_same_future(fresh, state, expected)
+        # twice: nothing of the state is used up, and it is the state again
+        restored(fresh, state)
+        assert pack(fresh.get_state(), exact=True) == before
+        assert_same_future(fresh, state, expected)
+        # with others around, and without: all of them in this process, and the last two alone
+        alone = EnvList(create_env, NUM_ENVS)
+        assert_same_future(alone, state, expected)
+        last = EnvList(create_env, 2, first_env_index=2)
+        got = future(last, restored(last, split_state(state, [2, 2])[1]), 1)[0]
+        assert len(got) == 2
+        # in another process
+        if kind == "in this process":
+            assert_same_future(in_workers(create_env, stack), state, expected)
+
+
+def in_workers(create_env: Callable[[], Any], stack: contextlib.ExitStack) -> VecEnv:
+    return stack.enter_context(contextlib.closing(ParallelEnvList(create_env, NUM_ENVS, 2)))
+
+
+def test_environments_go_on_alone_as_they_do_among_others() -> None:
+    """A state is of each environment: half of them make the same steps as in the whole."""
+    whole, half = EnvList(Minefield, 4), EnvList(Minefield, 2, first_env_index=2)
+    begun(whole)
+    state = saved(whole)
+    obs, own = restored(whole, state), restored(half, split_state(state, [2, 2])[1])
+    rng = np.random.default_rng(2)
+    for _ in range(300):  # past ends of episodes, whose successors are seeded by their number
+        choices = random_choices(whole, obs, rng)
+        obs = whole.act(choices, whole.obs_space())
+        own = half.act({n: c[2:] for n, c in choices.items()}, half.obs_space())
+        np.testing.assert_array_equal(own.reward, obs.reward[2:])
+        np.testing.assert_array_equal(own.done, obs.done[2:])
+        assert_same(own.features["Mine"], obs.features["Mine"][2:])
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), steps=st.integers(0, 9))
+def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], steps: int) -> None:
+    envs = EnvList(Named, sum(counts))
+    begun(envs, steps)
+    state = saved(envs)
+    together = cat_states(split_state(state, counts))
+    assert_same_future(EnvList(Named, sum(counts)), together, future(envs, restored(envs, state)))
+
+
+def test_statistics_and_numbers_of_running_episodes_go_on(tmp_path: Path) -> None:
+    def wrapped(name: str) -> VecEnv:
+        envs = AddMetricsWrapper(AnyVecEnv(EnvList(Named, NUM_ENVS)))
+        return RecordingVecEnv(envs, tmp_path / name, subsample=2)
+
+    straight = wrapped("straight")
+    expected = future(straight, begun(straight))
+    straight.close()
+    first, second = wrapped("resumed"), wrapped("resumed")
+    begun(first)
+    state = saved(first)
+    first.close()
+    assert_same_future(second, state, expected)
+    second.close()
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "straight").read_bytes()
+
+
+def test_recording_may_begin_when_a_run_is_resumed(tmp_path: Path) -> None:
+    envs = EnvList(Named, NUM_ENVS)
+    expected = future(envs, begun(envs), 0)
+    state = saved(envs)
+    recorded = RecordingVecEnv(EnvList(Named, NUM_ENVS), tmp_path / "new")
+    assert_same_future(recorded, state, expected)
+    assert recorded._clock.step.max() == len(expected)
+    recorded.close()
+
+
+class SomeStateful(Walk):
+    """Every other instance offers its state."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        if self.made % 2:
+            self.get_state = self.set_state = lambda *state: {}
+
+
+class NamedByObjects(Named):
+    names = (object(), object())
+
+
+@pytest.mark.parametrize("create_env", [Walk, SomeStateful])
+def test_all_environments_are_saved_or_none_is(create_env: Callable[[], Any]) -> None:
+    envs = EnvList(create_env, NUM_ENVS)
+    begun(envs, 0)
+    assert envs.get_state() is None
+    assert AddMetricsWrapper(envs).get_state() is None
+
+
+@pytest.mark.slow
+def test_environments_that_offer_no_state_are_to_be_reset() -> None:
+    named, workers = EnvList(Named, 2), ParallelEnvList(Walk, 2, 1)
+    with contextlib.closing(workers):
+        begun(named)
+        begun(workers)
+        assert workers.get_state() is None
+        assert EnvList(Walk, 2).set_state(saved(named), named.obs_space()) is None
+        assert workers.set_state(saved(named), named.obs_space()) is None
+        begun(workers)
+
+
+class Raises(Named):
+    def get_state(self) -> dict[str, Any]:
+        raise KeyError("lost")
+
+
+class NotPlain(Named):
+    def get_state(self) -> dict[str, Any]:
+        return {"a": [1, {"b": (2,)}]}
+
+
+class Keeps(Named):
+    where: Any = object
+
+    def get_state(self) -> dict[str, Any]:
+        self.where = self.where()
+        return super().get_state()
+
+
+class Forgets(Named):
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise KeyError("t")
+
+
+@pytest.mark.parametrize(
+    ("create_env", "message"),
+    [
+        (Raises, r"environment 2 \(Raises\): get_state: KeyError: 'lost'; correct the method, or"),
+        (NotPlain, r"environment 2 \(NotPlain\): .* got tuple at state\['a'\]\[1\]\['b'\]"),
+        (NamedByObjects, r"environment 2 \(NamedByObjects\): get_state: ids of Who: .* got object"),
+        (Keeps, r"environment 2 \(Keeps\): get_state: TypeError: where: expected plain data"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_an_error_that_names_the_environment(
+    create_env: Callable[[], Any], message: str
+) -> None:
+    envs = EnvList(create_env, 2, first_env_index=2)
+    begun(envs)
+    with pytest.raises(EntityEnvError, match=message):
+        envs.get_state()
+
+
+@pytest.mark.slow
+def test_a_state_that_is_refused_is_an_error_that_names_the_environment() -> None:
+    envs = EnvList(Named, 2)
+    begun(envs)
+    state = saved(envs)
+    message = r"environment 0 \(Forgets\): set_state: KeyError: 't'"
+    with pytest.raises(EntityEnvError, match=message):
+        EnvList(Forgets, 2).set_state(state, envs.obs_space())
+    with (
+        contextlib.closing(ParallelEnvList(Forgets, 2, 1)) as workers,
+        pytest.raises(WorkerError, match=message),
+    ):
+        workers.set_state(state, envs.obs_space())
+
+
+def test_a_state_of_other_numbers_of_environments_is_refused() -> None:
+    envs = EnvList(Named, 2)
+    begun(envs)
+    with pytest.raises(EntityEnvError, match="the state of 3 environments, got that of 2"):
+        EnvList(Named, 3).set_state(saved(envs), envs.obs_space())
+    with pytest.raises(EntityEnvError, match="get_state: call reset first"):
+        EnvList(Named, 2).get_state()
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
+    quota = RestartQuota(total=9, per_minute=9)
+    with contextlib.closing(ParallelEnvList(Named, 4, 2, restarts=quota)) as workers:
+        obs = begun(workers)
+        os.kill(workers._workers[1].process.pid, signal.SIGKILL)
+        assert workers.get_state() is None
+        obs = future(workers, obs, 1)[0]
+        assert obs.truncated[2:].all()
+        assert not obs.truncated[:2].any()
+        state = saved(workers)
+        expected = future(workers, obs)
+        os.kill(workers._workers[0].process.pid, signal.SIGKILL)
+        assert_same_future(workers, state, expected)
+        assert_same_future(EnvList(Named, 4), state, expected)
+
+
+@pytest.mark.slow
+def test_an_environment_may_keep_what_a_state_gave_it() -> None:
+    """Workers write over the memory that states came through."""
+    with contextlib.closing(ParallelEnvList(Minefield, 4, 2)) as workers:
+        obs = begun(workers)
+        state = saved(workers)
+        expected = future(workers, obs, 30)
+        assert_same_future(workers, state, expected)
+
+
+def test_states_are_taken_between_steps() -> None:
+    envs = EnvList(Named, 2)
+    envs.act_async(random_choices(envs, begun(envs), np.random.default_rng(0)), envs.obs_space())
+    with pytest.raises(EntityEnvError, match="get_state: call wait first"):
+        envs.get_state()
+
+
+@pytest.mark.slow
+def test_the_code_of_worlds_is_the_same_in_workers() -> None:
+    here = EnvList(Named, 2).world_code()
+    assert [*here] == [f"{Named.__module__}.Named"]
+    derived = EnvList(NamedInArrays, 2).world_code()
+    assert derived.items() > here.items()
+    with contextlib.closing(ParallelEnvList(Named, 2, 2)) as workers:
+        assert workers.world_code() == here
+        assert AddMetricsWrapper(AnyVecEnv(workers)).world_code() == here
+    unknown = type("Made", (Named,), {})
+    assert EnvList(unknown, 1).world_code() == here
+
+
+HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"set": [HASH_MODULUS * i for i in range(1000)]},
+        {"dict": [[HASH_MODULUS * i, 0] for i in range(1000)]},
+        {"dict": [[{"tuple": [HASH_MODULUS * i]}, 0] for i in range(1000)]},
+        {"set": [{"tuple": ["x", HASH_MODULUS * i]} for i in range(1000)]},
+    ],
+)
+def test_members_that_share_a_hash_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="different hashes"):
+        from_plain(value)
+
+
+def test_texts_take_memory_in_proportion_to_what_is_there() -> None:
+    for value in ({"text": ["<U100000000", "x"]}, {"texts": ["<U1000000", [100], ["x"] * 100]}):
+        with pytest.raises(ValueError, match="in proportion to their type"):
+            from_plain(value)
+    empty = np.zeros(1000, "<U200")
+    assert from_plain(to_plain(empty, "names")).dtype == empty.dtype

@@ -1,0 +1,72 @@
+"""Where named entities stand: what is known from an earlier step is what one would find anew."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from entity_env import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Observation,
+    ObsSpace,
+    batch_obs,
+)
+from entity_env.spaces import has_global_entity
+from entity_env.vec import frames as located
+from entity_env.vec.features import batch_entities
+from tests.entity_env.builders import assert_same
+from tests.strategies import World, worlds
+
+
+@pytest.mark.slow
+@settings(max_examples=50)
+@given(worlds())
+def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
+    """All frames at once, by type or by id, against one frame at a time."""
+    features, visible = batch_entities(
+        world.frames, world.obs_space, has_global_entity(world.obs_space, world.action_space)
+    )
+    types = list(world.obs_space.entities)
+    frames = located.Frames(world.frames, types, features, visible)
+    n = len(world.frames)
+    for naming in (None, types, types[:1], types[::-1]):
+        got = frames.locate([None] * n, [naming] * n, "who")
+        each = [frames._locate_in_frame(i, None, naming, "who") for i in range(n)]
+        np.testing.assert_array_equal(got.values, np.concatenate(each))
+        assert got.lengths.tolist() == [len(rows) for rows in each]
+    ids = [list(frames._positions_by_id[i]) for i in range(n)]
+    named = frames.locate(ids, [None] * n, "who")
+    each = [[frames._positions_by_id[i][who] for who in ids[i]] for i in range(n)]
+    assert named.values.tolist() == [row for rows in each for row in rows]
+    assert named.lengths.tolist() == [len(rows) for rows in each]
+
+
+@pytest.mark.slow
+@settings(max_examples=50)
+@given(worlds())
+def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:
+    """Even where somebody wrote into the arrays of the first."""
+    first = batch_obs(world.frames, world.obs_space, world.action_space)
+    for mask in first.action_masks.values():
+        mask.actors.values[:] = -1
+        mask.actors.lengths[:] = -1
+    second = batch_obs(world.frames, world.obs_space, world.action_space)
+    located._layout.cache_clear()
+    assert_same(second, batch_obs(world.frames, world.obs_space, world.action_space))
+
+
+def test_frames_with_as_many_entities_of_other_types_are_told_apart() -> None:
+    """Two types with 1 and 2 entities are not one type in two frames."""
+    two = ObsSpace(entities={"A": Entity([]), "B": Entity([])})
+    one = ObsSpace(entities={"A": Entity([])})
+    move = {"move": CategoricalActionSpace(["a", "b"])}
+
+    def frame(*counts: int) -> Observation:
+        entities = {name: [[]] * n for name, n in zip("AB", counts, strict=False)}
+        return Observation(entities=entities, actions={"move": CategoricalActionMask()})
+
+    assert batch_obs([frame(1, 2)], two, move).action_masks["move"].actors.lengths.tolist() == [3]
+    masks = batch_obs([frame(1), frame(2)], one, move).action_masks
+    assert masks["move"].actors.lengths.tolist() == [1, 2]
+    assert masks["move"].actors.values.tolist() == [0, 0, 1]

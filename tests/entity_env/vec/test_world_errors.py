@@ -1,0 +1,182 @@
+"""Exceptions of environments, of whatever class, are reported with traceback and environment."""
+
+import builtins
+import contextlib
+import functools
+import traceback
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from entity_env import Action, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
+from entity_env.adapters.any_vec_env import AnyVecEnv
+from entity_env.checks.random_play import random_choices
+from entity_env.errors import WorkerError
+from entity_env.workers.worker_process import WorkerLostError
+from tests.entity_env.worlds import Walk
+
+NO_EXCEPTIONS = ["SystemExit", "GeneratorExit"]
+"""Would pass every `except Exception` on their way out of the program."""
+KINDS = [
+    *["BrokenPipeError", "ConnectionResetError", "EOFError", "OSError", "MemoryError"],
+    *["StopIteration", "KeyboardInterrupt", "Unpicklable", *NO_EXCEPTIONS],
+]
+
+
+class Unpicklable(Exception):  # noqa: N818
+    """An exception that no other process can be sent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, lambda: None)
+
+    def __reduce__(self) -> str:
+        raise TypeError("cannot be pickled")
+
+
+class Raises(Walk):
+    """Raise in the second step, or elsewhere."""
+
+    def __init__(self, kind: str, where: str = "act") -> None:
+        super().__init__()
+        self.kind, self.where = kind, where
+        self._fail("init")
+
+    def reset(self) -> Observation:
+        self._fail("reset")
+        obs = super().reset()
+        self.last = 100
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        if self.clock == 1:
+            self._fail("act")
+        return super().act(actions)
+
+    def close(self) -> None:
+        self._fail("close")
+
+    def _fail(self, where: str) -> None:
+        if where == self.where:
+            raise getattr(builtins, self.kind, Unpicklable)("a bug of the environment")
+
+
+def play(envs: VecEnv) -> None:
+    """Take three steps."""
+    with contextlib.closing(envs):
+        obs = envs.reset(envs.obs_space())
+        for step in range(3):
+            chosen = random_choices(obs, envs.action_space(), np.random.default_rng(step))
+            obs = envs.act(chosen, envs.obs_space())
+
+
+@pytest.mark.parametrize("where", ["reset", "act"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exception_of_any_class_names_its_environment(kind: str, where: str) -> None:
+    with pytest.raises((Exception, KeyboardInterrupt)) as raised:
+        play(EnvList(functools.partial(Raises, kind, where), 2))
+    text = "".join(traceback.format_exception(raised.value))
+    assert f"{kind}: a bug of the environment" in text or kind == "Unpicklable"
+    assert "in _fail" in text, "the traceback leads to the line"
+    assert "in environment 0, episode 0, step" in text
+    if kind not in ("KeyboardInterrupt", "StopIteration", *NO_EXCEPTIONS):
+        assert type(raised.value).__name__ == kind, "callers may catch it by its class"
+
+
+@pytest.mark.parametrize("where", ["init", "close"])
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_exit_in_a_constructor_or_at_the_end_is_an_error(kind: str, where: str) -> None:
+    with pytest.raises(RuntimeError, match=f"raised {kind}: a bug of the environment"):
+        play(EnvList(functools.partial(Raises, kind, where), 2))
+
+
+class SecondRaises(Raises):
+    """Two of these are made in each process; the second one fails where it is told to."""
+
+    made = 0
+
+    def __init__(self, kind: str, where: str) -> None:
+        SecondRaises.made += 1
+        super().__init__(kind, where if SecondRaises.made % 2 == 0 else "nowhere")
+
+    def obs_space(self) -> ObsSpace:
+        self._fail("spaces")
+        return super().obs_space()
+
+
+@pytest.mark.parametrize("where", ["init", "spaces", "close"])
+@pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
+def test_exception_before_or_after_all_steps_names_its_environment(kind: str, where: str) -> None:
+    SecondRaises.made = 0
+    with pytest.raises((ValueError, BrokenPipeError, RuntimeError)) as raised:
+        play(EnvList(functools.partial(SecondRaises, kind, where), 2, first_env_index=4))
+    text = "".join(traceback.format_exception(raised.value))
+    assert f"{kind}: a bug of the environment" in text
+    assert "in environment 5" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
+def test_exception_as_a_worker_closes_an_environment_arrives(kind: str) -> None:
+    envs = ParallelEnvList(functools.partial(Raises, kind, "close"), 4, 2)
+    workers = [worker.process for worker in envs._workers]
+    with pytest.raises(WorkerError) as raised:
+        play(envs)
+    assert f"{kind}: a bug of the environment" in str(raised.value)
+    assert "in environment 1" in str(raised.value)
+    assert all(worker.returncode == 0 for worker in workers), "all of them were closed"
+    envs.close()
+
+
+def test_environments_are_all_closed_although_one_cannot_be() -> None:
+    closed = []
+
+    class Closes(Walk):
+        def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 2:
+                raise ValueError("cannot be closed")
+
+    with pytest.raises(ValueError, match="cannot be closed"):
+        play(EnvList(Closes, 3))
+    assert len(closed) == 3
+
+
+@pytest.mark.slow
+def test_answer_to_a_step_that_nobody_waited_for_is_no_error_of_closing() -> None:
+    envs = ParallelEnvList(functools.partial(Raises, "ValueError"), 2, 2)
+    obs = envs.reset(envs.obs_space())
+    for step in range(2):
+        chosen = random_choices(obs, envs.action_space(), np.random.default_rng(step))
+        envs.act_async(chosen, envs.obs_space())
+        if step == 0:
+            obs = envs.wait()
+    workers = [worker.process for worker in envs._workers]
+    envs.close()
+    assert [worker.returncode for worker in workers] == [0, 0]
+
+
+class VecRaises(EnvList):
+    """A vectorised environment that ends the program."""
+
+    def act(self, *_: object) -> None:  # type: ignore[override]
+        raise SystemExit(0)
+
+
+def test_exit_in_a_vectorised_environment_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="raised SystemExit: 0"):
+        play(AnyVecEnv(VecRaises(Walk, 2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exception_of_any_class_in_a_worker_arrives_with_traceback_and_environment(
+    kind: str,
+) -> None:
+    with pytest.raises(WorkerError) as raised:
+        play(ParallelEnvList(functools.partial(Raises, kind), 2, 1))
+    assert not isinstance(raised.value, WorkerLostError)
+    text = str(raised.value)
+    assert "died" not in text
+    assert "a bug of the environment" in text
+    assert "in _fail" in text
+    assert "in environment 0, episode 0, step 2" in text

@@ -1,0 +1,182 @@
+"""Arrays between processes: whole, growing, and gone afterwards."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entity_env import (
+    Action,
+    CategoricalAction,
+    CategoricalActionMask,
+    EnvList,
+    Observation,
+    ParallelEnvList,
+    Ragged,
+)
+from entity_env.workers.channel import Channel, ChannelClosedError
+from entity_env.workers.shared_memory import SharedMemory
+from tests.entity_env.builders import assert_same
+from tests.entity_env.worlds import SPACE, Walk
+
+
+class Doubles(Walk):
+    """Twice as many things in each step: after 16 steps a frame takes more than a megabyte."""
+
+    def observe(self, reward: float) -> Observation:
+        rows = np.arange(2**self.clock, dtype=np.float32).reshape(-1, 1)
+        return Observation(
+            features={"Thing": rows if self.clock else rows[:0]},
+            global_features=[self.clock],
+            actions={"move": CategoricalActionMask(actor_ids=[])},
+        )
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.clock += 1
+        return self.observe(0.0)
+
+
+class KeepsActions(Walk):
+    """Rewards 1 if what it was sent first still is what it was."""
+
+    def reset(self) -> Observation:
+        self.sent: list[np.ndarray] = []  # type: ignore[type-arg]
+        super().reset()
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        move = actions["move"]
+        assert isinstance(move, CategoricalAction)
+        self.sent.append(move.indices)
+        return self.observe(float(self.sent[0].tolist() == [0, 0]))
+
+    def observe(self, reward: float) -> Observation:
+        return Observation(
+            features={"Thing": [[0.0], [1.0]]},
+            global_features=[0.0],
+            actions={"move": CategoricalActionMask(actor_types=["Thing"])},
+            reward=reward,
+        )
+
+
+def none_chosen(num_envs: int) -> dict[str, Ragged]:
+    nobody = Ragged(np.zeros(0, dtype=np.int64), np.zeros(num_envs, dtype=np.int64))
+    return {"move": nobody, "pick": nobody}
+
+
+@pytest.mark.slow
+def test_frames_may_be_larger_than_ever_before() -> None:
+    with (
+        contextlib.closing(ParallelEnvList(Doubles, 3, 2)) as workers,
+        contextlib.closing(EnvList(Doubles, 3)) as alone,
+    ):
+        assert_same(workers.reset(SPACE), alone.reset(SPACE))
+        for _ in range(16):
+            assert_same(
+                workers.act(none_chosen(3), SPACE),
+                alone.act(none_chosen(3), SPACE),
+            )
+
+
+def test_what_was_shown_does_not_change_afterwards() -> None:
+    with contextlib.closing(ParallelEnvList(Doubles, 1, 1)) as workers:
+        shown = [workers.reset(SPACE)]
+        shown += [workers.act(none_chosen(1), SPACE) for _ in range(5)]
+    sizes = [obs.features["Thing"].items() for obs in shown]
+    assert sizes == [0, 2, 4, 8, 16, 32]
+    assert [obs.features["__global__"].values[0, 0] for obs in shown] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_environments_may_keep_the_actions_they_were_sent() -> None:
+    with contextlib.closing(ParallelEnvList(KeepsActions, 1, 1)) as workers:
+        workers.reset(SPACE)
+        pick = none_chosen(1)["pick"]
+        for choice in (0, 1, 2):
+            move = Ragged(np.full(2, choice), np.array([2]))
+            assert workers.act({"move": move, "pick": pick}, SPACE).reward.tolist() == [1.0]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    workers = ParallelEnvList(Walk, 4, 2)
+    obs = workers.reset(SPACE)
+    workers._workers[0].process.kill()
+    chosen = {
+        name: Ragged(np.zeros(mask.actors.items(), dtype=np.int64), mask.actors.lengths)
+        for name, mask in obs.action_masks.items()
+    }
+    if obs.action_masks["pick"].mask is not None:
+        chosen["pick"] = Ragged(np.ones_like(chosen["pick"].values), chosen["pick"].lengths)
+    with contextlib.suppress(Exception):
+        workers.act(chosen, SPACE)
+    workers.close()
+    assert open_files() == before
+
+
+def channels() -> tuple[Channel, Channel]:
+    one, other = Pipe()
+    first, second = SharedMemory(), SharedMemory()
+    return (
+        Channel(one, first, second),  # type: ignore[arg-type]
+        Channel(other, SharedMemory(os.dup(second.file)), SharedMemory(os.dup(first.file))),  # type: ignore[arg-type]
+    )
+
+
+def test_arrays_of_all_kinds_arrive_whole_through_a_channel() -> None:
+    here, there = channels()
+    value = {
+        "rows": Ragged(np.arange(6.0).reshape(3, 2), np.array([1, 2])),
+        "flags": np.array([True, False]),
+        "none": np.zeros((0, 4), dtype=np.float32),
+        "scalar": np.array(3),
+        "every second": np.arange(10)[::2],
+        "columns first": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "large": np.arange(10**6),
+    }
+    for _ in range(2):
+        here.send(value)
+        assert there.wait(10)
+        got = there.receive()
+        assert list(got) == list(value)
+        assert_same(got.pop("rows"), value["rows"])
+        for name, array in got.items():
+            assert array.dtype == value[name].dtype  # type: ignore[union-attr]
+            assert np.array_equal(array, value[name])
+        there.send("answer")
+        assert here.receive() == "answer"
+    here.close()
+    there.close()
+
+
+def test_a_channel_tells_that_nothing_came_and_that_the_other_end_is_gone() -> None:
+    here, there = channels()
+    assert not here.wait(0.01)
+    there.close()
+    assert here.wait(10)
+    with pytest.raises(ChannelClosedError):
+        here.receive()
+    with pytest.raises(ChannelClosedError):
+        here.send("anybody there?")
+    here.close()
+
+
+def test_too_little_memory_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    memory = SharedMemory()
+    with pytest.raises(OSError, match="No space left"):
+        memory.write(memoryview(b"some bytes"))
+    memory.close()
