@@ -38,7 +38,7 @@ COLLECTORS = ("enn_trainer/experience/collector.py", "enn_trainer/ppo/rollout.py
 UPDATE_PATH = """
     loop run state callbacks lanes acting agent capture frame_memory ppo/snapshot ppo/work
     ppo/rollout ppo/storage ppo/advantages ppo/returns ppo/annealing ppo/optimize ppo/minibatches
-    ppo/minibatch_loss ppo/losses ppo/gradients ppo/optimizers ppo/loss_stats
+    ppo/minibatch_loss ppo/losses ppo/gradients ppo/optimizers ppo/sums
 """
 """Modules of enn_trainer to open to follow an update, where docs/architecture.md lists no files."""
 EXCEPTIONS = {
