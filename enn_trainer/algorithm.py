@@ -1,16 +1,24 @@
-"""`Algorithm`: the interface between the training loop and what learns from a rollout."""
+"""`Algorithm`: the interface between the training loop and what learns, and its plug-ins."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
+from enn_trainer.config import TrainConfig
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.state_part import StatePart
+from entity_env.spaces import ActionSpace, ObsSpace
+
+Data = TypeVar("Data", contravariant=True)
 
 
 class Clock(NamedTuple):
     """The time of an update as it begins; seeds, schedules and annealing are functions of it.
 
     Attributes:
-        step: frames of the run before the update.
+        step: frames of the run before the update; of cloning, epochs.
         seconds: of training before it.
     """
 
@@ -18,14 +26,27 @@ class Clock(NamedTuple):
     seconds: float
 
 
-class Algorithm(Protocol):
-    """Learns from rollouts."""
+class RunState(Protocol):
+    """Part of `State` that algorithms use.
 
-    def begin_update(self, clock: Clock) -> None:
-        """Set the rates of an update, before its rollout is collected."""
+    Attributes:
+        agent: the network.
+        obs_space: observation space of the environment.
+        action_space: action space of the environment.
+        memory: plain data of the run, by name.
+    """
 
-    def update(self, rollout: Rollout, clock: Clock, context: ExecutionContext) -> dict[str, float]:
-        """Learn from a rollout.
+    agent: Any
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+    memory: dict[str, Any]
+
+
+class Algorithm(StatePart, Protocol[Data]):
+    """Learns from data: PPO from rollouts, cloning from recorded frames."""
+
+    def update(self, data: Data, clock: Clock, context: ExecutionContext) -> dict[str, float]:
+        """Learn from data.
 
         Returns:
             The metrics of the update by tag.
@@ -33,3 +54,65 @@ class Algorithm(Protocol):
         Raises:
             NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
         """
+
+
+class RolloutAlgorithm(Algorithm[Rollout], Protocol):
+    """Algorithm of a `Trainer`: the part "algorithm" of the state."""
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Prepare for a run, before its first update: check settings, open files.
+
+        Args:
+            config: configuration of the run, which schedules change.
+            state: state of the run.
+            device: device of the agent.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+        """
+
+    def begin_episodes(self, num_envs: int) -> None:
+        """Forget running episodes, as all environments begin new ones."""
+
+    def begin_update(self, clock: Clock) -> None:
+        """Set the rates of an update, before its rollout is collected."""
+
+
+class AuxiliaryLoss(StatePart, Protocol):
+    """Loss that is added to that of an algorithm, in every optimizer step."""
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Prepare for a run, like `RolloutAlgorithm.prepare`."""
+
+    def begin_update(self, clock: Clock) -> bool:
+        """Begin an update; return False to add nothing in it."""
+
+    def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
+        """Add its gradient to `grad` of the agent's parameters.
+
+        Args:
+            step: number of the optimizer step in the update, from 0.
+            context: threads, interrupt check and timers.
+
+        Returns:
+            () float, the loss; its mean over the update is the metric `losses/NAME_loss`.
+        """
+
+
+class RewardTransform(StatePart, Protocol):
+    """Function of the rewards that an algorithm learns from."""
+
+    def begin_episodes(self, num_envs: int) -> None:
+        """Forget running episodes, as all environments begin new ones."""
+
+    def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
+        """Return the rewards to learn from, (T, B).
+
+        Args:
+            rewards: (T, B) float, of the environments or of an earlier transform.
+            rollout: the rollout that they are from.
+            gamma: discount factor per step.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics to track, by tag."""

@@ -8,10 +8,9 @@ from typing import Literal, Self
 import hyperstate
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.algorithm import Algorithm, Clock
+from enn_trainer.algorithm import Clock
 from enn_trainer.callbacks import Callback, Callbacks
 from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
-from enn_trainer.cloning.bc_term import open_bc
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
@@ -24,9 +23,8 @@ from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.ppo.loss_stats import LossStats
-from enn_trainer.ppo.ppo import FIRST_FRAMES, PPO
+from enn_trainer.ppo.ppo import FIRST_FRAMES
 from enn_trainer.ppo.rollout import Rollout, collect
-from enn_trainer.ppo.snapshot import Snapshot
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
 from enn_trainer.runtime.execution import ExecutionContext
@@ -36,6 +34,7 @@ from enn_trainer.runtime.process import (
     infrequent_garbage_collection,
     keep_freed_memory,
 )
+from enn_trainer.snapshot import Snapshot
 from enn_trainer.start_folder import paths_from
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -154,8 +153,6 @@ class Trainer:
                 self._device,
                 self._lanes,
             )
-            demonstrations = open_bc(self.config, self.state, self._device)
-            self._algorithm: Algorithm = PPO(self.config, self.state, demonstrations)
             prepare_captures(self.manager, create_envs)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
@@ -351,11 +348,11 @@ class Trainer:
             clock = Clock(state.step, state.time_used)
             context = self._context()
             run.begin_update()
-            self._algorithm.begin_update(clock)
+            state.algorithm.begin_update(clock)
             with run.spans.span("rollout"):
                 rollout = self._collect(self._obs, context)
             self._callbacks.on_rollout_end(self, rollout)
-            learnt = self._algorithm.update(rollout, clock, context)
+            learnt = state.algorithm.update(rollout, clock, context)
             state.step += rollout.num_frames
         except BaseException:
             self._before.put_back(state)
@@ -412,8 +409,7 @@ class Trainer:
     def _first_frames(self) -> VecObs:
         """Begin new episodes; they are a function of the seed and the step."""
         self._envs.seed(derive_seed(self.config.seed, "rollout", self.state.step))
-        if self.state.reward_scaling is not None:
-            self.state.reward_scaling.begin_episodes(self.config.rollout.num_envs)
+        self.state.algorithm.begin_episodes(self.config.rollout.num_envs)
         return self._envs.reset(self.state.obs_space)
 
     def _reason_to_end(self, stop: Condition | None) -> str | None:

@@ -72,7 +72,8 @@ def open_state(
             "your own needs the labels in the same order"
         )
     if reordered:
-        state = with_action_space(state, manager.config, envs.action_space())
+        make = manager._initial_state
+        state = with_action_space(state, manager.config, envs.action_space(), make)
         manager.take_state(state)
 
     # Clocks and device.
@@ -84,6 +85,7 @@ def open_state(
             state.next_eval_step = first_eval_step(evaluation, state.step)
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
     state.to(device)
+    state.algorithm.prepare(manager.config, state, device)
     if manager.config.cuda_empty_cache and device.type == "cuda":
         stack.enter_context(empty_cache_after_steps(state.optimizers()[-1]))
     return state

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.ppo import loss_state
-from enn_trainer.ppo.optimizers import make_optimizers, value_network
-from enn_trainer.ppo.reward_scaling import RewardScaling
+from enn_trainer.ppo.optimizers import value_network
+from enn_trainer.ppo.ppo import PPO
+from enn_trainer.state_part import StatePart
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -18,6 +18,18 @@ from entity_env.spaces import (
 )
 from rogue_net.rogue_net import RogueNet
 from rogue_net.value_net import RogueNetWithValueNet
+
+
+def _of_algorithm(name: str, doc: str) -> Any:
+    """Return a property that is an attribute of the algorithm."""
+
+    def get(state: "State") -> Any:
+        return getattr(state.algorithm, name)
+
+    def set_(state: "State", value: Any) -> None:
+        setattr(state.algorithm, name, value)
+
+    return property(get, set_, doc=doc)
 
 
 @dataclass
@@ -30,17 +42,13 @@ class State:
         next_eval_step: The step of the next evaluation.
         agent: The network that acts, with its input statistics: a policy with a value head, or with
             `vf_net` a policy and a value network behind one interface.
-        value_function: The value network inside `agent`, if it is separate from the policy.
-        optimizer: The optimizer of the policy network.
-        vf_optimizer: The optimizer of the value network, if it is separate from the policy.
         obs_space: The observation space of the environment.
         action_space: The action space of the environment.
         time_used: Seconds of training, over all restarts.
         run_name: The folder that trackers write to, so that a resumed run continues there.
         tracker_ids: The id of the run in each tracking service, so that it continues there as well.
-        ent_tunings: For each action with an entropy target (2,) float32, the state of its
-            coefficient, see `entropy_targets.py`.
-        reward_scaling: Statistics of returns, if rewards are scaled by them.
+        parts: The parts that have tensors or behaviour of their own, by name; "algorithm" is what
+            learns. Saves, resumes and upgrades go over all of them.
         memory: The memory of stop conditions and callbacks, the recording of `bc`, and whether
             input statistics cover only the first frames; plain data.
         metrics: The latest value of every tag, for stop conditions.
@@ -52,33 +60,51 @@ class State:
     restart: int
     next_eval_step: Optional[int]
     agent: Any
-    value_function: Optional[Any]
-    optimizer: torch.optim.Optimizer
-    vf_optimizer: Optional[torch.optim.Optimizer]
     obs_space: ObsSpace
     action_space: Dict[str, ActionSpace]
     time_used: float = 0.0
     run_name: str = ""
     tracker_ids: Dict[str, str] = field(default_factory=dict)
-    ent_tunings: Dict[str, Tensor] = field(default_factory=dict)
-    reward_scaling: Optional[RewardScaling] = None
+    parts: Dict[str, StatePart] = field(default_factory=dict)
     memory: Dict[str, Any] = field(default_factory=dict)
     metrics: Dict[str, float] = field(default_factory=dict)
     envs: Optional[bytes] = None
 
-    def to(self, device: torch.device) -> None:
-        """Move all tensors to a device: networks, optimizer moments and statistics."""
-        self.agent.to(device)
-        self.ent_tunings = {name: t.to(device) for name, t in self.ent_tunings.items()}
-        if self.reward_scaling is not None:
-            self.reward_scaling.to(device)
-        for optimizer in self.optimizers():
-            optimizer.load_state_dict(optimizer.state_dict())  # puts moments where parameters are
+    @property
+    def algorithm(self) -> Any:
+        """The part that learns: a `RolloutAlgorithm`, `PPO` unless `initial_state` made another."""
+        return self.parts["algorithm"]
+
+    # Published attributes, which are those of PPO.
+    optimizer = _of_algorithm("optimizer", "The optimizer of the policy network.")
+    vf_optimizer = _of_algorithm("vf_optimizer", "The optimizer of a separate value network.")
+    ent_tunings = _of_algorithm("ent_tunings", "States of entropy coefficients, by action.")
+
+    @property
+    def value_function(self) -> Optional[torch.nn.Module]:
+        """The value network inside `agent`, if it is separate from the policy."""
+        return value_network(self.agent)
+
+    @property
+    def reward_scaling(self) -> Any:
+        """Statistics of returns, if rewards are scaled by them."""
+        return self.algorithm.reward_transforms.get("reward_scaling")
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return the optimizer of the policy, and that of the value network if there is one."""
-        both = [self.optimizer, self.vf_optimizer]
-        return [optimizer for optimizer in both if optimizer is not None]
+        optimizers: List[torch.optim.Optimizer] = self.algorithm.optimizers()
+        return optimizers
+
+    def to(self, device: torch.device) -> None:
+        """Move all tensors to a device: the network and the parts."""
+        self.agent.to(device)
+        for part in self.parts.values():
+            part.load_state_dict(
+                {
+                    name: value.to(device) if isinstance(value, Tensor) else value
+                    for name, value in part.state_dict().items()
+                }
+            )
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
@@ -92,19 +118,14 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
-    optimizer, vf_optimizer = make_optimizers(agent, cfg.optim)
     return State(
         step=0,
         restart=0,
         next_eval_step=None if cfg.eval is None else first_eval_step(cfg.eval, 0),
         agent=agent,
-        value_function=value_network(agent),
-        optimizer=optimizer,
-        vf_optimizer=vf_optimizer,
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
-        ent_tunings=loss_state.fresh_ent_tunings(cfg.ppo, ctx["action_space"]),
-        reward_scaling=loss_state.fresh_reward_scaling(cfg),
+        parts={"algorithm": PPO(cfg, agent, ctx["action_space"])},
     )
 
 

@@ -173,7 +173,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             agent = self._deserialize_ctx.get("agent")
             saved = self.resumed_from
             if saved is not None:
-                self._state = restore(saved, self.config, agent)
+                self._state = restore(saved, self.config, agent, self._initial_state)
                 saved.release()
             elif self.init_from is not None:
                 ctx, make = self._deserialize_ctx, self._initial_state

@@ -1,6 +1,6 @@
 """Conversion between `State` and the files of a save."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,18 +20,20 @@ from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.ppo import loss_state
-from enn_trainer.ppo.optimizers import make_optimizers, trained_by, value_network
-from enn_trainer.state import State
-from entity_env.serialization.messages import pack, unpack
+from enn_trainer.state import State, init_train_state
+from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace
 
-REST_VERSION = 1
+REST_VERSION = 2  # 1 without plain data of parts
 WEIGHTS = checkpoint.WEIGHTS
-LOSS_STATE = "state.loss.safetensors"
 OPTIMIZER = "state.optimizer.safetensors"
+"""Tensors of the algorithm that belong to a parameter of the agent."""
+LOSS_STATE = "state.loss.safetensors"
+"""Other tensors of the algorithm; only if there are any."""
+PARTS = "state.parts.safetensors"
+"""Tensors of other parts of the state, as PART/name; only if there are any."""
 REST = "state.rest.msgpack"
-"""Binary state that is not tensors: metrics and the states of environments."""
+"""Binary state that is not tensors: metrics, states of environments, plain data of parts."""
 
 FileContent: TypeAlias = str | bytes | dict[str, Tensor]
 """Content of a file: text, bytes, or tensors by name."""
@@ -44,14 +46,26 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
 
 def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     """Return the contents of the files by name, as copies that further training does not change."""
-    learnt = loss_state.to_tensors(state.ent_tunings, state.reward_scaling)
+    # Tensors of parts by file; of these files the optimizer's is always there.
+    parameters = {name for name, _ in state.agent.named_parameters()}
+    tensors: dict[str, dict[str, Tensor]] = {OPTIMIZER: {}}
+    plain: dict[str, dict[str, Any]] = {}
+    for part, content in state.parts.items():
+        for name, value in content.state_dict().items():
+            if not isinstance(value, Tensor):
+                plain.setdefault(part, {})[name] = value
+            elif part != "algorithm":
+                tensors.setdefault(PARTS, {})[f"{part}/{name}"] = value
+            elif name.rpartition("/")[0] in parameters:
+                tensors[OPTIMIZER][name] = value
+            else:
+                tensors.setdefault(LOSS_STATE, {})[name] = value
     return {
         "config.ron": dump_config(config),
         "state.ron": _dump_state(state),
         WEIGHTS: _copies(state.agent.state_dict()),
-        OPTIMIZER: _copies(moments_of(state)),
-        REST: _dump_rest(state),
-        **({LOSS_STATE: _copies(learnt)} if learnt else {}),
+        REST: _dump_rest(state, plain),
+        **{file: _copies(named) for file, named in tensors.items()},
     }
 
 
@@ -67,8 +81,14 @@ def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     }
 
 
+InitialState: TypeAlias = Callable[[TrainConfig, dict[str, Any]], State]
+
+
 def restore(
-    saved: checkpoint.Checkpoint, config: TrainConfig, agent: PPOAgent | None = None
+    saved: checkpoint.Checkpoint,
+    config: TrainConfig,
+    agent: PPOAgent | None = None,
+    initial_state: InitialState = init_train_state,
 ) -> State:
     """Return the state of a save.
 
@@ -76,6 +96,7 @@ def restore(
         saved: the save.
         config: configuration to continue with; its schedules are advanced to the step of the save.
         agent: the user's own network, into which the weights are loaded; None for a `RogueNet`.
+        initial_state: makes the state of a new run, whose parts take over the saved ones.
 
     Raises:
         CheckpointError: a file of the save is damaged or does not fit.
@@ -97,7 +118,7 @@ def restore(
     # Schedules first: parts that the save does not have start with the settings of its step.
     follow_schedules(config, SimpleNamespace(**plain))
     try:
-        return _restored(saved, config, plain, agent)
+        return _restored(saved, config, plain, agent, initial_state)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
             raise  # the cause may be a setting that was changed for this run
@@ -109,37 +130,61 @@ def _restored(
     config: TrainConfig,
     plain: dict[str, Any],
     agent: PPOAgent | None,
+    initial_state: InitialState,
 ) -> State:
-    """Build the state of a save from its files.
+    """Build the state of a save from its files; the arguments are those of `restore`.
 
     Args:
         saved: the save.
         config: configuration to continue with, at the step of the save.
         plain: fields in `state.ron`.
         agent: the user's own network, or None for a `RogueNet`.
+        initial_state: makes the state of a new run.
     """
-    network = _network(saved, config, plain, agent)
-    optimizer, vf_optimizer = make_optimizers(network, config.optim)
-    learnt = read_tensors(saved, LOSS_STATE) if LOSS_STATE in saved.manifest["files"] else {}
-    try:
-        ent_tunings = loss_state.ent_tunings(learnt, config.ppo, plain["action_space"])
-        reward_scaling = loss_state.reward_scaling(learnt, config)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{saved.path}: {LOSS_STATE}: {error}") from None
-    state = State(
-        **_read_rest(saved),
-        agent=network,
-        value_function=value_network(network),
-        optimizer=optimizer,
-        vf_optimizer=vf_optimizer,
-        ent_tunings=ent_tunings,
-        reward_scaling=reward_scaling,
-        **plain,
-    )
-    load_moments(state, read_tensors(saved, OPTIMIZER), f"{saved.path}: {OPTIMIZER}")
+    # A new run's state, with the saved weights and fields.
+    weights = read_tensors(saved, WEIGHTS)
+    if agent is None:
+        agent = _fitting(saved, config, plain, weights)
+    spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
+    state = initial_state(config, {**spaces, "agent": agent})
+    load_weights(str(saved.path), state.agent, weights)
+    rest, parts = _read_rest(saved)
+    for name, value in {**plain, **rest}.items():
+        setattr(state, name, value)
+
+    # Its parts, from the files that have something of them.
+    files: dict[str, list[str]] = {}
+    for file in (OPTIMIZER, LOSS_STATE, PARTS):
+        for name, tensor in _part_tensors(saved, file).items():
+            part, _, name = name.partition("/") if file == PARTS else ("algorithm", "", name)
+            parts.setdefault(part, {})[name] = tensor
+            files.setdefault(part, []).append(file)
+    unknown = sorted(parts.keys() - state.parts.keys())
+    if unknown:
+        raise CheckpointError(
+            f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "
+            "give StateManager the initial_state that makes it"
+        )
+    for name, content in parts.items():
+        try:
+            state.parts[name].load_state_dict(content)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            where = ", ".join(dict.fromkeys(files.get(name, [REST])))
+            raise CheckpointError(f"{saved.path}: {where}: {error}") from None
     return state
+
+
+def _part_tensors(saved: checkpoint.Checkpoint, file: str) -> dict[str, Tensor]:
+    """Return the tensors of a file with states of parts; {} if the save does not have it."""
+    if file != OPTIMIZER and file not in saved.manifest["files"]:
+        return {}
+    tensors = read_tensors(saved, file)
+    for name, tensor in tensors.items():
+        if file != PARTS and not tensor.isfinite().all():
+            raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
+    return tensors
 
 
 class SavedNetwork(NamedTuple):
@@ -170,12 +215,20 @@ def _network(
     plain: dict[str, Any],
     agent: PPOAgent | None,
 ) -> Any:
-    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
-    network: Any = agent
-    if network is None:
-        network = fitting_network(where, config, plain["obs_space"], plain["action_space"], weights)
-    load_weights(where, network, weights)
+    weights = read_tensors(saved, WEIGHTS)
+    network: Any = _fitting(saved, config, plain, weights) if agent is None else agent
+    load_weights(str(saved.path), network, weights)
     return network
+
+
+def _fitting(
+    saved: checkpoint.Checkpoint,
+    config: TrainConfig,
+    plain: dict[str, Any],
+    weights: Mapping[str, Tensor],
+) -> Any:
+    where = str(saved.path)
+    return fitting_network(where, config, plain["obs_space"], plain["action_space"], weights)
 
 
 def _dump_state(state: State) -> str:
@@ -204,114 +257,43 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", fields))
 
 
-def _dump_rest(state: State) -> bytes:
+def _dump_rest(state: State, parts: Mapping[str, Mapping[str, Any]]) -> bytes:
     metrics = {tag: float(value) for tag, value in state.metrics.items()}
-    return pack({"version": REST_VERSION, "metrics": metrics, "envs": state.envs})
+    rest = {"version": 1, "metrics": metrics, "envs": state.envs}
+    if parts:
+        rest |= {"version": REST_VERSION, "parts": parts}
+    try:
+        return pack(rest)
+    except MessageError as error:
+        raise ValueError(f"parts of the state: expected tensors and plain data: {error}") from None
 
 
-def _read_rest(saved: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the fields of a state in `state.rest.msgpack`; {} for an old save without the file.
+def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return fields of the state and plain data of its parts; {} for an old save without the file.
 
     Raises:
         CheckpointError: the file is damaged, or of a newer version.
     """
     if REST not in saved.manifest["files"]:
-        return {}
+        return {}, {}
     try:
         rest = unpack(saved.read(REST))
         if type(rest) is not dict or type(rest["version"]) is not int:
             raise TypeError("version: expected a number")
         if rest["version"] > REST_VERSION:
             raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
-        metrics, envs = rest["metrics"], rest["envs"]
+        metrics, envs, parts = rest["metrics"], rest["envs"], rest.get("parts", {})
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
             raise TypeError("metrics: expected numbers by tag")
         if not isinstance(envs, bytes | None):
             raise TypeError(f"envs: expected bytes, got {type(envs).__name__}")
+        if not all(type(name) is str and type(part) is dict for name, part in parts.items()):
+            raise TypeError("parts: expected plain data by name")
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
-    return {"metrics": metrics, "envs": envs}
-
-
-def moments_of(state: State) -> dict[str, Tensor]:
-    """Return the optimizer moments as `parameter/moment`, such as `head.weight/exp_avg`."""
-    names = {parameter: name for name, parameter in state.agent.named_parameters()}
-    return {
-        f"{names[parameter]}/{key}": value
-        for optimizer in state.optimizers()
-        for parameter, entry in optimizer.state.items()
-        for key, value in entry.items()
-    }
-
-
-def load_moments(state: State, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Load optimizer moments by the names of parameters; learning rates stay as configured.
-
-    Args:
-        state: its optimizers are changed.
-        tensors: moments in the form of `moments_of`.
-        where: origin of the tensors, for messages.
-
-    Raises:
-        CheckpointError: a moment is of an unknown parameter, has an impossible shape or is missing.
-    """
-    # Group by parameter.
-    names = {parameter: name for name, parameter in state.agent.named_parameters()}
-    moments: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
-    for key, value in tensors.items():
-        name, _, moment = key.rpartition("/")
-        if name not in moments:
-            raise CheckpointError(f"{where} has {key}, but the network has no {name}")
-        moments[name][moment] = value
-
-    # Validate.
-    for parameter, name in names.items():
-        for moment, value in moments[name].items():
-            if not _is_moment(value, parameter):
-                raise CheckpointError(
-                    f"{where}: {name}/{moment}: expected finite numbers of the "
-                    f"shape of the parameter, {list(parameter.shape)}, or a count"
-                )
-
-    # Load by the positions by which torch numbers the parameters of an optimizer.
-    for optimizer in state.optimizers():
-        trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
-        _check_complete(where, [(name, p.ndim, moments[name]) for name, p in trained.values()])
-        own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
-
-
-def _is_moment(value: Tensor, parameter: Tensor) -> bool:
-    """Return True if a tensor can be an optimizer moment of a parameter.
-
-    It is finite and has the shape of the parameter, possibly with dimensions of size 1 (Adafactor),
-    or is a non-negative scalar (a step count, or a product of rates as in NAdam).
-    """
-    if not value.is_floating_point() or not value.isfinite().all():
-        return False
-    if value.ndim == 0:
-        return bool(value >= 0)
-    sizes = zip(value.shape, parameter.shape, strict=False)
-    return value.ndim == parameter.ndim and all(own in (1, full) for own, full in sizes)
-
-
-def _check_complete(where: str, moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]) -> None:
-    """Raise if parameters with equally many dimensions have different kinds of moments.
-
-    Args:
-        where: origin of the moments, for messages.
-        moments: name, number of dimensions and moments of each parameter; {} before its first step.
-    """
-    kept: dict[int, set[str]] = {}
-    for name, num_axes, own in moments:
-        expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
-        if expected != set(own):
-            raise CheckpointError(
-                f"{where}: {name}: expected {', '.join(sorted(expected))} as for "
-                f"other parameters, got {', '.join(sorted(own))}"
-            )
+    return {"metrics": metrics, "envs": envs}, parts
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

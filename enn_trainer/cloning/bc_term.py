@@ -1,10 +1,8 @@
 """Behavioural cloning beside PPO: an auxiliary loss on recorded frames in each optimizer step."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithm import Clock, RunState
 from enn_trainer.cloning.demonstrations import (
     Demonstrations,
     Reading,
@@ -29,44 +28,72 @@ from enn_trainer.ppo.gradients import add_gradients
 from enn_trainer.ppo.minibatches import pieces
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.start_folder import located
-from enn_trainer.state import State
+from enn_trainer.state_part import StateDict, StatePart
 from entity_env.seeding import derive_seed, mix
 
 MEMORY = "bc"
 """Key of `State.memory` with the identity of the recording."""
 
-AddGradient: TypeAlias = Callable[[int], Tensor]
-"""Function of the optimizer step, counted from 0 in its update, that adds to the gradient and
-returns the loss, () float."""
 
+class CloningLoss(StatePart):
+    """Auxiliary loss of PPO on recorded frames, as configured by `bc`.
 
-def open_bc(config: TrainConfig, state: State, device: torch.device) -> Demonstrations | None:
-    """Read the recording of `bc`; return None without `bc`.
-
-    `state.memory` keeps its hash, as the frames that are drawn depend on the whole file.
-
-    Raises:
-        ConfigError: the file is missing, is of another environment, has no frames with actors, or
-            has changed since the run began to learn from it.
-        RecordingError: the file is damaged.
+    Args:
+        config: configuration of the run.
+        agent: the network.
     """
-    bc = config.bc
-    if bc is None:
-        return None
-    recording = open_recording(located(bc.path), "bc.path")
-    check_same_spaces(
-        f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
-    )
-    teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-    shown = Reading(state.obs_space, 1.0, device, teacher_for).read({located(bc.path): recording})
-    if shown is None or not shown.num_actors().any():
-        raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
-    shown = with_actors(shown)
-    _check_unchanged(bc.path, len(shown), state)
-    return shown
+
+    def __init__(self, config: TrainConfig, agent: PPOAgent) -> None:
+        self.config = config
+        self.agent = agent
+        self.shown: Demonstrations | None = None
+        self._seed = 0
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Read the recording.
+
+        `state.memory` keeps its hash, as the frames that are drawn depend on the whole file.
+
+        Raises:
+            ConfigError: the file is missing, is of another environment, has no frames with actors,
+                or has changed since the run began to learn from it.
+            RecordingError: the file is damaged.
+        """
+        self.config, bc = config, config.bc
+        assert bc is not None
+        path = located(bc.path)
+        recording = open_recording(path, "bc.path")
+        check_same_spaces(
+            f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
+        )
+        teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
+        shown = Reading(state.obs_space, 1.0, device, teacher_for).read({path: recording})
+        if shown is None or not shown.num_actors().any():
+            raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
+        self.shown = with_actors(shown)
+        _check_unchanged(bc.path, len(self.shown), state)
+
+    def begin_update(self, clock: Clock) -> bool:
+        """Set the seed of an update; return False while the coefficient is 0."""
+        self._seed = derive_seed(self.config.seed, "bc", clock.step)
+        return self.config.bc is not None and self.config.bc.coef != 0
+
+    def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
+        """Add the gradient of some recorded frames, see `add_bc_gradient`."""
+        assert self.shown is not None
+        assert self.config.bc is not None
+        bc, optim = self.config.bc, self.config.optim
+        return add_bc_gradient(self.agent, self.shown, bc, optim, self._seed, step, context)
+
+    def state_dict(self) -> StateDict:
+        """Return nothing: the frames are a function of the seed and the step."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Do nothing."""
 
 
-def _check_unchanged(path: str, num_frames: int, state: State) -> None:
+def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
     """Raise if the file of the same name has changed; a file of another name is accepted."""
     with located(path).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -79,29 +106,6 @@ def _check_unchanged(path: str, num_frames: int, state: State) -> None:
             "new one by another name"
         )
     state.memory[MEMORY] = now
-
-
-def bc_of_update(
-    agent: PPOAgent,
-    shown: Demonstrations | None,
-    config: TrainConfig,
-    step: int,
-    context: ExecutionContext = DEFAULT_CONTEXT,
-) -> AddGradient | None:
-    """Return the function that adds the cloning gradient in an update, or None without `bc`.
-
-    Args:
-        agent: the network.
-        shown: the frames to draw from, each with actors; None without `bc`.
-        config: configuration of the run.
-        step: number of frames of the run before this update.
-        context: threads, interrupt check and timers.
-    """
-    bc = config.bc
-    if shown is None or bc is None or bc.coef == 0:
-        return None
-    seed = derive_seed(config.seed, "bc", step)
-    return partial(add_bc_gradient, agent, shown, bc, config.optim, seed, context=context)
 
 
 def add_bc_gradient(

@@ -12,8 +12,9 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
-from enn_trainer.cloning.clone_epochs import Cloning
+from enn_trainer.cloning.clone_epochs import CloningStopped, run_epochs
 from enn_trainer.cloning.clone_score import CloneScore
+from enn_trainer.cloning.cloning import Cloning
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.load import load_config
@@ -21,6 +22,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.interrupt import Interrupts
 from enn_trainer.lanes import Lanes
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.state import State, init_train_state
 from entity_env.recording.read_recording import Recording
@@ -106,8 +108,13 @@ def clone(
         # Training. Signals are handled from here on, as before there is nothing to save.
         interrupts = stack.enter_context(Interrupts())
         _take_input_stats(state.agent, train)
-        cloning = Cloning(config, state, train, test, say, interrupts.is_requested, lanes)
-        cloning.run()
+
+        def check() -> None:
+            if interrupts.requested:
+                raise CloningStopped
+
+        context = ExecutionContext(lanes, check)
+        done = run_epochs(Cloning(config, state.agent, train), train, test, context, say)
 
         # Save.
         saved = None
@@ -116,9 +123,7 @@ def clone(
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
-        return CloneResult(
-            state, saved, cloning.epochs, cloning.trained, cloning.best, interrupts.requested
-        )
+        return CloneResult(state, saved, done.num, done.trained, done.best, interrupts.requested)
 
 
 def _fresh_state(config: CloneRunConfig, recording: Recording, agent: PPOAgent | None) -> State:

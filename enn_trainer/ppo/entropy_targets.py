@@ -12,11 +12,30 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from enn_trainer.errors import ConfigError
+from entity_env.spaces import ActionSpace
+
 # Gain of the proportional term. Without it the coefficient lags behind the entropy, which then
 # oscillates between 0 and 1.
 MISS_GAIN = 5.0
 # Anti-windup: where the entropy does not respond, the coefficient stays within reach.
 LOG_COEF_LIMITS = (math.log(1e-4), math.log(1e2))
+
+
+def initial_tunings(
+    targets: Mapping[str, float], ent_coef: float, action_space: Mapping[str, ActionSpace]
+) -> dict[str, Tensor]:
+    """Return the initial state of the coefficients of actions with a target, by action.
+
+    Raises:
+        ConfigError: a target names no action of the environment.
+    """
+    unknown = sorted(targets.keys() - action_space.keys())
+    if unknown:
+        raise ConfigError(
+            f"ppo.ent_targets: expected actions of the world, {sorted(action_space)}, got {unknown}"
+        )
+    return {name: begun(ent_coef) for name in targets}
 
 
 def begun(ent_coef: float) -> Tensor:

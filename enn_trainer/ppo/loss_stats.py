@@ -1,7 +1,7 @@
 """Running sums of the loss statistics of an update."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ class LossStats:
         actors_of_actions: (actions,) int64 on the host, number of actors of each action.
         terms, actors, frames, optimizer_steps: numbers of each.
         vf_grad_norm: as grad_norm, of a separate value network.
-        bc_loss: sum over optimizer steps.
+        auxiliary: sum over optimizer steps of each auxiliary loss, by name.
     """
 
     policy_loss: Tensor
@@ -42,7 +42,7 @@ class LossStats:
     frames: int = 0
     optimizer_steps: int = 0
     vf_grad_norm: Tensor | float = 0.0
-    bc_loss: Tensor | float = 0.0
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
@@ -58,7 +58,10 @@ class LossStats:
     def add(self, other: "LossStats") -> None:
         """Add the sums of `other`."""
         for f in fields(self):
-            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+            if f.name != "auxiliary":
+                setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        for name, loss in other.auxiliary.items():
+            self.auxiliary[name] = self.auxiliary.get(name, 0.0) + loss
 
     def losses(self) -> dict[str, Tensor]:
         """Return the losses and gradient norms that must be finite, by name."""
@@ -67,7 +70,7 @@ class LossStats:
             "the policy loss": self.policy_loss,
             "the entropy": self.entropy,
             "the value loss": self.value_loss,
-            "the loss of recorded frames": zero + self.bc_loss,
+            **{f"the auxiliary loss {name}": loss for name, loss in self.auxiliary.items()},
             "the norm of the gradient": self.grad_norm,
             "the norm of the value network's gradient": zero + self.vf_grad_norm,
         }
@@ -85,6 +88,11 @@ class LossStats:
             "losses/gradnorm": self.grad_norm.item() / steps,
             "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
         }
+
+    def auxiliary_means(self) -> dict[str, float]:
+        """Return `losses/<name>_loss` of each auxiliary loss, its mean over optimizer steps."""
+        steps = max(1, self.optimizer_steps)
+        return {f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()}
 
     def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
         """Return `policy/<action>/kl` of each action that had actors.

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -164,3 +164,86 @@ def clipped_step(optimizer: Optimizer, max_grad_norm: float, is_checked: bool = 
             nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         optimizer.step()
     return norm
+
+
+def moments_of(
+    optimizers: Iterable[Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """Return optimizer moments as `parameter/moment`, such as `head.weight/exp_avg`.
+
+    Args:
+        optimizers: the optimizers.
+        parameters: parameters by name.
+    """
+    names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+    return {
+        f"{names[parameter]}/{key}": value
+        for optimizer in optimizers
+        for parameter, entry in optimizer.state.items()
+        for key, value in entry.items()
+    }
+
+
+def load_moments(
+    optimizers: Iterable[Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Load optimizer moments by the names of parameters; learning rates stay as configured.
+
+    Args:
+        optimizers: the optimizers, which are changed.
+        parameters: their parameters by name.
+        tensors: moments of these parameters, in the form of `moments_of`.
+
+    Raises:
+        ValueError: a moment has an impossible shape, or is missing.
+    """
+    # Group by parameter.
+    moments: dict[str, dict[str, Tensor]] = {name: {} for name in parameters}
+    for key, value in tensors.items():
+        name, _, moment = key.rpartition("/")
+        if not _is_moment(value, parameters[name]):
+            raise ValueError(
+                f"{key}: expected finite numbers of the shape of the parameter, "
+                f"{list(parameters[name].shape)}, or a count"
+            )
+        moments[name][moment] = value
+
+    # Load by the positions by which torch numbers the parameters of an optimizer.
+    names = {parameter: name for name, parameter in parameters.items()}
+    for optimizer in optimizers:
+        trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
+        _check_complete([(name, p.ndim, moments[name]) for name, p in trained.values()])
+        own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+
+
+def _is_moment(value: Tensor, parameter: Tensor) -> bool:
+    """Return True if a tensor can be an optimizer moment of a parameter.
+
+    It has the shape of the parameter, possibly with dimensions of size 1 (Adafactor), or is a
+    non-negative scalar (a step count, or a product of rates as in NAdam).
+    """
+    if not value.is_floating_point():
+        return False
+    if value.ndim == 0:
+        return bool(value >= 0)
+    sizes = zip(value.shape, parameter.shape, strict=False)
+    return value.ndim == parameter.ndim and all(own in (1, full) for own, full in sizes)
+
+
+def _check_complete(moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]) -> None:
+    """Raise if parameters with equally many dimensions have different kinds of moments.
+
+    Args:
+        moments: name, number of dimensions and moments of each parameter; {} before its first step.
+    """
+    kept: dict[int, set[str]] = {}
+    for name, num_axes, own in moments:
+        expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
+        if expected != set(own):
+            raise ValueError(
+                f"{name}: expected {', '.join(sorted(expected))} as for other parameters, got "
+                f"{', '.join(sorted(own))}"
+            )

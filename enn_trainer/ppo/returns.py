@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.ppo.rollout import Rollout
+
 
 class Estimate(NamedTuple):
     """Returns and advantages of the frames of a rollout.
@@ -16,6 +19,28 @@ class Estimate(NamedTuple):
 
     returns: Tensor
     advantages: Tensor
+
+
+def advantages(rollout: Rollout, ppo: PPOConfig, rewards: Tensor | None = None) -> Estimate:
+    """Estimate returns and advantages of a rollout by the method in the configuration.
+
+    Args:
+        rollout: T steps of B environments.
+        ppo: method, discount factor and lambda.
+        rewards: (T, B) float, instead of those of the rollout.
+    """
+    following = next_values(
+        rollout.values,
+        rollout.last_values,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.final_values,
+    )
+    done = rollout.terminated | rollout.truncated
+    rewards = rollout.rewards if rewards is None else rewards
+    if ppo.gae:
+        return gae(rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
+    return discounted_returns(rewards, rollout.values, following, done, ppo.gamma)
 
 
 def next_values(

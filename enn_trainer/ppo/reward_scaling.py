@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from enn_trainer.algorithm import RewardTransform
+from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.state_part import StateDict, check_tensor
 from rogue_net.input_norm import Moments
 
 
 @dataclass
-class RewardScaling:
-    """Running statistics of the discounted returns of a run.
+class RewardScaling(RewardTransform):
+    """Rewards divided by the running standard deviation of discounted returns.
 
     Attributes:
         moments: moments of the discounted return over all frames, (1,) float64 each.
@@ -29,14 +32,41 @@ class RewardScaling:
         returns = torch.zeros(num_envs, dtype=torch.float64)
         return RewardScaling(Moments.of(returns[:0, None]), returns)
 
-    def to(self, device: torch.device) -> None:
-        """Move the tensors to a device, in place."""
-        self.moments = Moments(*(part.to(device) for part in self.moments))
-        self.returns = self.returns.to(device)
-
     def begin_episodes(self, num_envs: int) -> None:
         """Forget the running episodes, as all environments begin new ones."""
         self.returns = self.returns.new_zeros(num_envs)
+
+    def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
+        """Scale the rewards of a rollout, see `scaled`."""
+        return self.scaled(rewards, rollout.terminated | rollout.truncated, gamma)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the divisor of the rewards."""
+        return {"charts/reward_deviation": self.deviation().item()}
+
+    def state_dict(self) -> StateDict:
+        """Return the statistics."""
+        return {**self.moments._asdict(), "returns": self.returns}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the statistics, of any number of environments.
+
+        Raises:
+            ValueError: a tensor is missing, or has the wrong shape or type.
+        """
+        saved = dict(state)
+        if not saved:  # of a run that began without reward scaling
+            return
+        parts = (*Moments._fields, "returns")
+        if saved.keys() != {*parts}:
+            raise ValueError(f"expected {', '.join(parts)}, got {', '.join(sorted(saved))}")
+        if saved["num_rows"].ndim == 0:  # older saves have one count for all features
+            saved["num_rows"] = saved["num_rows"][None]
+        for name in Moments._fields:
+            check_tensor(name, saved[name], getattr(self.moments, name).dtype, (1,))
+        returns = saved.pop("returns")
+        check_tensor("returns", returns, torch.float64, (returns.numel(),))
+        self.moments, self.returns = Moments(**saved), returns
 
     def scaled(self, rewards: Tensor, done: Tensor, gamma: float) -> Tensor:
         """Add a rollout to the statistics, then divide its rewards by the standard deviation.
@@ -60,11 +90,6 @@ class RewardScaling:
         # A relative threshold: equal returns differ by rounding, which must not become the scale.
         differ = deviation > 1e-6 * self.moments.mean.abs().squeeze(0)
         return torch.where(differ, deviation, 1.0)
-
-
-def reward_scalars(scaling: RewardScaling | None) -> dict[str, float]:
-    """Return the divisor of the rewards as a scalar by tag; {} without reward scaling."""
-    return {} if scaling is None else {"charts/reward_deviation": scaling.deviation().item()}
 
 
 def returns_so_far(

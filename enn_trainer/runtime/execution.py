@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from enn_trainer.lanes import ONE_LANE, Lanes
-from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.tracking.spans import OFF, Spans
 
 
@@ -17,13 +17,13 @@ class ExecutionContext:
         check: called before each step of the environments and each minibatch, and in threads before
             each forward pass; it raises to end the update.
         spans: timers.
-        on_optimizer_step: called after each optimizer step with the loss statistics of its frames.
+        on_optimizer_step: called after each optimizer step with the statistics of its frames.
     """
 
     lanes: Lanes = ONE_LANE
     check: Callable[[], None] = lambda: None
     spans: Spans = OFF
-    on_optimizer_step: Callable[[LossStats], None] = lambda stats: None
+    on_optimizer_step: Callable[[Any], None] = lambda stats: None
 
 
 DEFAULT_CONTEXT = ExecutionContext()

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import enn_trainer.ppo.ppo
 from enn_trainer import (
     CheckpointError,
     ConfigError,
@@ -26,6 +25,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
+from enn_trainer.ppo.ppo import PPO
 from entity_env import (
     CategoricalActionSpace,
     Entity,
@@ -120,12 +120,12 @@ def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
     """What changes with time is the same in all first frames; later rollouts are known after."""
     counts = []
 
-    def optimize(agent: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
-        counts.append(agent.embedding.by_type["/__global__"].norm.count.item())
-        return real(agent, *args, **kwargs)
+    def optimize(ppo: PPO, *args: Any, **kwargs: Any) -> dict[str, float]:
+        counts.append(ppo.agent.embedding.by_type["/__global__"].norm.count.item())
+        return real(ppo, *args, **kwargs)
 
-    real = enn_trainer.ppo.ppo.optimize
-    monkeypatch.setattr(enn_trainer.ppo.ppo, "optimize", optimize)
+    real = PPO.optimize
+    monkeypatch.setattr(PPO, "optimize", optimize)
     run_small(tmp_path, "total_timesteps=24", "max_train_time=0", checkpoint_dir=tmp_path / "run")
     assert counts == []
     run_small(tmp_path, "max_train_time=None", checkpoint_dir=tmp_path / "run")

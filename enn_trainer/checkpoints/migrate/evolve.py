@@ -26,14 +26,13 @@ from enn_trainer.checkpoints.migrate.tensor_axes import Network
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.state_files import load_moments, moments_of, restore, to_files
+from enn_trainer.checkpoints.state_files import InitialState, restore, to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError
-from enn_trainer.ppo import loss_state
-from enn_trainer.ppo.optimizers import make_optimizers, value_network
-from enn_trainer.state import State, make_network
+from enn_trainer.state import State, init_train_state, make_network
+from enn_trainer.state_part import SpaceChange, StateDict
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet
 from rogue_net.value_net import RogueNetWithValueNet
@@ -106,6 +105,7 @@ def evolved_state(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     rules: Rules,
+    initial_state: InitialState = init_train_state,
 ) -> tuple[State, Report]:
     """Upgrade a state to other spaces as `evolve` does, but keep the name of the run.
 
@@ -116,6 +116,7 @@ def evolved_state(
         obs_space: the new observation space.
         action_space: the new action space.
         rules: renames, and the probability of new choices.
+        initial_state: makes the state of a new run, whose parts take over those of the old one.
     """
     # Only the moments of the same optimizer can be kept.
     rules.check_known(obs_space, action_space)
@@ -133,33 +134,62 @@ def evolved_state(
     fresh.load_state_dict(upgrade.tensors)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
-    # Optimizers and learnt loss coefficients. Actions and options without saved state start fresh.
-    optimizer, vf_optimizer = make_optimizers(fresh, config.optim)
-    tunings = {rules.action(name): tuning for name, tuning in old.ent_tunings.items()}
-    scaling = old.reward_scaling or loss_state.fresh_reward_scaling(config)
-    state = replace(
-        old,
-        agent=fresh,
-        value_function=value_network(fresh),
-        optimizer=optimizer,
-        vf_optimizer=vf_optimizer,
-        obs_space=obs_space,
-        action_space=dict(action_space),
-        ent_tunings={
-            name: tunings.get(name, tuning)
-            for name, tuning in loss_state.fresh_ent_tunings(config.ppo, action_space).items()
-        },
-        reward_scaling=scaling if config.ppo.reward_scaling else None,
-    )
+    # Parts: by the names of parameters and actions. Those without saved state start fresh.
+    spaces: dict[str, Any] = {"obs_space": obs_space, "action_space": dict(action_space)}
+    made = initial_state(config, {**spaces, "agent": fresh})
+    state = replace(old, agent=made.agent, parts=made.parts, **spaces)
+    change = NetworkChange(rules, upgrade, dict(old.agent.named_parameters()))
+    for name, part in state.parts.items():
+        if name in old.parts:
+            part.load_state_dict(part.evolve(old.parts[name].state_dict(), change))
+    return state, replace(report, moments_dropped=change.dropped)
 
-    # Moments move with their parameters.
-    moments, dropped = _moments(old, upgrade)
-    load_moments(state, moments, "evolve")
-    return state, replace(report, moments_dropped=dropped)
+
+class NetworkChange(SpaceChange):
+    """Change of the spaces of a run, as an upgrade of its network.
+
+    Attributes:
+        dropped: names of the parameters that lost their moments.
+    """
+
+    def __init__(self, rules: Rules, upgrade: Upgrade, before: Mapping[str, Tensor]) -> None:
+        self._rules, self._upgrade, self._before = rules, upgrade, before
+        self.dropped: list[str] = []
+
+    def action(self, name: str) -> str:
+        """Return the new name of an action."""
+        return self._rules.action(name)
+
+    def moments(self, state: StateDict) -> dict[str, Any]:
+        """Return the entries PARAMETER/what, rearranged like the parameters."""
+        before: dict[str, dict[str, Tensor]] = {}
+        for name, moment in state.items():
+            parameter, _, key = name.rpartition("/")
+            if parameter in self._before:
+                before.setdefault(parameter, {})[key] = moment
+        moments: dict[str, Tensor] = {}
+        for key, source in self._upgrade.sources.items():
+            if source.is_new:
+                continue
+            moved = {
+                name: upgrade_moment(name, moment, self._before[source.key], source)
+                for name, moment in before.get(source.key, {}).items()
+            }
+            known = {
+                f"{key}/{name}": moment for name, moment in moved.items() if moment is not None
+            }
+            if len(known) < len(moved):
+                self.dropped.append(key)
+            else:
+                moments |= known
+        return moments
 
 
 def with_action_space(
-    state: State, config: TrainConfig, action_space: Mapping[str, ActionSpace]
+    state: State,
+    config: TrainConfig,
+    action_space: Mapping[str, ActionSpace],
+    initial_state: InitialState = init_train_state,
 ) -> State:
     """Return the state with the labels of its actions in another order.
 
@@ -167,8 +197,10 @@ def with_action_space(
         state: the state, which is not changed.
         config: its configuration.
         action_space: the same actions and labels, in the new order.
+        initial_state: makes the state of a new run.
     """
-    return evolved_state(state, config, config, state.obs_space, action_space, Rules())[0]
+    spaces = state.obs_space, action_space
+    return evolved_state(state, config, config, *spaces, Rules(), initial_state)[0]
 
 
 def initialise(
@@ -214,30 +246,6 @@ def _upgrade(
     if left_out:
         changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
     return upgrade, Report(diff, upgrade.moved, changes)
-
-
-def _moments(old: State, upgrade: Upgrade) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the optimizer moments under the new names, and the parameters that lose theirs."""
-    parameters = dict(old.agent.named_parameters())
-    before: dict[str, dict[str, Tensor]] = {}
-    for name, moment in moments_of(old).items():
-        parameter, _, key = name.rpartition("/")
-        before.setdefault(parameter, {})[key] = moment
-    moments: dict[str, Tensor] = {}
-    dropped = []
-    for key, source in upgrade.sources.items():
-        if source.is_new:
-            continue
-        moved = {
-            name: upgrade_moment(name, moment, parameters[source.key], source)
-            for name, moment in before.get(source.key, {}).items()
-        }
-        known = {f"{key}/{name}": moment for name, moment in moved.items() if moment is not None}
-        if len(known) < len(moved):
-            dropped.append(key)
-        else:
-            moments |= known
-    return moments, dropped
 
 
 def _own(network: Any) -> Network:

@@ -263,7 +263,7 @@ MOMENT = "transformer.blocks.0.mlp.0.weight/exp_avg"
         (lambda t: t.pop(MOMENT), "expected exp_avg, exp_avg_sq, step as for other parameters"),
         (lambda t: t.update({"none/step": t.pop(MOMENT)}), "has none/step, but the network has no"),
         (lambda t: t.update({MOMENT: torch.zeros(5, 2)}), "of the shape of the parameter"),
-        (lambda t: t[MOMENT].fill_(torch.nan), "finite numbers of the shape"),
+        (lambda t: t[MOMENT].fill_(torch.nan), "exp_avg: expected finite numbers"),
         (lambda t: t[f"{MOMENT[:-7]}step"].fill_(-1), "finite numbers of the shape"),
     ],
 )
@@ -278,7 +278,7 @@ def test_moments_that_no_optimizer_keeps_are_refused(
     ("change", "message"),
     [
         (lambda t: t.pop("reward_scaling/mean"), "reward_scaling: expected num_rows, mean"),
-        (lambda t: t.update({"reward_scaling/mean": torch.zeros(3)}), "reward_scaling/mean"),
+        (lambda t: t.update({"reward_scaling/mean": torch.zeros(3)}), "reward_scaling: mean: "),
         (lambda t: t.update({"ent_tunings/walk": torch.zeros(3)}), "ent_tunings/walk: expected"),
     ],
 )

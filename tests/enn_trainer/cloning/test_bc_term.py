@@ -19,7 +19,8 @@ from enn_trainer import (
     TrainConfig,
     train,
 )
-from enn_trainer.cloning.bc_term import add_bc_gradient, bc_of_update, drawn_frames
+from enn_trainer.algorithm import Clock
+from enn_trainer.cloning.bc_term import CloningLoss, add_bc_gradient, drawn_frames
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings, with_actors
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config.load import load_config
@@ -139,18 +140,17 @@ def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path)
     bc = BCConfig(str(expert), 1.0, 20)
     limits = replace(OptimizerConfig(), micro_bs=3)
     run = replace(load_config(TrainConfig, None), bc=bc, optim=limits)
-    add_gradient = bc_of_update(net, shown, run, 0, ExecutionContext(check=lambda: calls.append(1)))
-    assert add_gradient is not None
-    add_gradient(0)
+    loss = CloningLoss(run, net)
+    loss.shown = shown
+    assert loss.begin_update(Clock(0, 0.0))
+    loss.add_gradient(0, ExecutionContext(check=lambda: calls.append(1)))
     assert len(calls) == 7  # 20 frames in pieces of 3
 
     def give_up() -> None:
         raise UpdateAbandoned
 
-    abandoned = bc_of_update(net, shown, run, 0, ExecutionContext(check=give_up))
-    assert abandoned is not None
     with pytest.raises(UpdateAbandoned):
-        abandoned(0)
+        loss.add_gradient(0, ExecutionContext(check=give_up))
 
 
 def record_clockwork(tmp_path: Path) -> Path:
@@ -196,7 +196,7 @@ def test_it_is_added_before_the_gradient_is_clipped(expert: Path, tmp_path: Path
     bc = [f"bc.path={expert}", "bc.coef=1e6", "total_timesteps=24", "optim.bs=24"]
     bc += ["optim.update_epochs=1", "optim.name=SGD", "optim.anneal_lr=false", "optim.lr=0.5"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enn_trainer.ppo.ppo.bc_of_update", lambda *_, **__: None)
+        patch.setattr(CloningLoss, "begin_update", lambda *_: False)
         without = trained(tmp_path, *bc, "optim.lr=0.0")
     manager = trained(tmp_path, *bc, "optim.max_grad_norm=0.1")
     moved = (weights(manager) - weights(without)).norm()

@@ -27,9 +27,11 @@ from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn
-from enn_trainer.cloning.clone_epochs import Cloning
+from enn_trainer.cloning.clone_epochs import CloningStopped, run_epochs
 from enn_trainer.cloning.clone_score import CloneScore, loss_of, value_scale
+from enn_trainer.cloning.cloning import Cloning
 from enn_trainer.cloning.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state import init_train_state
 from entity_env import Observation
 from entity_env.examples import Xor
@@ -382,20 +384,21 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
     spaces = {"obs_space": recording.obs_space, "action_space": recording.action_space}
     state, said, asked = init_train_state(settings, spaces), list[str](), list[bool]()
 
-    def asked_to_stop() -> bool:
+    def check() -> None:
         asked.append(not state.agent.training and len(said) == tested)
-        return asked[-1]
+        if asked[-1]:
+            raise CloningStopped
 
-    cloning = Cloning(settings, state, train, test, said.append, asked_to_stop)
-    cloning.run()
+    algorithm = Cloning(settings, state.agent, train)
+    done = run_epochs(algorithm, train, test, ExecutionContext(check=check), said.append)
     assert asked.count(True) == 1
     assert asked[-1]
-    assert cloning.epochs == tested + 1
-    assert (cloning.best is None) == (tested == 0)
-    if cloning.best is not None:  # the weights of before the epoch whose test was cut short
+    assert done.num == tested + 1
+    assert (done.best is None) == (tested == 0)
+    if done.best is not None:  # the weights of before the epoch whose test was cut short
         scale = value_scale(train.returns, settings.ppo)
         kept = loss_of(state.agent, test, "cross_entropy", settings.ppo, scale).score
-        assert kept.mean_loss(0.5) == pytest.approx(cloning.best.mean_loss(0.5), abs=1e-4)
+        assert kept.mean_loss(0.5) == pytest.approx(done.best.mean_loss(0.5), abs=1e-4)
 
 
 @pytest.mark.slow

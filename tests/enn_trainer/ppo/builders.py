@@ -1,16 +1,22 @@
 """A rollout to learn from, in any precision, and the options of the loss."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from enn_trainer import (
+    OptimizerConfig,
     PPOConfig,
     RogueNetConfig,
     TrainConfig,
     ValueBinsConfig,
 )
+from enn_trainer.config.load import load_config
+from enn_trainer.ppo.ppo import PPO
+from enn_trainer.ppo.returns import Estimate
 from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.state import make_network
 from entity_env import AddMetricsWrapper, EnvList
 from rogue_net.ragged import EntityBatch
@@ -45,6 +51,28 @@ def a_rollout(
         device=torch.device("cpu"),
     )
     return net, rollout
+
+
+def optimize(
+    net: Any,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    estimate: Estimate,
+    *,
+    ppo: PPOConfig,
+    optim: OptimizerConfig,
+    ent_coef: float,
+    seed: int,
+    ent_tunings: dict[str, torch.Tensor] | None = None,
+    context: ExecutionContext = DEFAULT_CONTEXT,
+) -> dict[str, float]:
+    """`PPO.optimize` with an optimizer and settings of the test's own."""
+    config = replace(load_config(TrainConfig, None), ppo=replace(ppo, ent_targets={}), optim=optim)
+    algorithm = PPO(config, net, {})
+    algorithm.config.ppo = ppo
+    algorithm.optimizer, algorithm.vf_optimizer = optimizer, None
+    algorithm.ent_tunings = ent_tunings or {}
+    return algorithm.optimize(rollout, estimate, ent_coef, seed, context=context)
 
 
 def double(rollout: Rollout) -> Rollout:

@@ -21,15 +21,13 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
-from enn_trainer.ppo.advantages import advantages
 from enn_trainer.ppo.entropy_targets import begun
-from enn_trainer.ppo.optimize import optimize
-from enn_trainer.ppo.returns import Estimate
+from enn_trainer.ppo.returns import Estimate, advantages
 from enn_trainer.ppo.rollout import Rollout
 from entity_env import Observation
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import run_small, weights
-from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double
+from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double, optimize
 from tests.enn_trainer.worlds import Meadow
 
 ON_THE_COMMAND_LINE = {

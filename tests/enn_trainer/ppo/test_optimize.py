@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from enn_trainer import OptimizerConfig, PPOConfig
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.ppo import minibatches as minibatches_module
-from enn_trainer.ppo.advantages import advantages
-from enn_trainer.ppo.optimize import optimize
+from enn_trainer.ppo.returns import advantages
 from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
-from tests.enn_trainer.ppo.builders import a_rollout, double
+from tests.enn_trainer.ppo.builders import a_rollout, double, optimize
 
 
 def gradients_of_one_step(

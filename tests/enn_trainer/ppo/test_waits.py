@@ -15,14 +15,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from enn_trainer import NotFiniteError, OptimizerConfig, PPOConfig, load_checkpoint, train
-from enn_trainer.ppo import optimize as optimize_module
-from enn_trainer.ppo.advantages import advantages
+from enn_trainer.ppo import ppo as optimize_module
 from enn_trainer.ppo.entropy_targets import begun
-from enn_trainer.ppo.optimize import optimize
+from enn_trainer.ppo.returns import advantages
 from enn_trainer.ppo.rollout import Rollout
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import Exploding, manager_of
-from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double
+from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double, optimize
 from tests.enn_trainer.resuming import assert_same
 
 WAITING_METHODS = ["item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__"]

@@ -1,0 +1,54 @@
+"""Copy of the agent and the algorithm at the begin of an update, to restore after an error."""
+
+import copy
+from operator import is_
+
+import torch
+from torch import Tensor
+
+from enn_trainer.state import State
+
+
+class Snapshot:
+    """Copy of everything that an update changes.
+
+    It reuses its memory, as a run takes a copy before every update.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._copies: list[Tensor] = []
+
+    def take(self, state: State) -> None:
+        """Copy the tensors of the agent and of the algorithm."""
+        part = state.algorithm.state_dict()
+        self._names = [name for name, value in part.items() if isinstance(value, Tensor)]
+        self._plain = copy.deepcopy({n: x for n, x in part.items() if not isinstance(x, Tensor)})
+        of_agent = [*state.agent.parameters(), *state.agent.buffers()]
+        tensors = [*of_agent, *(part[name] for name in self._names)]
+        known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not known:  # such as optimizer moments, which are made in the first step
+            self._tensors = tensors
+            if not _have_same_form(tensors, self._copies):
+                self._copies = [torch.empty_like(tensor) for tensor in tensors]
+        with torch.no_grad():
+            torch._foreach_copy_(self._copies, tensors)
+
+    def put_back(self, state: State) -> None:
+        """Restore the agent and the algorithm from the last copy."""
+        of_agent = len(self._tensors) - len(self._names)
+        with torch.no_grad():
+            torch._foreach_copy_(self._tensors[:of_agent], self._copies[:of_agent])
+        state.agent.eval()  # the mode between updates
+        copies = (tensor.clone() for tensor in self._copies[of_agent:])
+        tensors = dict(zip(self._names, copies, strict=True))
+        state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
+
+
+def _have_same_form(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Return True if tensors have the shapes, dtypes and devices of others."""
+
+    def form(x: Tensor) -> tuple[object, ...]:
+        return x.shape, x.dtype, x.device
+
+    return len(some) == len(others) and all(map(lambda a, b: form(a) == form(b), some, others))
