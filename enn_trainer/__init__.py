@@ -25,10 +25,10 @@ from enn_trainer.errors import (
     NotFiniteError,
 )
 from enn_trainer.load_agent import load_agent
-from enn_trainer.loop import Trainer, train
-from enn_trainer.run import TrainResult
+from enn_trainer.session import TrainResult
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager, load_checkpoint
+from enn_trainer.trainer import Trainer, train
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
 from rogue_net.translate import TranslationConfig

@@ -1,4 +1,4 @@
-"""Environments and initial state of a run."""
+"""Environments, initial state and first frames of a run."""
 
 from contextlib import ExitStack
 
@@ -8,13 +8,16 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.evolve import with_action_space
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
-from enn_trainer.envs import EnvFactory, in_section
+from enn_trainer.envs import EnvFactory, EnvSource, in_section
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.ppo.ppo import FIRST_FRAMES
+from enn_trainer.running_episodes import RunningEpisodes
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.vec.metrics import AddMetricsWrapper
 from entity_env.vec.vec_env import VecEnv
+from rogue_net.ragged import EntityBatch
 
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
@@ -89,3 +92,23 @@ def open_state(
     if manager.config.cuda_empty_cache and device.type == "cuda":
         stack.enter_context(empty_cache_after_steps(state.optimizers()[-1]))
     return state
+
+
+def begin_episodes(
+    manager: StateManager, episodes: RunningEpisodes, env: EnvSource, device: torch.device
+) -> None:
+    """Continue the episodes of the save or begin new ones; a new run learns input statistics.
+
+    Args:
+        manager: state manager of the run.
+        episodes: episodes of the run.
+        env: the environment, whose name messages have.
+        device: device of the agent.
+    """
+    state, saved = manager.state, manager.resumed_from
+    state.agent.eval()
+    where = "the state" if saved is None else str(saved.path)
+    obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
+    if state.step == 0 and saved is None and not manager.has_input_statistics:
+        state.agent.update_input_stats(EntityBatch.of(obs, device))
+        state.memory[FIRST_FRAMES] = True

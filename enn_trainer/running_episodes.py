@@ -11,6 +11,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
+from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import is_same_code
@@ -118,6 +119,56 @@ def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
     if any(name.startswith("entity_env.adapters.") for name in classes):
         return why  # PlainState is no base of environments of other libraries
     return f"{why}; derive it from PlainState to resume mid-episode"
+
+
+class RunningEpisodes:
+    """Episodes of the environments that a run collects frames in.
+
+    Args:
+        envs: the environments.
+        config: configuration of the run.
+        state: state of the run.
+
+    Attributes:
+        envs: the environments.
+        obs: current frames; None if new episodes have to begin, as after an error.
+        message: says how episodes continue after a resume.
+    """
+
+    def __init__(self, envs: VecEnv, config: TrainConfig, state: State) -> None:
+        self.envs = envs
+        self.obs: VecObs | None = None
+        self.message = "its episodes go on"
+        self._config, self._state = config, state
+
+    def begin(self, where: str, world: str | None) -> VecObs:
+        """Continue the episodes of the save, or begin new ones, and return the frames.
+
+        Args:
+            where: source of the state, for messages.
+            world: name of the environment class, if known.
+        """
+        resumed = continue_episodes(self.envs, self._state, self._config, where)
+        self.obs = resumed.obs
+        if self.obs is None:
+            self.obs = self.frames()
+            why = resumed.why_not or why_not_saved(self.envs, self._config, world)
+            self.message = f"episodes restart, because {why}"
+        return self.obs
+
+    def frames(self) -> VecObs:
+        """Return the current frames; of new episodes, which depend on seed and step, if need be."""
+        if self.obs is None:
+            self.envs.seed(derive_seed(self._config.seed, "rollout", self._state.step))
+            self._state.algorithm.begin_episodes(self._config.rollout.num_envs)
+            self.obs = self.envs.reset(self._state.obs_space)
+        return self.obs
+
+    def store(self, is_between: bool) -> None:
+        """Store the episodes in the state, for a save; None in an update and after a failed one."""
+        self._state.envs = None
+        if is_between and self.obs is not None:
+            self._state.envs = take_episodes(self.envs, self._config, self._state.step)
 
 
 def _world(envs: VecEnv) -> list[Any]:

@@ -1,11 +1,14 @@
 """Copy of the agent and the algorithm at the begin of an update, to restore after an error."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import is_
 
 import torch
 from torch import Tensor
 
+from enn_trainer.running_episodes import RunningEpisodes
 from enn_trainer.state import State
 
 
@@ -18,6 +21,17 @@ class Snapshot:
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []
         self._copies: list[Tensor] = []
+
+    @contextmanager
+    def restored_on_error(self, state: State, episodes: RunningEpisodes) -> Iterator[None]:
+        """Return a context that restores the state, and drops the episodes, after any error."""
+        self.take(state)
+        try:
+            yield
+        except BaseException:
+            self.put_back(state)
+            episodes.obs = None
+            raise
 
     def take(self, state: State) -> None:
         """Copy the tensors of the agent and of the algorithm."""

@@ -1,10 +1,10 @@
 """Assertions for tests of your own environments and agents."""
 
 from enn_trainer.envs import EnvFactory
-from enn_trainer.loop import Trainer
-from enn_trainer.run import TrainResult
+from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import AtLeast
+from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
 from entity_env.match import Match
 

@@ -63,6 +63,8 @@ MOVED: dict[str, str] = {
     "entity_env.typed_choices": "entity_env.play.menu",
     "enn_trainer.cuda_settings": "enn_trainer.runtime.process",
     "enn_trainer.garbage": "enn_trainer.runtime.process",
+    "enn_trainer.loop": "enn_trainer.trainer",
+    "enn_trainer.run": "enn_trainer.session",
     "enn_trainer.malloc": "enn_trainer.runtime.process",
     "enn_trainer.tracking.span_times": "enn_trainer.tracking.spans",
     "enn_trainer.checkpoint_config": "enn_trainer.config.train_config",

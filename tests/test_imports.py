@@ -81,7 +81,7 @@ def test_importing_the_package_costs_little_beside_torch() -> None:
         text=True,
     )
     new = done.stdout.split()
-    assert "enn_trainer.loop" in new
+    assert "enn_trainer.trainer" in new
     # Parts of torch that it does not import itself, as its compiler, take longer than all of it.
     assert not [name for name in new if name.startswith(("torch.", "sympy", "networkx"))]
     others = {name.partition(".")[0] for name in new} - {*PACKAGES, *sys.stdlib_module_names}

@@ -13,10 +13,10 @@ import torch
 
 from enn_trainer.config import EnvConfig
 from enn_trainer.envs import EnvFactory
-from enn_trainer.loop import Trainer
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.spans import SpanTimes, times_between
 from enn_trainer.tracking.system_numbers import MB
+from enn_trainer.trainer import Trainer
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.world_times import ProcessTimes, peak_bytes
 

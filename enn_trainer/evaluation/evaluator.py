@@ -30,6 +30,9 @@ class Evaluator:
         device: device of the agents.
         lanes: lanes in which forward passes are computed.
 
+    Attributes:
+        results: results of the last evaluation of the configuration, by suite.
+
     Raises:
         ConfigError: an opponent does not exist, or videos are configured but not possible.
     """
@@ -51,10 +54,23 @@ class Evaluator:
         self._lanes = lanes
         self._opponents = create_opponents(config, create_opponent, state, device)
         check_videos(config, create_envs, state)
+        self.results: dict[str, SuiteResult] = {}
+
+    def is_due(self) -> bool:
+        """Return True if an evaluation is due at this step."""
+        due = self._state.next_eval_step
+        return self._config.eval is not None and due is not None and self._state.step >= due
+
+    def advance(self) -> None:
+        """Set the step of the next evaluation, if one was due."""
+        while self.is_due():  # not twice at one step
+            assert self._config.eval is not None
+            assert self._state.next_eval_step is not None
+            self._state.next_eval_step += self._config.eval.interval
 
     def measure(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult]:
         """Evaluate the suites of the configuration; see `evaluate`."""
-        return evaluate(
+        self.results = evaluate(
             self._config,
             self._create_envs,
             self._state,
@@ -64,6 +80,7 @@ class Evaluator:
             watch,
             lanes=self._lanes,
         )
+        return self.results
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
         """Evaluate the suites of other settings."""

@@ -5,8 +5,15 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.envs import global_randomness_kept
+from enn_trainer.lanes import Lanes
+from enn_trainer.start_folder import paths_from
+from entity_env.standard_streams import reader_may_leave
 
 # Parameters of `mallopt`, as in malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -70,6 +77,26 @@ def cudnn_deterministic(on: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.deterministic = before
+
+
+@contextmanager
+def process_settings(config: TrainConfig, lanes: Lanes, folder: Path) -> Iterator[None]:
+    """Apply the settings of a run to the process within the context.
+
+    Args:
+        config: configuration of the run.
+        lanes: threads of the run.
+        folder: folder in which relative paths begin.
+    """
+    with (
+        paths_from(folder),
+        reader_may_leave(),
+        lanes.at_work(),
+        cudnn_deterministic(config.torch_deterministic),
+        global_randomness_kept(),
+        infrequent_garbage_collection(),
+    ):
+        yield
 
 
 @contextmanager

@@ -1,0 +1,139 @@
+"""`Callbacks`: all callbacks of a run as one, with the states of those that have any."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.config import ron
+from enn_trainer.errors import RonError
+from enn_trainer.ppo.rollout import Rollout
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A callback that is saved and restored with the run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of a save."""
+
+
+_STATES = "callbacks"
+
+
+def _by_name(callbacks: Sequence[Callback]) -> dict[str, Stateful]:
+    named: dict[str, Stateful] = {}
+    for callback in callbacks:
+        if not isinstance(callback, Stateful):
+            continue
+        name = getattr(callback, "name", None)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"callbacks: {callback!r} has a state_dict: expected a name as well")
+        if name in named:
+            raise ValueError(f"callbacks: expected unique names, got {name!r} twice")
+        named[name] = callback
+    return named
+
+
+class Callbacks(Callback):
+    """All callbacks of a run as one, in their order.
+
+    Args:
+        users: callbacks of the user.
+
+    Attributes:
+        users: callbacks of the user.
+        first: callbacks that are called before them.
+        last: callbacks that are called after them.
+    """
+
+    def __init__(self, users: Sequence[Callback]) -> None:
+        self.users = tuple(users)
+        self.first: list[Callback] = []
+        self.last: list[Callback] = []
+        for callback in self.users:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"callbacks: expected instances of Callback, got {callback!r}")
+        self._stateful = _by_name(self.users)
+
+    def __iter__(self) -> Iterator[Callback]:
+        yield from (*self.first, *self.users, *self.last)
+
+    def save_states(self, memory: dict[str, Any]) -> None:
+        """Store the states of stateful callbacks in `State.memory`.
+
+        Raises:
+            ValueError: a state is not plain data; the message names the callback.
+        """
+        states = dict(memory.get(_STATES, {}))
+        for name, callback in self._stateful.items():
+            states[name] = copy.deepcopy(callback.state_dict())
+            try:
+                ron.dumps(states[name])
+            except RonError as error:
+                raise ValueError(f"callbacks: state_dict of {name!r}: {error}") from None
+        if states:
+            memory[_STATES] = states
+
+    def load_states(self, memory: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        """Restore the states that `save_states` stored; `say` gets those without a callback."""
+        for name, state in memory.get(_STATES, {}).items():
+            if name in self._stateful:
+                self._stateful[name].load_state_dict(copy.deepcopy(state))
+            else:
+                say(f"callbacks: there is none with the name {name!r}, its state is kept")
+
+    def on_restore(self, trainer: RunningTrainer) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_restore(trainer)
+
+    def on_train_start(self, trainer: RunningTrainer) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_train_start(trainer)
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_update_start(trainer)
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_rollout_end(trainer, rollout)
+
+    def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
+        """Call the hook of every callback of the user."""
+        for callback in self.users:
+            callback.on_minibatch(trainer, losses)
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_update_end(trainer, metrics)
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_eval_end(trainer, metrics)
+
+    def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
+        """Call the hook of every callback."""
+        for callback in self:
+            callback.on_checkpoint(trainer, path)
+
+    def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
+        """Call the hook of every callback, also if one of them raises."""
+        failed: BaseException | None = None
+        for callback in self:
+            try:
+                callback.on_train_end(trainer, error)
+            except BaseException as raised:
+                failed = failed or raised
+        if failed is not None:
+            raise failed

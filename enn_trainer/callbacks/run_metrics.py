@@ -1,0 +1,94 @@
+"""Time of a run, and the metrics that are added to those of the algorithm."""
+
+import time
+
+from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.callbacks.metrics_log import MetricsLog
+from enn_trainer.config.schedules import scheduled_fields
+from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from enn_trainer.tracking.action_statistics import action_statistics
+from enn_trainer.tracking.spans import Spans
+from enn_trainer.tracking.system_numbers import system_numbers
+from enn_trainer.tracking.track import metric_scalars
+
+
+class Stopwatch:
+    """Training time of a run, which is added to `State.time_used`.
+
+    Attributes:
+        seconds: training time in this process.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.seconds = 0.0
+        self._tick_s = self._update_start_s = time.monotonic()
+
+    def start(self) -> None:
+        """Count time from now on."""
+        self._tick_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Count the time since the last tick."""
+        now = time.monotonic()
+        self._state.time_used += now - self._tick_s
+        self.seconds += now - self._tick_s
+        self._tick_s = now
+
+    def begin_update(self) -> None:
+        """Store the time at which an update begins."""
+        self._update_start_s = time.monotonic()
+
+    def end_update(self) -> float:
+        """Count the time of an update and return its duration in seconds."""
+        self.tick()
+        return max(self._tick_s - self._update_start_s, 1e-9)
+
+
+class RunMetrics(Callback):
+    """Adds the metrics of environments, actions, schedules, speed, memory and saves.
+
+    Attributes:
+        rollout: the last rollout.
+        phases_ms: duration of each phase of the last update.
+    """
+
+    def __init__(
+        self, manager: StateManager, log: MetricsLog, watch: Stopwatch, spans: Spans
+    ) -> None:
+        self._manager, self._log, self._watch, self._spans = manager, log, watch, spans
+        self._first_step = manager.state.step
+        self.rollout: Rollout | None = None
+        self.phases_ms: dict[str, float] = {}
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Keep the rollout."""
+        self.rollout = rollout
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Count the time of the update and add its metrics."""
+        seconds = self._watch.end_update()
+        own_ms, self.phases_ms = self._spans.since_last()
+        state, rollout, learnt = trainer.state, self.rollout, dict(metrics)
+        assert rollout is not None
+        with self._spans.span("track"):
+            fps = rollout.num_frames / seconds
+            scheduled = scheduled_fields(trainer.config).items()
+            metrics.clear()  # for the order of tags
+            metrics |= {
+                **metric_scalars(rollout.metrics),
+                **learnt,
+                **action_statistics(rollout, state.action_space),
+                **{f"schedule/{path}": value for path, value in scheduled},
+                "charts/SPS": (state.step - self._first_step) / max(self._watch.seconds, 1e-9),
+                "restart": state.restart,
+                "throughput": fps,
+                "fps": fps,
+                "eps": rollout.batch.num_entities() / seconds,
+                **system_numbers(rollout.values.device),
+                **self._manager.take_save_numbers(),
+                **{f"trace/{path}": ms for path, ms in own_ms.items()},
+            }
+        self._log.measure(metrics)

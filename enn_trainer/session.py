@@ -1,0 +1,172 @@
+"""One call of `Trainer.run`: signals, progress display, evaluation and save at the end, result."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.callbacks.metrics_log import MetricsLog
+from enn_trainer.callbacks.progress_display import ProgressDisplay
+from enn_trainer.checkpointing import Checkpoints
+from enn_trainer.errors import CheckpointError
+from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.interrupt import StoppedAtOnce, UpdateAbandoned
+from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Condition
+from enn_trainer.stopping import Stopping
+from enn_trainer.tracking.spans import Spans
+
+
+class TrainResult(float):
+    """Result of training: the mean return of the last rollout in which an episode ended.
+
+    NaN if no episode ended.
+
+    Attributes:
+        step: frames of the run, over all restarts.
+        checkpoint: the last save, or None.
+        eval: scalars of the last evaluation by name, empty without one.
+        interrupted: True if a signal requested to stop.
+        stopped_by: the reason why the run ended, as text.
+    """
+
+    step: int
+    checkpoint: Path | None
+    eval: Mapping[str, float]
+    interrupted: bool
+    stopped_by: str
+
+
+class SessionTrainer(RunningTrainer, Protocol):
+    """Interface of `Trainer` for sessions: its parts."""
+
+    manager: StateManager
+    spans: Spans
+    callbacks: Callbacks
+    evaluation: Evaluator
+    log: MetricsLog
+    progress: ProgressDisplay
+    stopping: Stopping
+    checkpoints: Checkpoints
+    episodes: RunningEpisodes
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Return a context for updates and evaluations, whose time is counted."""
+
+    def evaluate_now(self) -> dict[str, float]:
+        """Evaluate and notify the callbacks."""
+
+
+class Session:
+    """Progress of one call of `Trainer.run`.
+
+    Attributes:
+        reason: why the run ends; None while it goes on.
+        result: result of the run, at its end.
+    """
+
+    result: TrainResult
+
+    def __init__(self, trainer: SessionTrainer) -> None:
+        self._trainer = trainer
+        self.reason: str | None = None
+        self._is_discarded = False
+        self._is_save_failed = False
+
+    def goes_on(self) -> bool:
+        """Return True until there is a reason to end the run."""
+        return self.reason is None
+
+    def update(self) -> None:
+        """Ask if the run ends, then save if a save is due.
+
+        To be called once after each update and evaluation: conditions have a memory, which the save
+        contains.
+        """
+        trainer = self._trainer
+        self.reason = trainer.stopping.reason()
+        if self.goes_on() and not trainer.evaluation.is_due():  # an evaluation precedes the save
+            with trainer.spans.span("checkpoint"):
+                trainer.checkpoints.save_if_due()
+
+    def discard_update(self) -> None:
+        """End the run, as an update did not finish in time after a request to stop."""
+        self.reason = "interrupted mid-update; the update was discarded"
+        self._is_discarded = True
+
+    def finish(self) -> None:
+        """Evaluate at the end, unless interrupted or evaluated at this step, and save."""
+        # Evaluate before the save, whose manifest has the result; update conditions for the save.
+        trainer, manager = self._trainer, self._trainer.manager
+        manager.is_interrupted = trainer.stopping.interrupts.requested
+        is_evaluated = trainer.log.last_eval_step == trainer.state.step
+        if trainer.config.eval is not None and not manager.is_interrupted and not is_evaluated:
+            trainer.evaluate_now()
+            trainer.stopping.reason()
+            manager.is_interrupted = trainer.stopping.interrupts.requested
+
+        # Save.
+        assert self.reason is not None
+        trainer.checkpoints.wait()
+        try:
+            kept_as: Literal["interrupted", "end"] = (
+                "interrupted" if manager.is_interrupted else "end"
+            )
+            trainer.checkpoints.save_at_end(self.reason, kept_as, self._is_discarded)
+        except CheckpointError:
+            self._is_save_failed = True
+            raise
+
+    def save_after(self, error: BaseException) -> None:
+        """Save the run after an error, unless that stops it at once or came from the last save."""
+        if not (self._is_save_failed or isinstance(error, StoppedAtOnce)):
+            self._trainer.episodes.obs = None  # they may be broken
+            self._trainer.checkpoints.save_after_failure()
+
+    def end(self) -> None:
+        """Set the result."""
+        trainer = self._trainer
+        self.result = TrainResult(trainer.metrics.get("episodic_reward.mean", float("nan")))
+        self.result.step = trainer.state.step
+        self.result.checkpoint = trainer.checkpoints.last
+        self.result.eval = trainer.log.last_eval
+        self.result.interrupted = trainer.manager.is_interrupted
+        self.result.stopped_by = self.reason or ""
+
+
+@contextmanager
+def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session]:
+    """Return the context of one call of `Trainer.run`.
+
+    It begins with signal handlers, the progress display and hooks, and ends with an evaluation, a
+    save and hooks, also after an error.
+
+    Args:
+        trainer: the trainer.
+        stop: condition that ends the run, besides those of the configuration.
+    """
+    trainer.stopping.begin(stop)
+    shown = trainer.progress.shown(trainer.episodes.message)
+    with trainer.at_work(), shown, trainer.stopping.signals():
+        current = Session(trainer)
+        try:
+            if trainer.manager.resumed_from is not None:
+                trainer.callbacks.on_restore(trainer)
+            trainer.callbacks.on_train_start(trainer)
+            current.reason = trainer.stopping.reason()
+            try:
+                yield current
+            except UpdateAbandoned:
+                current.discard_update()
+            current.finish()
+        except BaseException as error:
+            try:
+                current.save_after(error)
+            finally:
+                trainer.callbacks.on_train_end(trainer, error)
+            raise
+        trainer.callbacks.on_train_end(trainer, None)
+        current.end()

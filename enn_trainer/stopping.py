@@ -1,0 +1,127 @@
+"""Reasons to end a run: limits, conditions, requests and signals."""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from enn_trainer.callbacks.metrics_log import MetricsLog
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.train_config import read_best
+from enn_trainer.errors import ConfigError
+from enn_trainer.interrupt import Interrupts
+from enn_trainer.ppo.annealing import total_steps
+from enn_trainer.state import State
+from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
+from enn_trainer.tracking.track_jsonl import EVAL_PREFIX
+
+
+class Stopping:
+    """Decides if a run ends.
+
+    Args:
+        config: configuration of the run.
+        state: state of the run, with the memory of conditions.
+        log: metrics of the run.
+        say: prints a line.
+
+    Attributes:
+        interrupts: signals, while `signals` is entered.
+    """
+
+    def __init__(
+        self, config: TrainConfig, state: State, log: MetricsLog, say: Callable[[str], None]
+    ) -> None:
+        self._config, self._state, self._log, self._say = config, state, log, say
+        self.interrupts = Interrupts()
+        self._condition: Condition | None = None
+        self._request: str | None = None
+        self._unknown: set[str] = set()
+        self._best_keys = [read_best(text).key for text in config.checkpoint.best]
+
+    def begin(self, condition: Condition | None) -> None:
+        """Begin a run that a condition ends, besides those of the configuration.
+
+        Raises:
+            ConfigError: a condition reads metrics of evaluations, but `eval` is not set.
+        """
+        bounds = [read_bound(text, "stop") for text in self._config.stop]
+        self._condition = any_of(bounds if condition is None else [condition, *bounds])
+        self._request = None
+        for key in () if self._condition is None else self._condition.keys():
+            if key.startswith(EVAL_PREFIX) and self._config.eval is None:
+                raise ConfigError(
+                    f"stop: {key}: expected evaluations, there are none; set eval.interval and "
+                    "what to play, such as eval.steps"
+                )
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Return a context in which signals request that the run stops."""
+        with Interrupts() as self.interrupts:
+            try:
+                yield
+            finally:
+                self.interrupts = Interrupts()  # a request ends with its run
+
+    def check(self) -> None:
+        """Raise within an update if it is to be discarded.
+
+        Raises:
+            UpdateAbandoned: stopping was requested by a signal some seconds ago.
+        """
+        self.interrupts.check()
+
+    def request(self, why: str) -> None:
+        """Request that the run ends."""
+        self._request = why
+
+    def reason(self) -> str | None:
+        """Return the reason why the run ends, or None if it goes on.
+
+        Call it once after each update and evaluation, as conditions have a memory.
+        """
+        reasons = [
+            self._condition_met(),
+            self._limit_reached(),
+            "interrupted" if self.interrupts.requested else None,
+            self._request,
+        ]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _condition_met(self) -> str | None:
+        """Return the condition if it is met, else None."""
+        condition, fresh, state = self._condition, self._log.take_fresh(), self._state
+        self._warn_of_unknown("checkpoint.best", self._best_keys)
+        if condition is None:
+            return None
+        self._warn_of_unknown("stop", condition.keys())
+        memory = state.memory
+        # A resumed run evaluates its condition once more, without new metrics: do not count that.
+        number = memory["asked"] = memory.get("asked", 0) + bool(fresh)
+        now = Now(state.step, state.time_used, self._log.latest, fresh, number)
+        return str(condition) if condition.is_met(now, memory) else None
+
+    def _limit_reached(self) -> str | None:
+        """Return the limit of steps or time that is reached, or None."""
+        if self._state.step >= total_steps(self._config):
+            return f"total_timesteps of {self._config.total_timesteps} reached"
+        limit = self._config.max_train_time
+        if limit is not None and self._state.time_used >= limit:
+            return f"max_train_time of {limit} seconds reached"
+        return None
+
+    def _warn_of_unknown(self, field: str, keys: Iterable[str]) -> None:
+        """Warn once if a setting names a metric that was not logged so far.
+
+        It is no error, as the environment may log the metric later.
+        """
+        latest, last_eval = self._log.latest, self._log.last_eval
+        for key in sorted(set(keys) - latest.keys() - self._unknown):
+            of_eval = key.startswith(EVAL_PREFIX)
+            has_ended = not math.isnan(latest.get("episodic_reward.mean", math.nan))
+            if last_eval if of_eval else has_ended:
+                others = last_eval if of_eval else latest
+                nearest = difflib.get_close_matches(key, others, n=1, cutoff=0.0)[0]
+                self._say(f"{field}: no metric {key!r} so far, did you mean {nearest!r}?")
+                self._unknown.add(key)

@@ -1,0 +1,301 @@
+"""The training loop: rollout, learning, callbacks, again."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import hyperstate
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithm import Clock
+from enn_trainer.callbacks.built_in import add_built_in
+from enn_trainer.callbacks.callback import Callback
+from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
+from enn_trainer.checkpointing import Checkpoints, Status
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.schedules import follow_schedules
+from enn_trainer.envs import EnvSource, env_factory
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.evaluate import scalars_of
+from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.opponents import CreateOpponent
+from enn_trainer.evaluation.opponents import create_opponent as default_opponent
+from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.open_run import begin_episodes, open_envs, open_state
+from enn_trainer.ppo.loss_stats import LossStats
+from enn_trainer.ppo.rollout import collect
+from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
+from enn_trainer.session import TrainResult, session
+from enn_trainer.snapshot import Snapshot
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Condition
+from enn_trainer.stopping import Stopping
+from enn_trainer.tracking.spans import Spans
+from entity_env.seeding import derive_seed
+
+
+def train(
+    state_manager: "hyperstate.StateManager[TrainConfig, State]",
+    env: EnvSource,
+    create_opponent: CreateOpponent | None = None,
+    agent: PPOAgent | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    stop: Condition | None = None,
+) -> TrainResult:
+    """Train an agent with PPO until `total_timesteps`, `max_train_time`, or a stop condition.
+
+    The first Ctrl-C or SIGTERM saves and ends the run within seconds; a second one ends it at once.
+
+    Args:
+        state_manager: the configuration and state of the run. One of hyperstate's own is accepted
+            and has the trained configuration and state afterwards.
+        env: an environment or match class, or a function that makes one from `env.kwargs`; a
+            `VecEnv` class that takes (num_envs, first_env_index) before other arguments; or a
+            factory (EnvConfig, num_envs, processes, first_env_index) -> VecEnv, also one written
+            for entity-gym.
+        create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
+            default a checkpoint or `random`.
+        agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
+        callbacks: hooks, called at fixed points of the run; see `Callback`.
+        stop: condition that ends the run early, besides those of the configuration.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+        CheckpointError: the checkpoint to resume from cannot be used.
+        InvalidObservation: an observation does not match the spaces of the environment.
+        WorkerError: a worker process failed.
+        NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
+    """
+    with Trainer(state_manager, env, create_opponent, agent, callbacks) as trainer:
+        return trainer.run(stop)
+
+
+class Trainer:
+    """Training run that can be taken step by step, for example in a notebook.
+
+    Example:
+        >>> with Trainer(StateManager(init_path="configs/xor.ron"), Xor) as trainer:
+        ...     trainer.step()                                     # one update
+        ...     trainer.evaluate()                                 # with the settings of `eval`
+        ...     trainer.run(stop=AtLeast("episodic_reward.mean", 0.9))
+
+    Without `with`, call `close` to end the environments. Between calls, signal handlers, threads
+    and random number generators are as they were before. If a call raises, the state is that after
+    the last complete update.
+
+    Args:
+        state_manager: configuration and state of the run; all arguments are those of `train`.
+        env: the environment.
+        create_opponent: makes opponents.
+        agent: a network of your own.
+        callbacks: hooks, called at fixed points of the run.
+
+    Attributes:
+        config: configuration of the run.
+        state: state of the run.
+        manager: saves the state.
+        spans: time that each phase of the run has taken so far.
+    """
+
+    def __init__(
+        self,
+        state_manager: "hyperstate.StateManager[TrainConfig, State]",
+        env: EnvSource,
+        create_opponent: CreateOpponent | None = None,
+        agent: PPOAgent | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.manager = StateManager.adopt(state_manager)
+        self.config = self.manager.config
+        self.callbacks = Callbacks(callbacks)
+        self.spans = Spans()
+        self._snapshot = Snapshot()
+        self._device = choose_device(self.config.cuda)
+        create_envs = env_factory(env)
+        folder = self.manager.start_folder
+        with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
+            # Environments and state, under the lock of the run.
+            stack.enter_context(self.manager.training())
+            envs = open_envs(create_envs, self.config, stack)
+            self.state = open_state(self.manager, envs, agent, self._device, stack)
+            keep_freed_memory()  # before there are lanes, which then share the allocator
+            lanes = stack.enter_context(Lanes.of(self.state.agent))
+            self.manager.hand_back(state_manager)
+            self.callbacks.load_states(self.state.memory, self.manager.say)
+            self.evaluation = Evaluator(
+                self.config,
+                create_envs,
+                create_opponent or default_opponent,
+                self.state,
+                self._device,
+                lanes,
+            )
+            prepare_captures(self.manager, create_envs)
+
+            self.log, self.watch, self.progress = add_built_in(
+                self.callbacks, self.manager, self.spans, self.evaluation, stack
+            )
+
+            # Stopping, saves and episodes.
+            say = self.progress.say
+            self.stopping = Stopping(self.config, self.state, self.log, say)
+            self.checkpoints = Checkpoints(
+                self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
+            )
+            self.context = ExecutionContext(
+                lanes, self.stopping.check, self.spans, self._on_optimizer_step
+            )
+            capture = capture_of_rollouts(self.config)
+            envs = recorded(envs, capture, self.state.run_name, stack)
+            self.episodes = RunningEpisodes(envs, self.config, self.state)
+            stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
+            begin_episodes(self.manager, self.episodes, env, self._device)
+            self.checkpoints.begin()
+            follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the environments and close all files, after waiting for a save in progress."""
+        self._stack.close()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Latest value of every tag, of updates and evaluations."""
+        return self.log.latest
+
+    def step(self) -> dict[str, float]:
+        """Run one update and return its metrics by tag.
+
+        Raises:
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
+            CheckpointError: a save that a callback requested cannot be written.
+        """
+        with self.at_work():
+            metrics = self._update()
+            self.checkpoints.save_if_requested()
+            return metrics
+
+    def run(self, stop: Condition | None = None) -> TrainResult:
+        """Train until `total_timesteps`, `max_train_time`, or a stop condition.
+
+        The run is saved at the end, also if it fails, and evaluated if it was not interrupted.
+
+        Args:
+            stop: condition that ends the run early, besides those of the configuration.
+
+        Raises:
+            ConfigError: `stop` reads metrics of evaluations, but `eval` is not set.
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
+            CheckpointError: the save at the end, or one that a callback requested, cannot be
+                written.
+        """
+        with session(self, stop) as current:
+            while current.goes_on():
+                self.evaluate_now() if self.evaluation.is_due() else self._update()
+                current.update()  # asks conditions, then saves
+        return current.result
+
+    def _update(self) -> dict[str, float]:
+        """Collect experience, learn from it, and notify the callbacks."""
+        state, algorithm = self.state, self.state.algorithm
+        obs = self.episodes.frames()
+        self.callbacks.on_update_start(self)
+        restored = self._snapshot.restored_on_error(state, self.episodes)
+        with self.checkpoints.during(Status.UPDATING), restored:
+            self.watch.begin_update()
+            clock = Clock(state.step, state.time_used)
+            algorithm.begin_update(clock)
+            with self.spans.span("rollout"):
+                rollout = collect(
+                    self.episodes.envs,
+                    state.agent,
+                    obs,
+                    state.obs_space,
+                    steps=self.config.rollout.steps,
+                    seed=derive_seed(self.config.seed, "act"),
+                    first_frame=state.step,
+                    device=self._device,
+                    context=self.context,
+                )
+            self.callbacks.on_rollout_end(self, rollout)
+            metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)
+            state.step += rollout.num_frames
+        self.episodes.obs = rollout.next_obs
+        with self.checkpoints.during(Status.REPORTING):
+            self.callbacks.on_update_end(self, metrics)
+        return metrics
+
+    def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
+        """Evaluate now and return the metrics by tag.
+
+        Args:
+            settings: settings of an evaluation that is not tracked; by default `eval` of the
+                configuration, which is.
+
+        Raises:
+            ConfigError: the configuration has no `eval`, or the settings cannot be used.
+            CheckpointError: a save that a callback requested cannot be written.
+        """
+        if settings is None and self.config.eval is None:
+            raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
+        with self.at_work():
+            if settings is not None:
+                return scalars_of(self.evaluation.measure_with(settings))
+            metrics = self.evaluate_now()
+            self.checkpoints.save_if_requested()
+            return metrics
+
+    def evaluate_now(self) -> dict[str, float]:
+        """Evaluate and notify the callbacks; return {} if the evaluation was interrupted."""
+        is_interrupted = self.stopping.interrupts.is_requested
+        with self.spans.span("eval"):
+            suites = self.evaluation.measure(is_interrupted, self.progress.evaluating)
+        self.watch.tick()
+        if is_interrupted():
+            return {}
+        self.evaluation.advance()
+        metrics = scalars_of(suites)
+        self.log.measure(metrics)
+        with self.checkpoints.during(Status.REPORTING):
+            self.callbacks.on_eval_end(self, metrics)
+        return metrics
+
+    def save(self) -> Path | None:
+        """Save the run now and return the path, or None without a `checkpoint_dir`.
+
+        In `on_update_end` and `on_eval_end` it returns None: the save is made once the metrics are
+        recorded and the stop conditions evaluated, after an evaluation that is due, and
+        `on_checkpoint` gets its path.
+
+        Raises:
+            ValueError: it is called in the middle of an update.
+            CheckpointError: the save cannot be written.
+        """
+        return self.checkpoints.save()
+
+    def request_stop(self, why: str) -> None:
+        """Request that `run` ends after the current update."""
+        self.stopping.request(why)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Return a context for updates and evaluations, whose time is counted."""
+        with process_settings(self.config, self.context.lanes, self.manager.start_folder):
+            self.watch.start()
+            yield
+
+    def _on_optimizer_step(self, stats: LossStats) -> None:
+        if self.callbacks.users:  # else spare the transfer of the numbers from the device
+            self.callbacks.on_minibatch(self, stats.means())
