@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.errors import RonError
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.state import State
 
 

@@ -10,21 +10,21 @@ import hyperstate
 from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithm import Clock
 from enn_trainer.callbacks import Callback, Callbacks
-from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.envs import EnvSource, env_factory, global_randomness_kept
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluate import scalars_of
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import Evaluator, scalars_of
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.envs import EnvSource, env_factory, global_randomness_kept
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import capture_of_rollouts, prepare_captures, recorders
 from enn_trainer.interrupt import Interrupts, StoppedAtOnce, UpdateAbandoned
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import open_envs, open_state
 from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.ppo.ppo import FIRST_FRAMES
-from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.run import Run, TrainResult
 from enn_trainer.running_episodes import continue_episodes, take_episodes, why_not_saved
 from enn_trainer.runtime.execution import ExecutionContext
@@ -153,10 +153,13 @@ class Trainer:
                 self._device,
                 self._lanes,
             )
-            prepare_captures(self.manager, create_envs)
+            prepare_captures(self.manager, self._evaluator.action_space)
             self._run = Run(self.config, self.state, self.manager, stack)
             capture = capture_of_rollouts(self.config)
-            self._envs = recorded(envs, capture, self.state.run_name, stack)
+            watchers = recorders(capture, envs, self.state.run_name, stack)
+            seed = derive_seed(self.config.seed, "act")
+            player = AgentPlayer(self.state.agent, seed, self._lanes, learning=True)
+            self._envs = Collector(envs, player, self._device, watchers)
             stack.enter_context(self.manager.call_before_saves(self._take_episodes))
 
             # First frames, and the first save of a new run.
@@ -350,7 +353,7 @@ class Trainer:
             run.begin_update()
             state.algorithm.begin_update(clock)
             with run.spans.span("rollout"):
-                rollout = self._collect(self._obs, context)
+                rollout = self._collect(context)
             self._callbacks.on_rollout_end(self, rollout)
             learnt = state.algorithm.update(rollout, clock, context)
             state.step += rollout.num_frames
@@ -371,18 +374,9 @@ class Trainer:
         follow_schedules(self.config, state)
         return metrics
 
-    def _collect(self, obs: VecObs, context: ExecutionContext) -> Rollout:
-        return collect(
-            self._envs,
-            self.state.agent,
-            obs,
-            self.state.obs_space,
-            steps=self.config.rollout.steps,
-            seed=derive_seed(self.config.seed, "act"),
-            first_frame=self.state.step,
-            device=self._device,
-            context=context,
-        )
+    def _collect(self, context: ExecutionContext) -> Rollout:
+        steps = self.config.rollout.steps
+        return collect(self._envs, steps=steps, first_frame=self.state.step, context=context)
 
     def _context(self) -> ExecutionContext:
         return ExecutionContext(

@@ -13,9 +13,9 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import scheduled_fields
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.evaluation.evaluator import SuiteResult
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.ppo.annealing import total_steps
-from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now

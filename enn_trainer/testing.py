@@ -1,6 +1,6 @@
 """Assertions for tests of your own environments and agents."""
 
-from enn_trainer.envs import EnvFactory
+from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.loop import Trainer
 from enn_trainer.run import TrainResult
 from enn_trainer.state_manager import StateManager

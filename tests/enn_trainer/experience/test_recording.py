@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, Trainer, train
-from enn_trainer.capture import Capture, recorded
-from enn_trainer.ppo.rollout import collect
+from enn_trainer.experience.collector import Collector, collect
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import Capture, recorders
 from entity_env import Action, CategoricalActionSpace, EnvList, Observation, VecObs
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
@@ -77,18 +78,10 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
     envs.seed(1)
     with ExitStack() as stack:
         capture = Capture("", tmp_path / "file", logits=True, subsample=1, seed=0, num_envs=5)
-        recording = recorded(envs, capture, "mine", stack)
-        obs = recording.reset(envs.obs_space())
-        rollout = collect(
-            recording,
-            net,
-            obs,
-            envs.obs_space(),
-            steps=12,
-            seed=3,
-            first_frame=100,
-            device=torch.device("cpu"),
-        )
+        watchers = recorders(capture, envs, "mine", stack)
+        collector = Collector(envs, AgentPlayer(net, seed=3), watchers=watchers)
+        collector.reset(envs.obs_space())
+        rollout = collect(collector, steps=12, first_frame=100)
     steps = steps_of(tmp_path / "file")
     assert [s.run_step for s in steps] == list(range(100, 160, 5))
     batch = EntityBatch.of(VecObs.cat([s.decisions.obs for s in steps]))

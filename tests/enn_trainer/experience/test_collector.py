@@ -1,10 +1,11 @@
-"""What a rollout keeps."""
+"""Rollouts, and the step that rollouts and evaluations share."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from enn_trainer.ppo.rollout import Rollout, collect
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.players import AgentPlayer
 from entity_env import CategoricalActionMask, EnvList, Observation
 from entity_env.vec.batch import batch_obs
 from rogue_net import RogueNet, RogueNetConfig
@@ -53,13 +54,10 @@ def days(net: RogueNet, steps: int) -> tuple[npt.NDArray[np.bool_], Rollout]:
     """Some steps in six environments, and which of their first episodes are cut off, (6,)."""
     envs = EnvList(Day, 6)
     envs.seed(1)
-    space = envs.obs_space()
-    obs = envs.reset(space)
+    collector = Collector(envs, AgentPlayer(net, seed=0))
+    obs = collector.reset(envs.obs_space())
     cut_off = obs.features["sheep"].values[:, 1].astype(bool)
-    rollout = collect(
-        envs, net, obs, space, steps=steps, seed=0, first_frame=0, device=torch.device("cpu")
-    )
-    return cut_off, rollout
+    return cut_off, collect(collector, steps=steps, first_frame=0)
 
 
 def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
