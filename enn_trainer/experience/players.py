@@ -208,8 +208,8 @@ class SeatedPlayers(Players):
     """
 
     def __init__(self, seats: Sequence[tuple[AgentPlayer, Environments]]) -> None:
+        self.learner, self.learnt = seats[0]
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
-        self.learnt = seats[0][1]
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each agent choose in its frames, and put the decisions in the order of frames."""
@@ -219,4 +219,4 @@ class SeatedPlayers(Players):
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of the learner."""
-        return self.seats[0][0].values(batch, environments)
+        return self.learner.values(batch, environments)
