@@ -277,7 +277,5 @@ def _entities(obs: VecObs) -> dict[str, Ints]:
         for name, rows in obs.features.items()
         if name != GLOBAL
     }
-    total = np.zeros(len(obs), dtype=np.int64)
-    for lengths in found.values():
-        total = total + lengths
+    total = sum(found.values(), start=np.zeros(len(obs), dtype=np.int64))
     return {**found, "entity_count": total}

@@ -16,7 +16,7 @@ from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Observation
 from entity_env.match import Match
 from entity_env.serialization.plain_open import new_file
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.env_list import EnvList
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
@@ -65,10 +65,11 @@ class FilmedEnvs(VecEnvWrapper):
             )
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
-        chosen = np.flatnonzero(counts)[:NUM_FILMED].tolist()
-        self.filmed = [_Filmed(inner.matches[i]) for i in chosen]
-        for i, filmed in zip(chosen, self.filmed, strict=True):
-            inner.matches[i] = filmed
+        matches: list[Any] = inner.matches
+        self.filmed: list[_Filmed] = []
+        for i in np.flatnonzero(counts)[:NUM_FILMED].tolist():
+            matches[i] = _Filmed(matches[i])
+            self.filmed.append(matches[i])
         self.path = path
         self.problem: str | None = None
         self._writer: Any = None
@@ -123,23 +124,18 @@ class FilmedEnvs(VecEnvWrapper):
             self.problem = cannot_write(self.path, error)
 
 
-class _Filmed(Match):
-    """Match whose first episode is filmed."""
+class _Filmed:
+    """Match whose first episode is filmed; all but its frames is passed on."""
 
     def __init__(self, match: Match) -> None:
         self.match = match
-        self.num_sides = match.num_sides
-        self.filters_itself = match.filters_itself
         self.begun = False
         self.over = False
         self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
         self.problem: str | None = None
 
-    def obs_space(self) -> ObsSpace:
-        return self.match.obs_space()
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        return self.match.action_space()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.match, name)
 
     def reset(self) -> list[Observation]:
         return self._after_reset(self.match.reset())
@@ -154,15 +150,6 @@ class _Filmed(Match):
         self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
         return self._after_step(self.match.act_filter(actions, obs_filter))
-
-    def seed(self, seed: int) -> None:
-        self.match.seed(seed)
-
-    def render(self, **kwargs: Any) -> Picture | str:
-        return self.match.render(**kwargs)
-
-    def close(self) -> None:
-        self.match.close()
 
     def _after_reset(self, obs: list[Observation]) -> list[Observation]:
         self.over = self.begun

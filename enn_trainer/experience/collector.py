@@ -67,7 +67,8 @@ class Step(NamedTuple):
 class Collector(VecEnvWrapper):
     """Environments with the players who act in them, and with watchers.
 
-    `reset` or `set_state` begins episodes, `step` goes on with them.
+    `reset` or `set_state` begins episodes, `step` goes on with them. Watchers do not see what `act`
+    does, which is that of the environments.
 
     Args:
         env: B environments.
@@ -98,10 +99,11 @@ class Collector(VecEnvWrapper):
         return self._begin(self.env.reset(obs_config), obs_config, None)
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return the state of the environments and of the watchers; None if they have none."""
+        """Return the state of environments and watchers; None if it cannot be saved."""
         state = self.env.get_state()
-        for watcher in self.watchers if state is not None else ():
-            state = {**(state or {}), **watcher.get_state()}
+        if state is not None:
+            for watcher in self.watchers:
+                state = {**state, **watcher.get_state()}
         return state
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:

@@ -49,13 +49,15 @@ class Decisions(NamedTuple):
             actions = batch.actions
             return {name: RaggedTensor(t, actions[name].actors.lengths) for name, t in rows.items()}
 
-        value = out.values.get("value")
         known = out.log_probs.keys() | out.distributions.keys()
+        if (values := out.values.get("value")) is None:
+            device = next(iter(batch.features.values())).values.device
+            values = torch.full((batch.num_frames,), math.nan, device=device)
         return Decisions(
             of_frames(out.actions),
             of_frames(out.logprobs),
             of_frames(out.entropies),
-            torch.full((batch.num_frames,), math.nan) if value is None else value.flatten(),
+            values.flatten(),
             {name: out.distribution(name) for name in out.actions if name in known},
         )
 
