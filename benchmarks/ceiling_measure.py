@@ -20,14 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.acting import consecutive
-from enn_trainer.agent import PPOAgent, draw_uniforms
+from enn_trainer.agent import PPOAgent
 from enn_trainer.commands.profile_run import profile
 from enn_trainer.config import TrainConfig
-from enn_trainer.envs import env_factory
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.envs import env_factory
+from enn_trainer.experience.inference import consecutive, draw_uniforms
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo.minibatches import minibatches, pieces
-from enn_trainer.ppo.rollout import Rollout, collect
 from entity_env import Environment, Observation
 from entity_env.checks.random_play import random_choices
 from entity_env.examples import ENV_REGISTRY
@@ -90,9 +91,9 @@ def network(settings: list[str], seconds: float) -> dict[str, float]:
             agent, config, space = trainer.state.agent, manager.config, trainer.state.obs_space
             envs = env_factory(env)(config.env, config.rollout.num_envs, 1, 0)
             envs.seed(1)
-            obs, device = envs.reset(space), torch.device("cpu")
-            how: dict[str, Any] = {"seed": 0, "first_frame": 0, "device": device}
-            rollout = collect(envs, agent, obs, space, steps=config.rollout.steps, **how)
+            collector = Collector(envs, AgentPlayer(agent, seed=0))
+            collector.reset(space)
+            rollout = collect(collector, steps=config.rollout.steps, first_frame=0)
             acts = _forward_while_acting(agent, rollout, config)
             learns = _gradients(agent, rollout, config)
             act_us = _microseconds(acts, seconds / 3) / config.rollout.num_envs

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from enn_trainer import CloneRunConfig, StateManager, clone, load_agent, train
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config.load import load_config
-from enn_trainer.evaluation.play_episodes import Seats, play
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import Recorder
 from entity_env import EnvList
 from entity_env.examples import CherryPick
-from entity_env.recording.record import RecordingVecEnv
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs/cherry_pick.ron"
@@ -105,15 +107,11 @@ def own(folder: Path) -> list[str]:
 
 
 def record(agent: PPOAgent, path: Path) -> None:
-    envs = RecordingVecEnv(EnvList(CherryPick, NUM_ENVS), path)
-    play(
-        envs,
-        [Seats(agent, np.arange(NUM_ENVS))],
-        steps=math.ceil(FRAMES / NUM_ENVS / EPISODE) * EPISODE,
-        seed=1,
-        device=torch.device("cpu"),
-    )
-    envs.close()
+    envs = EnvList(CherryPick, NUM_ENVS)
+    with closing(Recorder(path, envs.action_space())) as recorder:
+        collector = Collector(envs, AgentPlayer(agent, seed=1), watchers=[recorder])
+        steps = math.ceil(FRAMES / NUM_ENVS / EPISODE) * EPISODE
+        play(collector, envs.obs_space(), steps, seed=1)
 
 
 def returns(agent: PPOAgent) -> np.ndarray[Any, np.dtype[np.float64]]:

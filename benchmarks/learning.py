@@ -28,8 +28,8 @@ from learning_measure import measure
 from measured_on import short_revision
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.envs import EnvFactory, env_factory
 from enn_trainer.evaluation.opponents import RandomAgent
+from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
 
 ROOT = Path(__file__).parent.parent

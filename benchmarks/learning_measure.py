@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
-from enn_trainer.evaluation.play_episodes import Seats, play
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
 from entity_env import VecEnv
 
 STEPS = 10_000
@@ -36,15 +36,16 @@ def measure(
         RuntimeError: episodes take too long.
     """
     everywhere = np.arange(len(envs))
-    seats = [Seats(agent, everywhere)]
+    players: Players = AgentPlayer(agent, seed)
     counted = everywhere
     if opponent is not None:
         counted = everywhere[::2]
-        seats = [Seats(agent, counted), Seats(opponent, everywhere[1::2])]
+        seats = [(agent, counted), (opponent, everywhere[1::2])]
+        players = SeatedPlayers([(AgentPlayer(one, seed), theirs) for one, theirs in seats])
     quota = np.zeros(len(envs), dtype=np.int64)
     quota[counted] = math.ceil(episodes / len(counted))
     first = EpisodeStatistics(envs, quota)
-    play(first, seats, STEPS, seed, torch.device("cpu"), stop=first.is_done)
+    play(Collector(first, players), envs.obs_space(), STEPS, seed, stop=first.is_done)
     envs.close()
     if not first.is_done():
         raise RuntimeError(f"measure: expected {episodes} episodes within {STEPS} steps, got less")

@@ -88,7 +88,7 @@ def ours(seed: int, folder: str, processes: int = 1, adapter: bool = False) -> L
     from foraging_match import Foraging
     from learning_measure import measure
 
-    from enn_trainer.envs import env_factory
+    from enn_trainer.experience.envs import env_factory
 
     manager = manager_of(seed, folder, processes)
     match = (foraging if adapter else Foraging.of)(manager.config.env.id)

@@ -36,12 +36,11 @@ CONFIG = f"""TrainConfig(
 
 def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], Any]:
     """Return a function that collects one rollout, and the spans that measure its time."""
-    import torch
-
     from enn_trainer import StateManager
-    from enn_trainer.envs import env_factory
+    from enn_trainer.experience.collector import Collector, collect
+    from enn_trainer.experience.envs import env_factory
+    from enn_trainer.experience.players import AgentPlayer
     from enn_trainer.lanes import Lanes
-    from enn_trainer.ppo.rollout import collect
     from enn_trainer.runtime.execution import ExecutionContext
     from enn_trainer.tracking.spans import Spans
     from entity_env import AddMetricsWrapper, examples
@@ -52,25 +51,17 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     envs = AddMetricsWrapper(create_envs(config.env, NUM_ENVS, processes, 0))
     space = envs.obs_space()
     net = RogueNet(config.net, space, envs.action_space(), {"value": 1}).eval()
-    spans, lanes, device = Spans(), Lanes.of(net), torch.device("cpu")
-    envs.seed(0)
-    obs, frame = envs.reset(space), 0
+    spans, lanes, frame = Spans(), Lanes.of(net), 0
+    collector = Collector(envs, AgentPlayer(net, 0, lanes))
+    collector.seed(0)
+    collector.reset(space)
 
     def run() -> None:
-        nonlocal obs, frame
+        nonlocal frame
         with lanes.at_work():  # as training does
-            rollout = collect(
-                envs,
-                net,
-                obs,
-                space,
-                steps=STEPS,
-                seed=0,
-                first_frame=frame,
-                device=device,
-                context=ExecutionContext(lanes, spans=spans),
-            )
-        obs, frame = rollout.next_obs, frame + rollout.num_frames
+            context = ExecutionContext(lanes, spans=spans)
+            rollout = collect(collector, steps=STEPS, first_frame=frame, context=context)
+        frame += rollout.num_frames
 
     return run, spans
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.ppo.rollout import collect
+from enn_trainer.experience.collector import Collector, collect
+from enn_trainer.experience.players import AgentPlayer
 from entity_env import (
     CategoricalActionSpace,
     Entity,
@@ -125,12 +126,12 @@ def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=16, n_layer=1)
     net = RogueNet(config, SPACE, envs.action_space(), {"value": 1}).eval()
-    obs = envs.reset(SPACE)
-    common: dict[str, Any] = {"seed": 0, "first_frame": 0, "device": torch.device("cpu")}
-    collect(envs, net, obs, SPACE, steps=4, **common)
+    collector = Collector(envs, AgentPlayer(net, seed=0))
+    collector.reset(SPACE)
+    collect(collector, steps=4, first_frame=0)
     before = resident("VmRSS")
     steps = -(-num_entities // (num_envs * num_units))
-    rollout = collect(envs, net, obs, SPACE, steps=steps, **common)
+    rollout = collect(collector, steps=steps, first_frame=4 * num_envs)
     return {
         "entities": rollout.batch.num_entities(),
         "data_mb": size_of(dataclasses.replace(rollout, next_obs=None)) / 1e6,  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state_part import StatePart
 from entity_env.spaces import ActionSpace, ObsSpace

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar, final
 
 import torch
 
-from enn_trainer.frame_memory import rogue_nets
+from enn_trainer.experience.frame_memory import rogue_nets
 from rogue_net.native.threads import threads_at_work
 
 T = TypeVar("T")

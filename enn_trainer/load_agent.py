@@ -1,18 +1,96 @@
-"""Loading of agents from checkpoints."""
+"""Agents that act in one environment, loaded from checkpoints."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from enn_trainer.agent import PPOAgent, RogueNetAgent
+from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
-from entity_env.environment import Environment
+from enn_trainer.experience.players import AgentPlayer
+from entity_env.actions import Action
+from entity_env.environment import Environment, Observation
 from entity_env.match import Match
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.batch import batch_obs
+from entity_env.vec.unbatch import unbatch_actions
+from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
+
+
+class Act(NamedTuple):
+    """Decision of an agent in one frame.
+
+    Attributes:
+        actions: the actions that the frame offers, with the probabilities of all choices.
+        value: the predicted return from here; of scaled rewards, if the run scaled them.
+    """
+
+    actions: dict[ActionName, Action]
+    value: float
+
+
+class RogueNetAgent:
+    """Agent that acts in one environment.
+
+    Acting changes neither the network nor the state of any random number generator.
+
+    Args:
+        agent: the network; a `torch.nn.Module`.
+        deterministic: True to take the most probable choice instead of sampling.
+        seed: the choices are a function of it, of the number of earlier frames, and of the frame.
+        obs_space: observation space, for a network without the attribute that `RogueNet` has.
+        action_space: action space, likewise.
+    """
+
+    def __init__(
+        self,
+        agent: PPOAgent,
+        deterministic: bool = False,
+        seed: int = 0,
+        obs_space: ObsSpace | None = None,
+        action_space: Mapping[ActionName, ActionSpace] | None = None,
+    ) -> None:
+        network: Any = agent
+        self.agent = network.eval()
+        self.obs_space: ObsSpace = network.obs_space if obs_space is None else obs_space
+        self.action_space: Mapping[ActionName, ActionSpace] = (
+            network.action_space if action_space is None else action_space
+        )
+        self.deterministic = deterministic
+        self._seed = derive_seed(seed, "agent")
+        self._frames = 0
+
+    def act(self, observation: Observation) -> Act:
+        """Choose actions for an observation of the spaces that the network was trained for.
+
+        Raises:
+            InvalidObservation: the observation does not match these spaces.
+        """
+        obs = batch_obs([observation], self.obs_space, self.action_space)
+        batch = EntityBatch.of(obs, next(self.agent.parameters()).device)
+        player = AgentPlayer(self.agent, None if self.deterministic else self._seed)
+        with torch.inference_mode():
+            decisions = player.act(obs, batch, self._frames)
+        self._frames += 1
+        tables = {name: one.all_log_probs for name, one in decisions.distributions.items()}
+        actions = unbatch_actions(
+            decisions.chosen_on_host(),
+            obs,
+            [observation],
+            self.obs_space,
+            self.action_space,
+            {
+                name: [None if (table := tables.get(name)) is None else table.exp().cpu().numpy()]
+                for name in decisions.chosen
+            },
+        )[0]
+        return Act(actions, decisions.values.item())
 
 
 def load_agent(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
+from enn_trainer.experience.collector import Collector
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.seeding import derive_seed
@@ -125,21 +126,19 @@ class RunningEpisodes:
     """Episodes of the environments that a run collects frames in.
 
     Args:
-        envs: the environments.
+        collector: the environments, with players and watchers.
         config: configuration of the run.
         state: state of the run.
 
     Attributes:
-        envs: the environments.
-        obs: current frames; None if new episodes have to begin, as after an error.
+        are_valid: False if new episodes have to begin, as after an error.
         message: says how episodes continue after a resume.
     """
 
-    def __init__(self, envs: VecEnv, config: TrainConfig, state: State) -> None:
-        self.envs = envs
-        self.obs: VecObs | None = None
+    def __init__(self, collector: Collector, config: TrainConfig, state: State) -> None:
+        self._collector, self._config, self._state = collector, config, state
+        self.are_valid = False
         self.message = "its episodes go on"
-        self._config, self._state = config, state
 
     def begin(self, where: str, world: str | None) -> VecObs:
         """Continue the episodes of the save, or begin new ones, and return the frames.
@@ -148,27 +147,28 @@ class RunningEpisodes:
             where: source of the state, for messages.
             world: name of the environment class, if known.
         """
-        resumed = continue_episodes(self.envs, self._state, self._config, where)
-        self.obs = resumed.obs
-        if self.obs is None:
-            self.obs = self.frames()
-            why = resumed.why_not or why_not_saved(self.envs, self._config, world)
+        resumed = continue_episodes(self._collector, self._state, self._config, where)
+        self.are_valid = resumed.obs is not None
+        obs = self.begun().obs
+        if resumed.obs is None:
+            why = resumed.why_not or why_not_saved(self._collector, self._config, world)
             self.message = f"episodes restart, because {why}"
-        return self.obs
+        return obs
 
-    def frames(self) -> VecObs:
-        """Return the current frames; of new episodes, which depend on seed and step, if need be."""
-        if self.obs is None:
-            self.envs.seed(derive_seed(self._config.seed, "rollout", self._state.step))
+    def begun(self) -> Collector:
+        """Return the collector; begin new episodes, which depend on seed and step, if need be."""
+        if not self.are_valid:
+            self._collector.seed(derive_seed(self._config.seed, "rollout", self._state.step))
             self._state.algorithm.begin_episodes(self._config.rollout.num_envs)
-            self.obs = self.envs.reset(self._state.obs_space)
-        return self.obs
+            self._collector.reset(self._state.obs_space)
+            self.are_valid = True
+        return self._collector
 
     def store(self, is_between: bool) -> None:
         """Store the episodes in the state, for a save; None in an update and after a failed one."""
         self._state.envs = None
-        if is_between and self.obs is not None:
-            self._state.envs = take_episodes(self.envs, self._config, self._state.step)
+        if is_between and self.are_valid:
+            self._state.envs = take_episodes(self._collector, self._config, self._state.step)
 
 
 def _world(envs: VecEnv) -> list[Any]:

@@ -11,7 +11,7 @@ from enn_trainer.callbacks.metrics_log import MetricsLog
 from enn_trainer.callbacks.progress_display import ProgressDisplay
 from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.errors import CheckpointError
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.interrupt import StoppedAtOnce, UpdateAbandoned
 from enn_trainer.running_episodes import RunningEpisodes
 from enn_trainer.state_manager import StateManager
@@ -46,7 +46,7 @@ class SessionTrainer(RunningTrainer, Protocol):
     manager: StateManager
     spans: Spans
     callbacks: Callbacks
-    evaluation: Evaluator
+    evaluation: RunEvaluator
     log: MetricsLog
     progress: ProgressDisplay
     stopping: Stopping
@@ -123,7 +123,7 @@ class Session:
     def save_after(self, error: BaseException) -> None:
         """Save the run after an error, unless that stops it at once or came from the last save."""
         if not (self._is_save_failed or isinstance(error, StoppedAtOnce)):
-            self._trainer.episodes.obs = None  # they may be broken
+            self._trainer.episodes.are_valid = False  # they may be broken
             self._trainer.checkpoints.save_after_failure()
 
     def end(self) -> None:

@@ -30,7 +30,7 @@ class Snapshot:
             yield
         except BaseException:
             self.put_back(state)
-            episodes.obs = None
+            episodes.are_valid = False
             raise
 
     def take(self, state: State) -> None:

@@ -1,6 +1,6 @@
 """Assertions for tests of your own environments and agents."""
 
-from enn_trainer.envs import EnvFactory
+from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import AtLeast

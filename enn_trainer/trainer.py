@@ -12,20 +12,20 @@ from enn_trainer.algorithm import Clock
 from enn_trainer.callbacks.built_in import add_built_in
 from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
-from enn_trainer.capture import capture_of_rollouts, prepare_captures, recorded
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.envs import EnvSource, env_factory
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluate import scalars_of
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
 from enn_trainer.evaluation.opponents import CreateOpponent
 from enn_trainer.evaluation.opponents import create_opponent as default_opponent
+from enn_trainer.experience.collector import Collector, collect
+from enn_trainer.experience.envs import EnvSource, env_factory
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import capture_of_rollouts, prepare_captures, recorders
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
 from enn_trainer.ppo.loss_stats import LossStats
-from enn_trainer.ppo.rollout import collect
 from enn_trainer.running_episodes import RunningEpisodes
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
@@ -128,7 +128,7 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
-            self.evaluation = Evaluator(
+            self.evaluation = RunEvaluator(
                 self.config,
                 create_envs,
                 create_opponent or default_opponent,
@@ -136,8 +136,7 @@ class Trainer:
                 self._device,
                 lanes,
             )
-            prepare_captures(self.manager, create_envs)
-
+            prepare_captures(self.manager, self.evaluation.action_space)
             self.log, self.watch, self.progress = add_built_in(
                 self.callbacks, self.manager, self.spans, self.evaluation, stack
             )
@@ -152,8 +151,11 @@ class Trainer:
                 lanes, self.stopping.check, self.spans, self._on_optimizer_step
             )
             capture = capture_of_rollouts(self.config)
-            envs = recorded(envs, capture, self.state.run_name, stack)
-            self.episodes = RunningEpisodes(envs, self.config, self.state)
+            watchers = recorders(capture, envs, self.state.run_name, stack)
+            seed = derive_seed(self.config.seed, "act")
+            player = AgentPlayer(self.state.agent, seed, lanes, learning=True)
+            collector = Collector(envs, player, self._device, watchers)
+            self.episodes = RunningEpisodes(collector, self.config, self.state)
             stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
             begin_episodes(self.manager, self.episodes, env, self._device)
             self.checkpoints.begin()
@@ -210,7 +212,7 @@ class Trainer:
     def _update(self) -> dict[str, float]:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
-        obs = self.episodes.frames()
+        collector = self.episodes.begun()
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:
@@ -219,20 +221,14 @@ class Trainer:
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
                 rollout = collect(
-                    self.episodes.envs,
-                    state.agent,
-                    obs,
-                    state.obs_space,
+                    collector,
                     steps=self.config.rollout.steps,
-                    seed=derive_seed(self.config.seed, "act"),
                     first_frame=state.step,
-                    device=self._device,
                     context=self.context,
                 )
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)
             state.step += rollout.num_frames
-        self.episodes.obs = rollout.next_obs
         with self.checkpoints.during(Status.REPORTING):
             self.callbacks.on_update_end(self, metrics)
         return metrics

@@ -12,6 +12,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {
+    "enn_trainer.acting": "enn_trainer.experience.inference",
+    "enn_trainer.capture": "enn_trainer.experience.recording",
+    "enn_trainer.envs": "enn_trainer.experience.envs",
+    "enn_trainer.evaluation.eval_envs": "enn_trainer.evaluation.evaluator",
+    "enn_trainer.evaluation.eval_film": "enn_trainer.evaluation.video",
+    "enn_trainer.evaluation.evaluate": "enn_trainer.evaluation.evaluator",
+    "enn_trainer.evaluation.play_episodes": "enn_trainer.experience.collector",
+    "enn_trainer.evaluation.student_t": "enn_trainer.evaluation.eval_metrics",
+    "enn_trainer.frame_memory": "enn_trainer.experience.frame_memory",
+    "enn_trainer.ppo.rollout": "enn_trainer.experience.collector",
+    "enn_trainer.ppo.storage": "enn_trainer.experience.storage",
     "enn_trainer.checkpoints.checkpoint": "enn_trainer.checkpoints.format",
     "enn_trainer.checkpoints.contents": "enn_trainer.checkpoints.saved_run",
     "enn_trainer.checkpoints.evolve": "enn_trainer.checkpoints.migrate.evolve",

@@ -8,7 +8,7 @@ from enn_trainer.callbacks.progress_display import ProgressDisplay
 from enn_trainer.callbacks.run_metrics import RunMetrics, Stopwatch
 from enn_trainer.callbacks.schedules import Schedules
 from enn_trainer.callbacks.tracking import Tracking
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.open_track import open_track
 from enn_trainer.tracking.spans import Spans
@@ -18,7 +18,7 @@ def add_built_in(
     callbacks: Callbacks,
     manager: StateManager,
     spans: Spans,
-    evaluator: Evaluator,
+    evaluator: RunEvaluator,
     stack: ExitStack,
 ) -> tuple[MetricsLog, Stopwatch, ProgressDisplay]:
     """Add the callbacks of the trainer around those of the user: metrics are added before them.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.state import State
 
 

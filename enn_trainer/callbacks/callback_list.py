@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import ron
 from enn_trainer.errors import RonError
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from math import nan
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.run_metrics import RunMetrics
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import Progress, ProgressLine
@@ -21,7 +21,7 @@ class ProgressDisplay(Callback):
         evaluator: has the results of the last evaluation.
     """
 
-    def __init__(self, manager: StateManager, numbers: RunMetrics, evaluator: Evaluator) -> None:
+    def __init__(self, manager: StateManager, numbers: RunMetrics, evaluator: RunEvaluator) -> None:
         self._manager, self._numbers, self._evaluator = manager, numbers, evaluator
         self._first_step = manager.state.step
         self._progress: Progress | None = None

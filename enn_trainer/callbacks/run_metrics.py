@@ -5,7 +5,7 @@ import time
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.metrics_log import MetricsLog
 from enn_trainer.config.schedules import scheduled_fields
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.action_statistics import action_statistics

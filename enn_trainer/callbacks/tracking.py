@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.metrics_log import MetricsLog
-from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.tracking.spans import Spans
 from enn_trainer.tracking.track import Track
 
@@ -24,7 +24,7 @@ class Tracking(Callback):
     """
 
     def __init__(
-        self, track: Track, folder: Path, log: MetricsLog, spans: Spans, evaluator: Evaluator
+        self, track: Track, folder: Path, log: MetricsLog, spans: Spans, evaluator: RunEvaluator
     ) -> None:
         self._track, self._folder, self._log = track, folder, log
         self._spans, self._evaluator = spans, evaluator

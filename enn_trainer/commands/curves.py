@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.student_t import t_quantile_975
+from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from entity_env.serialization.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]

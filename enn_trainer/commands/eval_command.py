@@ -26,10 +26,9 @@ from enn_trainer.commands.trust import NamedEnv, code_in, find_untrusted, line_w
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.eval_envs import differences
-from enn_trainer.evaluation.eval_film import require_writer
-from enn_trainer.evaluation.evaluate import check_pictures, create_opponents, evaluate
+from enn_trainer.evaluation.evaluator import Evaluator, differences
 from enn_trainer.evaluation.opponents import create_opponent
+from enn_trainer.evaluation.video import require_writer
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.lanes import Lanes
 from enn_trainer.start_folder import paths_from
@@ -96,22 +95,13 @@ def _evaluate(options: argparse.Namespace) -> int:
             require_writer(film, "--video")
     # Evaluate.
     _fit_num_envs(config.eval, saved.config, options, _sides(saved, config, options))
-    device = torch.device("cpu")
-    opponents = create_opponents(config, create_opponent, saved, device)
+    lanes, device = Lanes.of(saved.agent), torch.device("cpu")
+    evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
     if film is not None:
-        check_pictures(config, envs_by_id, saved)
+        evaluator.check_pictures()
     try:
-        with Lanes.of(saved.agent) as lanes, lanes.at_work(), EvalProgress() as progress:
-            results = evaluate(
-                config,
-                envs_by_id,
-                saved,
-                opponents,
-                device,
-                watch=progress.watch,
-                film=film,
-                lanes=lanes,
-            )
+        with lanes, lanes.at_work(), EvalProgress() as progress:
+            results = evaluator.measure(watch=progress.watch, film=film)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
     except Exception as error:  # of the environment

@@ -16,7 +16,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.eval_config import all_suites
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.evaluation.evaluator import SuiteResult
 from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config

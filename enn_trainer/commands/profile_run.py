@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from enn_trainer.config import EnvConfig
-from enn_trainer.envs import EnvFactory
+from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.spans import SpanTimes, times_between
 from enn_trainer.tracking.system_numbers import MB

@@ -1,32 +1,100 @@
-"""Evaluations of a run, whose opponents are made once, before training starts."""
+"""Evaluation of an agent in environments of its own, alone or against opponents."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import nn
 
+from enn_trainer.agent import PPOAgent
+from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.envs import EnvFactory
-from enn_trainer.evaluation.evaluate import (
-    SuiteResult,
-    Watch,
-    check_videos,
-    create_opponents,
-    evaluate,
+from enn_trainer.config.eval_config import all_suites, suite_path
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_metrics import (
+    NO_END,
+    EpisodeStatistics,
+    Measured,
+    eval_scalars,
+    in_words,
+    quotas,
 )
-from enn_trainer.evaluation.opponents import CreateOpponent
-from enn_trainer.lanes import Lanes
+from enn_trainer.evaluation.opponents import CreateOpponent, RandomAgent
+from enn_trainer.evaluation.video import VIDEOS, FilmedEnvs, film_of_suite, require_writer
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
+from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.experience.recording import capture_of_evals, recorders
+from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.start_folder import absolute
 from enn_trainer.state import State
+from entity_env.environment import Environment
+from entity_env.match import Match
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionName, ActionSpace
+from entity_env.vec.vec_env import VecEnv
+from rogue_net.wiring import Wired
+
+Trained: TypeAlias = State | SavedRun
+"""A run: the agent to evaluate, with the spaces and the number of frames it was trained with."""
+Watch: TypeAlias = Callable[[str, float], None]
+"""Callback before each step: name of the suite, and its finished share from 0 to 1."""
+
+
+class SuiteResult(NamedTuple):
+    """Result of one suite.
+
+    Attributes:
+        metrics: metrics by name.
+        episodes: number of whole episodes that count.
+        missing: number of episodes that should count but did not end within `max_steps`, or before
+            the evaluation was stopped.
+        max_steps: the limit on the steps of each environment.
+        limit: the setting that defines `max_steps`.
+        film: the video file; None without one.
+        film_problem: the reason why a requested video is missing; None without a problem.
+    """
+
+    metrics: Mapping[str, Measured]
+    episodes: int
+    missing: int
+    max_steps: int
+    limit: str = "eval.max_steps"
+    film: Path | None = None
+    film_problem: str | None = None
+
+    def in_words(self) -> str:
+        """Return the result as one line of text."""
+        words = [in_words(self.metrics)]
+        if self.missing:
+            words.append(
+                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes did not end "
+                f"within max_steps={self.max_steps} and are left out, which favours short "
+                f"episodes; raise {self.limit}"
+            )
+        if self.film_problem:
+            words.append(f"WARNING: no video: {self.film_problem}")
+        return "  ".join(filter(None, words))
 
 
 class Evaluator:
-    """Evaluator of the agent of a run.
+    """Evaluator of the agent of a run, in the suites of a configuration.
+
+    Opponents are made once, before training starts, so that a mistake costs no time.
 
     Args:
-        config: configuration of the run.
+        config: configuration of the run; without `eval` it evaluates with other settings only.
         create_envs: factory of environments.
         create_opponent: factory of opponents.
-        state: state of the run, with the agent.
+        state: the run, with the agent.
         device: device of the agents.
         lanes: lanes in which forward passes are computed.
 
@@ -42,9 +110,9 @@ class Evaluator:
         config: TrainConfig,
         create_envs: EnvFactory,
         create_opponent: CreateOpponent,
-        state: State,
+        state: Trained,
         device: torch.device,
-        lanes: Lanes,
+        lanes: Lanes = ONE_LANE,
     ) -> None:
         self._config = config
         self._create_envs = create_envs
@@ -52,9 +120,235 @@ class Evaluator:
         self._state = state
         self._device = device
         self._lanes = lanes
-        self._opponents = create_opponents(config, create_opponent, state, device)
-        check_videos(config, create_envs, state)
-        self.results: dict[str, SuiteResult] = {}
+        self._opponents = self._make_opponents()
+        if config.eval is not None and config.eval.capture_videos:
+            require_writer(Path("video.mp4"), "eval.capture_videos")
+            self.check_pictures()
+
+    def measure(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        watch: Watch = lambda suite, share: None,
+        film: Path | None = None,
+    ) -> dict[str, SuiteResult]:
+        """Evaluate the agent in each suite, for `steps` steps or `episodes` whole episodes.
+
+        With an opponent, the agent plays the environments with even indices and the opponent those
+        with odd ones, and only the agent's environments count; with `eval.opponent_only` the
+        opponent plays all of them. The result is a function of the configuration and the agents:
+        the evaluation has its own environments and random draws, and changes neither the agents nor
+        any random generator. With `eval.capture_samples` the frames of both sides are recorded.
+
+        Args:
+            stop: called before each step; True ends the evaluation early, without the remaining
+                suites.
+            watch: progress callback.
+            film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
+                suites append their name. If pictures cannot be taken or written, the result has
+                `film_problem` instead.
+
+        Returns:
+            The results by suite name, with "" for the unnamed one.
+
+        Raises:
+            ConfigError: the environments of a suite cannot be made or filmed, or their spaces
+                differ from those of the run.
+        """
+        config, state = self._config, self._state
+        assert config.eval is not None
+        if film is None and config.eval.capture_videos:
+            folder = absolute(config.data_dir) / "runs" / state.run_name / VIDEOS
+            film = folder / f"step-{state.step:012d}.mp4"
+        results: dict[str, SuiteResult] = {}
+        for name, suite in all_suites(config.eval, config.env):
+            if stop():
+                break
+            opponent = None if suite.opponent is None else self._opponents[suite.opponent]
+            path = None if film is None else film_of_suite(film, name)
+            with global_randomness_kept(), eval_mode(state.agent, opponent):
+                results[name] = self._measure_suite(name, suite, stop, watch, path)
+        return results
+
+    def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
+        """Evaluate the suites of other settings."""
+        other = copy.copy(self)
+        other._config = replace(self._config, eval=settings)
+        other._opponents = other._make_opponents()
+        return other.measure()
+
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
+        """Return the actions of the unnamed suite; their labels may have an order of their own."""
+        config = self._config
+        assert config.eval is not None
+        if config.eval.env is None:
+            return self._state.action_space
+        suite = dict(all_suites(config.eval, config.env))[""]
+        with (
+            global_randomness_kept(),
+            closing(self._make_envs("", suite, processes=1)) as envs,
+        ):
+            return envs.action_space()
+
+    def check_pictures(self) -> None:
+        """Raise if the environments of the suites do not render their first frames.
+
+        Raises:
+            ConfigError: a world does not render.
+        """
+        config = self._config
+        assert config.eval is not None
+        for name, suite in all_suites(config.eval, config.env):
+            with (
+                global_randomness_kept(),
+                closing(self._make_envs(name, suite, processes=1)) as envs,
+            ):
+                filmed = FilmedEnvs(envs, None)
+                filmed.seed(0)
+                filmed.reset(self._state.obs_space)
+                if filmed.problem is not None:
+                    raise ConfigError(filmed.problem)
+
+    def _measure_suite(
+        self,
+        name: str,
+        suite: EvalConfig,
+        stop: Callable[[], bool],
+        watch: Watch,
+        film: Path | None,
+    ) -> SuiteResult:
+        """Play a suite and return its metrics."""
+        config, state, filmed = self._config, self._state, None
+        seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
+        with ExitStack() as stack:
+            # Environments, with wrappers for the video and the metrics, and the recording.
+            envs = self._make_envs(name, suite, processes=None if film is None else 1)
+            stack.callback(envs.close)
+            players, counted = self._players(suite, envs, seed)
+            quota = np.where(counted, NO_END, 0)
+            if suite.episodes is not None:
+                quota = quotas(suite.episodes, counted)
+            if film is not None:
+                envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
+            statistics = EpisodeStatistics(envs, quota)
+            capture = None if name else capture_of_evals(config)
+            watchers = recorders(capture, statistics, state.run_name, stack)
+
+            # Play until the steps are taken or the episodes have ended.
+            steps = suite.max_steps if suite.steps is None else suite.steps
+            taken = -1
+
+            def is_over() -> bool:
+                nonlocal taken
+                taken += 1
+                ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
+                watch(name, max(ended, taken / steps))
+                return stop() or (suite.episodes is not None and statistics.is_done())
+
+            collector = Collector(statistics, players, self._device, watchers)
+            play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
+
+        # The result, with the setting that limits the steps.
+        assert config.eval is not None
+        own = config.eval.suites.get(name)
+        where = "eval." if own is None or own.max_steps is None else f"eval.{suite_path(name)}."
+        problem = None if filmed is None else filmed.problem
+        return SuiteResult(
+            statistics.measured(),
+            statistics.num_episodes(),
+            statistics.num_missing(),
+            steps,
+            f"{where}max_steps",
+            film=film if problem is None else None,
+            film_problem=problem,
+        )
+
+    def _players(
+        self, suite: EvalConfig, envs: VecEnv, seed: int
+    ) -> tuple[Players, npt.NDArray[np.bool_]]:
+        """Return the players of a suite, and (num_envs,) bool, the environments that count."""
+        known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
+        is_reordered = bool(label_orders(known[1], actions))
+
+        def player(agent: PPOAgent, is_greedy: bool) -> AgentPlayer:
+            if is_reordered:  # labels in another order than the run's
+                agent = Wired(agent, known[0], actions, *known)
+            return AgentPlayer(agent, None if is_greedy else seed, self._lanes)
+
+        agent, everywhere = player(self._state.agent, suite.deterministic), np.arange(len(envs))
+        if suite.opponent is None:
+            return agent, everywhere >= 0
+        other = self._opponents[suite.opponent]
+        opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
+        if suite.opponent_only:
+            return opponent, everywhere >= 0
+        seats = [(agent, everywhere[::2]), (opponent, everywhere[1::2])]
+        return SeatedPlayers(seats), everywhere % 2 == 0
+
+    def _make_opponents(self) -> dict[str, PPOAgent]:
+        """Make the opponents of all suites, by the path in the configuration."""
+        config, state = self._config, self._state
+        if config.eval is None:
+            return {}
+        paths = {suite.opponent for _, suite in all_suites(config.eval, config.env)} - {None}
+        return {
+            path: self._create_opponent(path, state.obs_space, state.action_space, self._device)
+            for path in sorted(paths)
+        }
+
+    def _make_envs(self, name: str, suite: EvalConfig, processes: int | None) -> VecEnv:
+        """Make the environments of a suite.
+
+        Args:
+            name: name of the suite.
+            suite: its settings, from `all_suites`.
+            processes: number of processes; None for the configured number.
+
+        Raises:
+            ConfigError: they cannot be made, or their spaces differ from those of the run.
+        """
+        config = self._config
+        assert config.eval is not None
+        assert suite.env is not None
+
+        # Make the environments; problems name the setting that they come from.
+        num_envs = suite.num_envs or config.rollout.num_envs
+        where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
+        processes = processes or suite.processes or min(config.rollout.processes, num_envs)
+        try:
+            envs = self._create_envs(suite.env, num_envs, processes, 0)
+        except ConfigError as error:
+            field, hint = _num_envs_field(config.eval, name)
+            raise ConfigError(
+                *(
+                    in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                    for p in error.problems
+                )
+            ) from None
+
+        # Check the spaces.
+        different = differences(self._state, envs)
+        if different:
+            envs.close()
+            raise ConfigError(
+                f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
+            )
+        return envs
+
+
+def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
+    """Return the scalars of an evaluation by tag, for tracking."""
+    return eval_scalars({name: suite.metrics for name, suite in suites.items()})
+
+
+class RunEvaluator(Evaluator):
+    """Evaluator of a run, which knows when an evaluation is due.
+
+    Attributes:
+        results: results of the last evaluation, by suite.
+    """
+
+    _state: State
+    results: Mapping[str, SuiteResult] = MappingProxyType({})
 
     def is_due(self) -> bool:
         """Return True if an evaluation is due at this step."""
@@ -68,24 +362,44 @@ class Evaluator:
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
 
-    def measure(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult]:
-        """Evaluate the suites of the configuration; see `evaluate`."""
-        self.results = evaluate(
-            self._config,
-            self._create_envs,
-            self._state,
-            self._opponents,
-            self._device,
-            stop,
-            watch,
-            lanes=self._lanes,
-        )
-        return self.results
+    def measure(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        watch: Watch = lambda suite, share: None,
+        film: Path | None = None,
+    ) -> dict[str, SuiteResult]:
+        """Evaluate the agent and keep the results."""
+        self.results = results = super().measure(stop, watch, film)
+        return results
 
-    def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
-        """Evaluate the suites of other settings."""
-        config = replace(self._config, eval=settings)
-        opponents = create_opponents(config, self._create_opponent, self._state, self._device)
-        return evaluate(
-            config, self._create_envs, self._state, opponents, self._device, lanes=self._lanes
-        )
+
+@contextmanager
+def eval_mode(*agents: object) -> Iterator[None]:
+    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
+    modules = [agent for agent in agents if isinstance(agent, nn.Module)]
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.train(training)
+
+
+def _num_envs_field(evaluation: EvalConfig, name: str) -> tuple[str, str]:
+    """Return the setting that defines the number of a suite's environments, and a hint."""
+    own = evaluation.suites.get(name)
+    if own is not None and own.num_envs is not None:
+        return f"eval.{suite_path(name)}.num_envs", ""
+    field = "eval.num_envs" if evaluation.num_envs is not None else "rollout.num_envs"
+    if name:
+        return field, f"; set eval.{suite_path(name)}.num_envs"
+    return field, "" if evaluation.num_envs is not None else "; set eval.num_envs"
+
+
+def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
+    """Return the differences between the spaces of a run and of a world, as text."""
+    return space_differences(
+        state.obs_space, dict(state.action_space), world.obs_space(), world.action_space()
+    )

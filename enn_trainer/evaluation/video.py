@@ -1,6 +1,8 @@
-"""Videos of environments: the first episodes of several of them, side by side."""
+"""Videos of evaluations: the first episodes of several environments, side by side."""
 
+import importlib.util
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -9,17 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.eval_film import Picture, cannot_write, open_film, unfinished
 from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Observation
 from entity_env.match import Match
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.serialization.plain_open import new_file
+from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.env_list import EnvList
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
+Picture = npt.NDArray[np.uint8]
 NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""
+VIDEOS = "videos"
+"""Name of the folder for videos in the folder of a run's metrics."""
+PICTURES_PER_S = 10
+MOST_NAME_BYTES = 100
+"""Maximal length of a suite's name in a file name, which file systems limit."""
+_PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
 class FilmedEnvs(VecEnvWrapper):
@@ -56,10 +65,11 @@ class FilmedEnvs(VecEnvWrapper):
             )
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
-        chosen = np.flatnonzero(counts)[:NUM_FILMED].tolist()
-        self.filmed = [_Filmed(inner.matches[i]) for i in chosen]
-        for i, filmed in zip(chosen, self.filmed, strict=True):
-            inner.matches[i] = filmed
+        matches: list[Any] = inner.matches
+        self.filmed: list[_Filmed] = []
+        for i in np.flatnonzero(counts)[:NUM_FILMED].tolist():
+            matches[i] = _Filmed(matches[i])
+            self.filmed.append(matches[i])
         self.path = path
         self.problem: str | None = None
         self._writer: Any = None
@@ -114,23 +124,18 @@ class FilmedEnvs(VecEnvWrapper):
             self.problem = cannot_write(self.path, error)
 
 
-class _Filmed(Match):
-    """Match whose first episode is filmed."""
+class _Filmed:
+    """Match whose first episode is filmed; all but its frames is passed on."""
 
     def __init__(self, match: Match) -> None:
         self.match = match
-        self.num_sides = match.num_sides
-        self.filters_itself = match.filters_itself
         self.begun = False
         self.over = False
         self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
         self.problem: str | None = None
 
-    def obs_space(self) -> ObsSpace:
-        return self.match.obs_space()
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        return self.match.action_space()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.match, name)
 
     def reset(self) -> list[Observation]:
         return self._after_reset(self.match.reset())
@@ -145,15 +150,6 @@ class _Filmed(Match):
         self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
         return self._after_step(self.match.act_filter(actions, obs_filter))
-
-    def seed(self, seed: int) -> None:
-        self.match.seed(seed)
-
-    def render(self, **kwargs: Any) -> Picture | str:
-        return self.match.render(**kwargs)
-
-    def close(self) -> None:
-        self.match.close()
 
     def _after_reset(self, obs: list[Observation]) -> list[Observation]:
         self.over = self.begun
@@ -233,3 +229,84 @@ def tiled(pictures: Sequence[Picture]) -> Picture:
         top, left = i // columns * height, i % columns * width
         sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
     return sheet
+
+
+def require_writer(path: Path, field: str) -> None:
+    """Raise if a video cannot be written to a file.
+
+    Args:
+        path: the file.
+        field: the setting or argument that names it.
+
+    Raises:
+        ConfigError: its suffix is unknown, or a package is missing.
+    """
+    if path.suffix.lower() not in _PACKAGES:
+        raise ConfigError(f"{field}: expected a file named .mp4 or .gif, got {path}")
+    needed = _PACKAGES[path.suffix.lower()]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{field}: expected the packages {', '.join(needed)}, {', '.join(missing)} is missing; "
+            "pip install 'enn-trainer[video]'"
+        )
+
+
+def open_film(path: Path) -> Any:
+    """Open a video writer on the temporary file of `path`, see `unfinished`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new_file(unfinished(path)).close()  # removes a link, which the writer would follow
+    try:
+        if path.suffix.lower() == ".gif":
+            return _Gif(unfinished(path))
+        import imageio.v2  # an extra
+
+        codec: dict[str, Any] = {"codec": "libx264", "macro_block_size": 2}
+        return imageio.v2.get_writer(unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, **codec)
+    except BaseException:
+        unfinished(path).unlink(missing_ok=True)
+        raise
+
+
+class _Gif:
+    """Writer of GIF files, which are written at once when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pictures: list[Any] = []
+
+    def append_data(self, picture: Picture) -> None:
+        from PIL import Image  # an extra
+
+        self.pictures.append(Image.fromarray(picture).quantize())
+
+    def close(self) -> None:
+        first, *rest = self.pictures
+        first.save(
+            self.path,
+            format="GIF",
+            save_all=True,
+            append_images=rest,
+            duration=1000 // PICTURES_PER_S,
+            loop=0,
+        )
+
+
+def film_of_suite(film: Path, name: str) -> Path:
+    """Return the file of a suite's video; a long name is cut and a checksum appended to it."""
+    part = name.replace("/", "_")
+    if len(part.encode()) > MOST_NAME_BYTES:
+        begin = part.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
+        part = f"{begin}-{zlib.crc32(name.encode()):08x}"
+    return film.with_stem(f"{film.stem}-{part}") if name else film
+
+
+def cannot_write(path: Path, error: Exception) -> str:
+    """Return an error message of one line for a video that could not be written."""
+    message = " ".join(str(error).split())
+    return f"eval.capture_videos: cannot write {path}: {type(error).__name__}: {message}"
+
+
+def unfinished(path: Path) -> Path:
+    """Return the temporary file of a video, which is renamed when it is complete."""
+    return path.with_name(f".writing-{path.name}")

@@ -12,11 +12,11 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.errors import AgentError
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.entropy_targets import coef_of_actor
 from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.ppo.returns import Estimate
-from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.tracking.spans import OFF, Spans
 from rogue_net.ragged import to_device
 from rogue_net.rogue_net import NetOutput

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.frame_memory import microbatches
+from enn_trainer.experience.frame_memory import microbatches
 from entity_env.seeding import derive_seed
 
 Frames = npt.NDArray[np.int64]

@@ -15,6 +15,7 @@ from enn_trainer.algorithm import AuxiliaryLoss, Clock, RewardTransform, Rollout
 from enn_trainer.cloning.bc_term import CloningLoss
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo import losses
 from enn_trainer.ppo.annealing import rates_at
@@ -33,7 +34,6 @@ from enn_trainer.ppo.optimizers import (
 )
 from enn_trainer.ppo.returns import Estimate, advantages
 from enn_trainer.ppo.reward_scaling import RewardScaling
-from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.state_part import (
     SpaceChange,

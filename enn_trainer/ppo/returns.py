@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.config.ppo_config import PPOConfig
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 
 
 class Estimate(NamedTuple):

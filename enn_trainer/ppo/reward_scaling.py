@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.algorithm import RewardTransform
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.state_part import StateDict, check_tensor
 from rogue_net.input_norm import Moments
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.envs import global_randomness_kept
+from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.lanes import Lanes
 from enn_trainer.start_folder import paths_from
 from entity_env.standard_streams import reader_may_leave

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.ppo.rollout import Rollout
+from enn_trainer.experience.collector import Rollout
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device

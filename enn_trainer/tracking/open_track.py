@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from enn_trainer.capture import continues
 from enn_trainer.checkpoints.manifest import git_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.eval_film import VIDEOS
+from enn_trainer.evaluation.video import VIDEOS
+from enn_trainer.experience.recording import continues
 from enn_trainer.start_folder import absolute
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager

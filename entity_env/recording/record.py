@@ -81,6 +81,130 @@ class EpisodeClock:
         self._next += int(new.sum())
 
 
+class RecordingWriter:
+    """Writer of the steps of B environments to a file; see `RecordingVecEnv`.
+
+    Args:
+        path: the file.
+        action_space: the actions of the environments.
+        subsample: keep one in so many frames.
+        seed: the seed of the choice of these frames.
+        run: the name of the run that this is part of, if any.
+        keep_logits: True to record the logits.
+
+    Raises:
+        ValueError: `subsample` is not positive.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        action_space: Mapping[ActionName, ActionSpace],
+        subsample: int = 1,
+        seed: int = 0,
+        *,
+        run: str = "",
+        keep_logits: bool = True,
+    ) -> None:
+        if subsample < 1:
+            raise ValueError(f"subsample: expected at least 1, got {subsample}")
+        self.path = Path(path)
+        self.action_space = action_space
+        self.subsample = subsample
+        self.seed = seed
+        self.run = run
+        self.keep_logits = keep_logits
+        self._file: BinaryIO | None = None
+        self._clock = EpisodeClock(0)
+        self._shown = b""
+        self._pending: dict[str, Any] = {}
+
+    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None = None) -> None:
+        """Take the first frames. The first time this opens the file.
+
+        Args:
+            obs: frames of all environments.
+            shown: the features in them.
+            state: what `get_state` returned, if saved episodes go on; None for new ones. An episode
+                that was not recorded so far begins here.
+
+        Raises:
+            RecordingError: the file is damaged, or a recording of something else.
+        """
+        if self._file is None:
+            header = recording_header(
+                shown, self.action_space, len(obs), self.subsample, self.seed, self.run
+            )
+            end, first_episode = _end_and_next_episode(self.path, header)
+            self._clock = EpisodeClock(len(obs), first_episode)
+            self._shown = pack(shown)
+            # A torn record at the end is cut off before others are appended.
+            self._file = _open_recording(self.path, to_append=True)
+            self._file.truncate(end)
+            if end == 0:
+                self._file.write(PREFIX)
+                self._write(header)
+        self.check_shown("obs_config", shown)
+        if state is not None and "recording" in state:
+            self._clock.set_state(state["recording"])
+        else:
+            self._clock.restart()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the numbers of the running episodes, as plain data."""
+        return {"recording": self._clock.get_state()}
+
+    def keep(self, decisions: Decisions, run_step: int | None = None) -> None:
+        """Keep a sample of the current frames and of the choices in them, until `after_step`.
+
+        Args:
+            decisions: the frames and choices of all environments.
+            run_step: the frames of the run before this step. It never decreases in a file.
+        """
+        keys = np.arange(len(decisions)), self._clock.episode, self._clock.step
+        drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
+        kept = np.flatnonzero(drawn == 0)
+        if not self.keep_logits:
+            decisions = replace(decisions, logits={})
+        # a copy: environments may reuse what they return
+        self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
+
+    def after_step(self, obs: VecObs) -> None:
+        """Write the step whose outcome and next frames these are."""
+        self._write(
+            {
+                **self._pending,
+                "episode": self._clock.episode,
+                "step": self._clock.step,
+                "reward": obs.reward,
+                "terminated": obs.terminated,
+                "truncated": obs.truncated,
+                "final": obs.final,
+            }
+        )
+        self._clock.advance(obs.done)
+
+    def close(self) -> None:
+        """Close the file. Safe to call twice."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def check_shown(self, name: str, shown: ObsSpace) -> None:
+        """Raise if frames show other features than at the begin; `name` is the argument.
+
+        Raises:
+            RecordingError: they do.
+        """
+        if pack(shown) != self._shown:  # bytes: the order of names counts
+            raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
+
+    def _write(self, payload: dict[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(framed(payload))
+        self._file.flush()
+
+
 class RecordingVecEnv(VecEnvWrapper):
     """Wrapper that writes frames, choices and outcomes to a file.
 
@@ -109,19 +233,12 @@ class RecordingVecEnv(VecEnvWrapper):
         run: str = "",
         keep_logits: bool = True,
     ) -> None:
-        if subsample < 1:
-            raise ValueError(f"subsample: expected at least 1, got {subsample}")
         super().__init__(env)
-        self.path = Path(path)
-        self.subsample = subsample
-        self.sampling_seed = seed
-        self.run = run
-        self.keep_logits = keep_logits
-        self._file: BinaryIO | None = None
-        self._clock = EpisodeClock(len(env))
+        actions = env.action_space()
+        self.writer = RecordingWriter(
+            path, actions, subsample, seed, run=run, keep_logits=keep_logits
+        )
         self._last: VecObs | None = None
-        self._pending: dict[str, Any] = {}
-        self._shown = b""
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere. The first time this opens the file.
@@ -129,15 +246,14 @@ class RecordingVecEnv(VecEnvWrapper):
         Raises:
             RecordingError: the file is damaged, or a recording of something else.
         """
-        self._open_once(obs_config)
         self._last = self.env.reset(obs_config)
-        self._clock.restart()
+        self.writer.begin(self._last, obs_config)
         return self._last
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, and the numbers of the running episodes."""
         state = self.env.get_state()
-        return None if state is None else {**state, "recording": self._clock.get_state()}
+        return None if state is None else {**state, **self.writer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue the running episodes; one that was not recorded so far begins here.
@@ -146,14 +262,9 @@ class RecordingVecEnv(VecEnvWrapper):
             RecordingError: as from `reset`.
         """
         obs = self.env.set_state(state, obs_config)
-        if obs is None:
-            return None
-        self._open_once(obs_config)
-        self._last = obs
-        if "recording" in state:
-            self._clock.set_state(state["recording"])
-        else:
-            self._clock.restart()
+        if obs is not None:
+            self.writer.begin(obs, obs_config, state)
+            self._last = obs
         return obs
 
     def act(
@@ -194,73 +305,29 @@ class RecordingVecEnv(VecEnvWrapper):
         """
         if self._last is None:
             raise RecordingError("act: call reset first")
-        self._check_space("obs_filter", obs_filter)
-        clock = self._clock
-        keys = np.arange(len(self)), clock.episode, clock.step
-        drawn = mix(self.sampling_seed, key_of("record"), *keys) % np.uint64(self.subsample)
-        kept = np.flatnonzero(drawn == 0)
+        self.writer.check_shown("obs_filter", obs_filter)
         chosen = {name: as_choices(rows) for name, rows in actions.items()}
-        shown_logits = dict(logits or {}) if self.keep_logits else {}
-        decisions = Decisions(self._last, chosen, dict(probs or {}), shown_logits)
+        decisions = Decisions(self._last, chosen, dict(probs or {}), dict(logits or {}))
         if values is not None:
             decisions = replace(decisions, values=values)
-        # a copy: environments may reuse what they return
-        self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
+        self.writer.keep(decisions, run_step)
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
         """Return the frames after a step, and record it."""
-        obs = self._last = self.env.wait()
-        clock = self._clock
-        self._write(
-            {
-                **self._pending,
-                "episode": clock.episode,
-                "step": clock.step,
-                "reward": obs.reward,
-                "terminated": obs.terminated,
-                "truncated": obs.truncated,
-                "final": obs.final,
-            }
-        )
-        clock.advance(obs.done)
-        return obs
+        self._last = self.env.wait()
+        self.writer.after_step(self._last)
+        return self._last
 
     def stop(self) -> None:
         """Close the file, and leave the environments as they are. Safe to call twice."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._last = None
+        self.writer.close()
+        self._last = None
 
     def close(self) -> None:
         """Close the file and the environments. Safe to call twice."""
         self.stop()
         self.env.close()
-
-    def _open_once(self, shown: ObsSpace) -> None:
-        if self._file is None:
-            header = recording_header(
-                shown, self.action_space(), len(self), self.subsample, self.sampling_seed, self.run
-            )
-            end, first_episode = _end_and_next_episode(self.path, header)
-            self._clock = EpisodeClock(len(self), first_episode)
-            self._shown = pack(shown)
-            # A torn record at the end is cut off before others are appended.
-            self._file = _open_recording(self.path, to_append=True)
-            self._file.truncate(end)
-            if end == 0:
-                self._file.write(PREFIX)
-                self._write(header)
-        self._check_space("obs_config", shown)
-
-    def _write(self, payload: dict[str, Any]) -> None:
-        assert self._file is not None
-        self._file.write(framed(payload))
-        self._file.flush()
-
-    def _check_space(self, name: str, shown: ObsSpace) -> None:
-        if pack(shown) != self._shown:  # bytes: the order of names counts
-            raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
 
 
 def recording_header(

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from enn_trainer import StateManager, train
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.evaluation.opponents import RandomAgent
-from enn_trainer.evaluation.play_episodes import Seats, play
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import AddMetricsWrapper, EnvList
 from entity_env.examples import ENV_REGISTRY, Duel
 from tests.entity_env.builders import play as play_at_random
@@ -60,9 +60,9 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     manager, _ = trained(tmp_path, "duel", "total_timesteps=24000", "optim.anneal_lr=false")
     everywhere = np.arange(128)
     agents = manager.state.agent, RandomAgent(Duel().action_space())
-    seats = [Seats(agent, everywhere[i::2]) for i, agent in enumerate(agents)]
+    seats = [(AgentPlayer(agent, seed=1), everywhere[i::2]) for i, agent in enumerate(agents)]
     envs = AddMetricsWrapper(EnvList(Duel, 128), everywhere % 2 == 0)
-    metrics = play(envs, seats, 60, seed=1, device=torch.device("cpu"))
+    metrics = play(Collector(envs, SeatedPlayers(seats)), Duel().obs_space(), 60, seed=1)
     assert metrics["win"].count > 200
     assert metrics["win"].mean >= 0.8
 

@@ -264,10 +264,11 @@ def test_nothing_outside_its_class_asks_for_the_kind_of_an_action(structure: Any
 
 
 def test_collecting_frames_depends_on_few_modules(structure: Any) -> None:
-    """On no checkpoint, configuration or evaluation."""
+    """On no checkpoint, recording, configuration or evaluation, and not on the state of a run."""
     modules = structure.read_modules(structure.ROOT)
-    below = structure.modules_below(modules, "enn_trainer/ppo/rollout.py")
+    below = structure.modules_below(modules, "enn_trainer/experience/collector.py")
     inside = [path for path in below if path.startswith("enn_trainer/")]
-    assert 5 < len(inside) <= 20
-    folders = ("enn_trainer/checkpoints", "enn_trainer/evaluation", "enn_trainer/config/train")
-    assert not [path for path in inside if path.startswith(folders)]
+    assert 5 < len(inside) <= 12
+    trainer = ("checkpoints", "evaluation", "config/train", "state", "experience/recording")
+    above = (*(f"enn_trainer/{name}" for name in trainer), "entity_env/recording")
+    assert not [path for path in below if path.startswith(above)]

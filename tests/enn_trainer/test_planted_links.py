@@ -279,7 +279,7 @@ def test_plot_is_written_through_no_link(
 
 def test_film_is_written_through_no_link(xor_run: Path, tmp_path: Path, victim: Path) -> None:
     pytest.importorskip("PIL")
-    from enn_trainer.evaluation.eval_film import open_film, unfinished
+    from enn_trainer.evaluation.video import open_film, unfinished
 
     film = tmp_path / "film.gif"
     unfinished(film).symlink_to(victim)

@@ -15,7 +15,7 @@ from enn_trainer.callbacks import Callback
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.writer import save
-from enn_trainer.envs import env_factory
+from enn_trainer.experience.envs import env_factory
 from enn_trainer.ppo.reward_scaling import RewardScaling
 from enn_trainer.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps

@@ -10,7 +10,7 @@ import pytest
 from enn_trainer import ConfigError, StateManager, train
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig
-from enn_trainer.envs import env_factory
+from enn_trainer.experience.envs import env_factory
 from entity_env.examples import VecMinefield, VecMultiSnake
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks

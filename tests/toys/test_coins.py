@@ -25,9 +25,9 @@ from enn_trainer import (
     load_agent,
     train,
 )
-from enn_trainer.agent import draw_uniforms
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.migrate.evolve import evolve
+from enn_trainer.experience.inference import draw_uniforms
 from entity_env import (
     Action,
     ActionMask,

@@ -17,7 +17,7 @@ from enn_trainer.cli import run
 from enn_trainer.commands.eval_command import _as_typed, _config, _num_envs, _pairs, _parser
 from enn_trainer.commands.eval_report import EvalProgress, table
 from enn_trainer.evaluation.eval_metrics import Measured
-from enn_trainer.evaluation.evaluate import SuiteResult
+from enn_trainer.evaluation.evaluator import SuiteResult
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import MINES, run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN

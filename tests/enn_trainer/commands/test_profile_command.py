@@ -12,7 +12,7 @@ from enn_trainer import StateManager
 from enn_trainer.cli import run
 from enn_trainer.commands.profile_advice import bottleneck_advice
 from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
-from enn_trainer.envs import env_factory
+from enn_trainer.experience.envs import env_factory
 from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused

@@ -10,7 +10,7 @@ from enn_trainer import ConfigError, EvalConfig, EvalSuiteConfig, StateManager, 
 from enn_trainer.agent import PPOAgent
 from enn_trainer.config.eval_config import all_suites
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.evaluation.evaluate import evaluate
+from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import RandomAgent
 from entity_env import Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel, MineSweeper
@@ -131,7 +131,11 @@ def duels(config: Any, num_envs: int, processes: int, first: int) -> EnvList:
 
 def evaluated(manager: StateManager, opponents: Any = None, **settings: Any) -> Any:
     manager.config.eval = EvalConfig(num_envs=8, **settings)
-    return evaluate(manager.config, duels, manager.state, opponents or {}, CPU)
+    return evaluator_of(manager, opponents or {}).measure()
+
+
+def evaluator_of(manager: StateManager, opponents: Any) -> Evaluator:
+    return Evaluator(manager.config, duels, lambda path, *_: opponents[path], manager.state, CPU)
 
 
 @pytest.mark.slow
@@ -249,13 +253,7 @@ def test_share_grows_also_while_no_episode_ends(tmp_path: Path) -> None:
     manager = agent_of(tmp_path)
     manager.config.eval = EvalConfig(num_envs=4, episodes=400, max_steps=10)
     shares: list[float] = []
-    found = evaluate(
-        manager.config,
-        duels,
-        manager.state,
-        {},
-        CPU,
-        watch=lambda suite, share: shares.append(share),
-    )
+    evaluator = evaluator_of(manager, {})
+    found = evaluator.measure(watch=lambda suite, share: shares.append(share))
     assert found[""].missing > 0
     assert shares == [i / 10 for i in range(10)]

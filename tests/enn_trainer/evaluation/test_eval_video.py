@@ -9,8 +9,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from enn_trainer import ConfigError
-from enn_trainer.evaluation.eval_film import film_of_suite, require_writer
-from enn_trainer.evaluation.video import FilmedEnvs, tiled
+from enn_trainer.evaluation.video import FilmedEnvs, film_of_suite, require_writer, tiled
 from entity_env import Entity, Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel
 from entity_env.match import Match

@@ -19,7 +19,8 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
-from enn_trainer.evaluation.play_episodes import Seats, act_all, play
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import (
     ActionSpace,
     AddMetricsWrapper,
@@ -53,7 +54,7 @@ def test_training_is_the_same_with_and_without_evaluation(
 
 def test_global_generators_are_left_alone(tmp_path: Path) -> None:
     """In-process environments may draw from them while an evaluation seeds its own."""
-    from enn_trainer.envs import global_randomness_kept
+    from enn_trainer.experience.envs import global_randomness_kept
 
     random.seed(1)
     expected = random.getstate()
@@ -75,18 +76,12 @@ def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path
 
 def test_only_the_agents_side_counts() -> None:
     """Of every match one side wins what the other loses: both sides together have mean 0."""
-    agent = RandomAgent(Duel().action_space())
+    player, space = AgentPlayer(RandomAgent(Duel().action_space()), seed=1), Duel().obs_space()
     everyone = np.arange(16)
-    both = play(
-        AddMetricsWrapper(EnvList(Duel, 16)), [Seats(agent, everyone)], 60, 1, torch.device("cpu")
-    )
-    even = play(
-        AddMetricsWrapper(EnvList(Duel, 16), everyone % 2 == 0),
-        [Seats(agent, everyone[::2]), Seats(agent, everyone[1::2])],
-        60,
-        1,
-        torch.device("cpu"),
-    )
+    both = play(Collector(AddMetricsWrapper(EnvList(Duel, 16)), player), space, 60, seed=1)
+    seats = SeatedPlayers([(player, everyone[::2]), (player, everyone[1::2])])
+    counted = AddMetricsWrapper(EnvList(Duel, 16), everyone % 2 == 0)
+    even = play(Collector(counted, seats), space, 60, seed=1)
     assert both["episodic_reward"].mean == 0
     assert both["episodic_reward"].count == 2 * even["episodic_reward"].count > 0
     assert both["win"].count == 2 * even["win"].count
@@ -115,11 +110,12 @@ def test_every_agent_plays_its_own_environments() -> None:
     envs = EnvList(Meadow, 7)
     envs.seed(3)
     obs = envs.reset(envs.obs_space())
-    seats = [Seats(Always(0), np.array([0, 2, 4, 6])), Seats(Always(1), np.array([1, 3, 5]))]
-    chosen = act_all(seats, EntityBatch.of(obs), seed=0, t=0).actions
+    even, odd = AgentPlayer(Always(0), seed=0), AgentPlayer(Always(1), seed=0)
+    players = SeatedPlayers([(even, np.array([0, 2, 4, 6])), (odd, np.array([1, 3, 5]))])
+    chosen = players.act(obs, EntityBatch.of(obs), t=0).chosen
     for name, rows in chosen.items():
         frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)
-        assert np.array_equal(rows.numpy(), frame % 2), name
+        assert np.array_equal(rows.values.numpy(), frame % 2), name
 
 
 def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
@@ -301,12 +297,13 @@ def test_opponent_is_looked_up_before_training(tmp_path: Path) -> None:
 
 
 def test_request_to_stop_ends_an_evaluation() -> None:
-    agent = RandomAgent(Duel().action_space())
-    seats = [Seats(agent, np.arange(4))]
-    envs = AddMetricsWrapper(EnvList(Duel, 4))
+    player = AgentPlayer(RandomAgent(Duel().action_space()), seed=0)
+    collector = Collector(AddMetricsWrapper(EnvList(Duel, 4)), player)
     asked: list[int] = []
     metrics = play(
-        envs, seats, 10**9, 0, torch.device("cpu"), lambda: bool(asked.append(1)) or len(asked) > 3
+        *(collector, Duel().obs_space(), 10**9),
+        seed=0,
+        stop=lambda: bool(asked.append(1)) or len(asked) > 3,
     )
     assert metrics["step"].max == 3
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from enn_trainer.evaluation.student_t import t_quantile_975
+from enn_trainer.evaluation.eval_metrics import t_quantile_975
 
 
 @pytest.mark.parametrize(

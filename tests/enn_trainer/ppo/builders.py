@@ -13,9 +13,10 @@ from enn_trainer import (
     ValueBinsConfig,
 )
 from enn_trainer.config.load import load_config
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.ppo.ppo import PPO
 from enn_trainer.ppo.returns import Estimate
-from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.state import make_network
 from entity_env import AddMetricsWrapper, EnvList
@@ -33,24 +34,14 @@ def a_rollout(
 ) -> tuple[RogueNet, Rollout]:
     envs = AddMetricsWrapper(EnvList(Meadow, num_envs))
     envs.seed(seed)
-    obs = envs.reset(envs.obs_space())
     config = TrainConfig.__new__(TrainConfig)  # only what make_network reads
     config.seed = seed
     config.ppo = ppo or PPOConfig()
     config.net = RogueNetConfig(d_model=16, embd_pdrop=pdrop, resid_pdrop=pdrop, attn_pdrop=pdrop)
     net = make_network(config, envs.obs_space(), envs.action_space())
-    net.update_input_stats(EntityBatch.of(obs))
-    rollout = collect(
-        envs,
-        net,
-        obs,
-        envs.obs_space(),
-        steps=steps,
-        seed=seed,
-        first_frame=0,
-        device=torch.device("cpu"),
-    )
-    return net, rollout
+    collector = Collector(envs, AgentPlayer(net, seed))
+    net.update_input_stats(EntityBatch.of(collector.reset(envs.obs_space())))
+    return net, collect(collector, steps=steps, first_frame=0)
 
 
 def optimize(

@@ -21,9 +21,9 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.ppo.entropy_targets import begun
 from enn_trainer.ppo.returns import Estimate, advantages
-from enn_trainer.ppo.rollout import Rollout
 from entity_env import Observation
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import run_small, weights

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import OptimizerConfig, PPOConfig
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.ppo import minibatches as minibatches_module
 from enn_trainer.ppo.returns import advantages
-from enn_trainer.ppo.rollout import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet

@@ -15,10 +15,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from enn_trainer import NotFiniteError, OptimizerConfig, PPOConfig, load_checkpoint, train
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.ppo import ppo as optimize_module
 from enn_trainer.ppo.entropy_targets import begun
 from enn_trainer.ppo.returns import advantages
-from enn_trainer.ppo.rollout import Rollout
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import Exploding, manager_of
 from tests.enn_trainer.ppo.builders import OPTIONS, a_rollout, double, optimize

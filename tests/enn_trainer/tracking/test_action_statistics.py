@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from enn_trainer.config import OptimizerConfig
 from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.ppo.returns import advantages
-from enn_trainer.ppo.rollout import Rollout, collect
 from enn_trainer.tracking.action_statistics import action_statistics, num_legal
 from entity_env import EnvList
 from entity_env.spaces import GLOBAL, SelectEntityActionSpace
@@ -34,15 +35,9 @@ def collected(seed: int, steps: int = 6, num_envs: int = 5) -> tuple[RogueNet, R
     )
     for head in net.parameters():  # uneven choices, so that nothing is equal by chance
         torch.nn.init.normal_(head, std=0.5)
-    obs = envs.reset(obs_space)
-    rollout = collect(
-        *(envs, net, obs, obs_space),
-        steps=steps,
-        seed=seed,
-        first_frame=0,
-        device=torch.device("cpu"),
-    )
-    return net, rollout
+    collector = Collector(envs, AgentPlayer(net, seed))
+    collector.reset(obs_space)
+    return net, collect(collector, steps=steps, first_frame=0)
 
 
 def by_loops(rollout: Rollout) -> dict[str, float]:

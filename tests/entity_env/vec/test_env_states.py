@@ -164,7 +164,9 @@ def test_recording_may_begin_when_a_run_is_resumed(tmp_path: Path) -> None:
     state = saved(envs)
     recorded = RecordingVecEnv(EnvList(Named, NUM_ENVS), tmp_path / "new")
     assert_same_future(recorded, state, expected)
-    assert recorded._clock.step.max() == len(expected)
+    state = recorded.get_state()
+    assert state is not None
+    assert state["recording"]["step"].max() == len(expected)
     recorded.close()
 
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_trainer.ppo import storage
-from enn_trainer.ppo.storage import RolloutStorage
+from enn_trainer.experience import storage
+from enn_trainer.experience.players import Decisions
+from enn_trainer.experience.storage import RolloutStorage
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-from rogue_net.rogue_net import NetOutput
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,15 +45,18 @@ def random_frames(seed: int, num_frames: int, columns: int) -> EntityBatch:
     )
 
 
-def said_about(batch: EntityBatch, seed: int) -> NetOutput:
+def said_about(batch: EntityBatch, seed: int) -> Decisions:
     torch.manual_seed(seed)
-    sizes = {name: len(action.actors.values) for name, action in batch.actions.items()}
-    return NetOutput(
-        actions={name: torch.randint(9, (size,)) for name, size in sizes.items()},
-        logprobs={name: torch.rand(size) for name, size in sizes.items()},
-        entropies={name: torch.rand(size) for name, size in sizes.items()},
-        log_probs={name: torch.rand(size, 9) for name, size in sizes.items()},
-        values={"value": torch.rand(batch.num_frames, 1)},
+    lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
+
+    def rows_of(n: np.ndarray) -> RaggedTensor:
+        return RaggedTensor(torch.rand(int(n.sum())), n)
+
+    return Decisions(
+        chosen={n: RaggedTensor(torch.randint(9, (int(k.sum()),)), k) for n, k in lengths.items()},
+        logprobs={name: rows_of(n) for name, n in lengths.items()},
+        entropies={name: rows_of(n) for name, n in lengths.items()},
+        values=torch.rand(batch.num_frames),
     )
 
 
@@ -79,23 +82,23 @@ def test_all_frames_are_what_joining_them_says(
     with mock.patch.object(storage, "_WORTH_WRITING", worth_writing):
         for batch, out in zip(batches, said, strict=True):
             kept.add(batch, out)
-    found, expected = kept.take(), EntityBatch.cat(batches)
-    assert found.batch.num_frames == sum(sizes)
+    (batch, decisions), expected = kept.take(), EntityBatch.cat(batches)
+    assert batch.num_frames == sum(sizes)
     for what in ("features", "visible"):
-        assert [*getattr(found.batch, what)] == [*getattr(expected, what)]
+        assert [*getattr(batch, what)] == [*getattr(expected, what)]
         for name, rows in getattr(expected, what).items():
-            assert_equal(getattr(found.batch, what)[name], rows)
-    assert [*found.batch.actions] == [*expected.actions]
+            assert_equal(getattr(batch, what)[name], rows)
+    assert [*batch.actions] == [*expected.actions]
     for name, action in expected.actions.items():
         for what in ("actors", "mask", "actees"):
-            one, other = getattr(found.batch.actions[name], what), getattr(action, what)
+            one, other = getattr(batch.actions[name], what), getattr(action, what)
             assert (one is None) == (other is None)
             if one is not None:
                 assert_equal(one, other)
-        for what in ("actions", "logprobs", "entropies"):
-            rows = torch.cat([getattr(out, what)[name] for out in said])
-            assert_equal(getattr(found, what)[name], RaggedTensor(rows, action.actors.lengths))
-    assert torch.equal(found.values, torch.cat([out.values["value"][:, 0] for out in said]))
+        for what in ("chosen", "logprobs", "entropies"):
+            rows = torch.cat([getattr(out, what)[name].values for out in said])
+            assert_equal(getattr(decisions, what)[name], RaggedTensor(rows, action.actors.lengths))
+    assert torch.equal(decisions.values, torch.cat([out.values for out in said]))
 
 
 @pytest.mark.slow

@@ -1,24 +1,46 @@
 """Recordings of rollouts and of evaluations."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.config.eval_config import all_suites
-from enn_trainer.envs import EnvFactory, global_randomness_kept
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.eval_envs import make_envs
+from enn_trainer.experience import players
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
-from entity_env.recording.record import RecordingVecEnv, end_before, holds_no_step, recording_header
-from entity_env.recording.recording_format import RecordingError
+from entity_env.ragged import Ragged
+from entity_env.recording.record import RecordingWriter, end_before, holds_no_step, recording_header
+from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.seeding import derive_seed
 from entity_env.serialization.plain_open import append_plain
 from entity_env.spaces import ActionName, ActionSpace
-from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_env import VecEnv, VecObs
+from rogue_net.ragged import EntityBatch
+
+
+class Recorder(RecordingWriter):
+    """Watcher of a collector that writes each step to a file."""
+
+    def before_step(
+        self, obs: VecObs, batch: EntityBatch, decisions: players.Decisions, run_step: int
+    ) -> None:
+        """Keep the frames, with choices, probabilities and values, until the step is taken."""
+        logits = {}
+        if self.keep_logits:
+            for name, action in batch.actions.items():
+                rows = decisions.distributions[name].to_rows(action)
+                logits[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+        # In double precision, so that the logarithm gives back the log-probability exactly.
+        probs = {
+            name: Ragged(rows.values.double().exp().cpu().numpy(), rows.lengths)
+            for name, rows in decisions.logprobs.items()
+        }
+        values = decisions.values.float().cpu().numpy()
+        chosen = decisions.chosen_on_host()
+        self.keep(Decisions(obs, chosen, probs, logits, values), run_step)
 
 
 @dataclass(frozen=True)
@@ -69,7 +91,28 @@ def _capture(
     )
 
 
-def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
+def recorders(capture: Capture | None, envs: VecEnv, run: str, stack: ExitStack) -> list[Recorder]:
+    """Return the watchers that record environments: one if `capture` is set, else none.
+
+    The stack closes the file.
+    """
+    if capture is None:
+        return []
+    recorder = Recorder(
+        absolute(capture.path),
+        envs.action_space(),
+        capture.subsample,
+        capture.seed,
+        run=run,
+        keep_logits=capture.logits,
+    )
+    stack.callback(recorder.close)
+    return [recorder]
+
+
+def prepare_captures(
+    manager: StateManager, actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]]
+) -> None:
     """Check and truncate the recordings of a run, before it begins.
 
     A new run needs new files, also if it starts from a save elsewhere. A run that continues appends
@@ -77,16 +120,20 @@ def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
 
     Args:
         manager: state manager of the run.
-        create_envs: makes environments; those of evaluations may have labels in another order.
+        actions_of_evals: returns the actions of the environments of evaluations, which may have
+            labels in another order.
 
     Raises:
         ConfigError: a file cannot be written, or its content would be lost or mixed up.
     """
     # Check all files and find their ends.
-    captures, ends = list(_captures(manager.config)), []
+    config, ends = manager.config, []
+    rollouts, evals = capture_of_rollouts(config), capture_of_evals(config)
+    captures = [capture for capture in (rollouts, evals) if capture is not None]
     for capture in captures:
+        own_actions = actions_of_evals if capture is evals else None
         try:
-            ends.append(_where_to_begin(capture, manager, create_envs))
+            ends.append(_where_to_begin(capture, manager, own_actions))
         except OSError as error:
             raise ConfigError(
                 f"{capture.field}: expected a file to write to, got {capture.path} "
@@ -102,39 +149,16 @@ def prepare_captures(manager: StateManager, create_envs: EnvFactory) -> None:
         os.truncate(capture.path, end)
 
 
-def recorded(envs: VecEnv, capture: Capture | None, run: str, stack: ExitStack) -> VecEnv:
-    """Return the environments, with a recorder if `capture` is set; the stack closes the file."""
-    if capture is None:
-        return envs
-    recording = RecordingVecEnv(
-        envs,
-        absolute(capture.path),
-        capture.subsample,
-        capture.seed,
-        run=run,
-        keep_logits=capture.logits,
-    )
-    stack.callback(recording.stop)
-    return recording
-
-
-def _captures(config: TrainConfig) -> Iterator[Capture]:
-    for capture in (capture_of_rollouts(config), capture_of_evals(config)):
-        if capture is not None:
-            yield capture
-
-
-def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFactory) -> int:
-    """Return the number of bytes of the file to keep."""
+def _where_to_begin(
+    capture: Capture,
+    manager: StateManager,
+    actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]] | None,
+) -> int:
+    """Return the number of bytes of the file to keep; rollouts have no `actions_of_evals`."""
     # The file can be written.
     path, state = capture.path, manager.state
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        append_plain(path).close()
-    except OSError as error:
-        raise ConfigError(
-            f"{capture.field}: expected a file to write to, got {path} ({error.strerror})"
-        ) from None
+    append_plain(path).close()
 
     # A new run needs a new file.
     if not continues(manager):
@@ -146,37 +170,17 @@ def _where_to_begin(capture: Capture, manager: StateManager, create_envs: EnvFac
         )
 
     # A run that continues keeps the part that it will not repeat.
-    is_of_evals = capture.field.startswith("eval.")
-    has_evaluated = state.next_eval_step is not None and state.next_eval_step > state.step
-    # An evaluation at this step is not repeated if its clock was advanced already.
-    again = state.step + 1 if is_of_evals and has_evaluated else state.step
     if path.stat().st_size == 0:
         return 0
+    actions, again = state.action_space, state.step
+    if actions_of_evals is not None:
+        actions = dict(actions_of_evals())
+        # An evaluation at this step is not repeated if its clock was advanced already.
+        again += state.next_eval_step is not None and state.next_eval_step > state.step
     header = recording_header(
-        state.obs_space,
-        _actions_of_evals(manager, create_envs) if is_of_evals else state.action_space,
-        capture.num_envs,
-        capture.subsample,
-        capture.seed,
-        state.run_name,
+        state.obs_space, actions, capture.num_envs, capture.subsample, capture.seed, state.run_name
     )
     return end_before(path, header, again)
-
-
-def _actions_of_evals(
-    manager: StateManager, create_envs: EnvFactory
-) -> Mapping[ActionName, ActionSpace]:
-    """Return the action space of the environments of evaluations."""
-    config, state = manager.config, manager.state
-    assert config.eval is not None
-    if config.eval.env is None:
-        return state.action_space
-    suite = dict(all_suites(config.eval, config.env))[""]
-    with (
-        global_randomness_kept(),
-        closing(make_envs(config, "", suite, create_envs, state, processes=1)) as envs,
-    ):
-        return envs.action_space()
 
 
 def continues(manager: StateManager) -> bool:

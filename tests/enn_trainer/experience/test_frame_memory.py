@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from enn_trainer import acting
-from enn_trainer import frame_memory as module
-from enn_trainer.agent import RogueNetAgent
-from enn_trainer.evaluation.play_episodes import Seats, play
-from enn_trainer.frame_memory import check_frame_memory, microbatches, within_memory
-from enn_trainer.lanes import ONE_LANE
+from enn_trainer import RogueNetAgent
+from enn_trainer.experience import frame_memory as module
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.frame_memory import check_frame_memory, microbatches, within_memory
+from enn_trainer.experience.players import AgentPlayer
 from entity_env import (
     Action,
     ActionSpace,
@@ -109,9 +108,9 @@ def test_evaluation_names_the_environment(small_machine: None) -> None:
 
     made: list[Environment] = []
     envs = EnvList(LaterCrowd, 4)
-    seats = Seats(agent_of(Crowd()), np.arange(4))
+    collector = Collector(envs, AgentPlayer(agent_of(Crowd()), seed=0))
     with pytest.raises(InvalidObservation, match=REFUSED.format(2)):
-        play(envs, [seats], steps=3, seed=0, device=torch.device("cpu"))
+        play(collector, envs.obs_space(), steps=3, seed=0)
 
 
 def test_a_loaded_agent_names_the_number_of_entities(small_machine: None) -> None:
@@ -148,12 +147,12 @@ def test_entities_to_select_count_without_attention(small_machine: None) -> None
 
 def test_frames_that_are_cut_for_memory_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, net = batch_of_sizes([3, 40, 1, 25, 2, 60, 0, 4] * 3), agent_of(Crowd())
-    env = np.arange(batch.num_frames)
+    player, env = AgentPlayer(net, seed=1), np.arange(batch.num_frames)
     with torch.no_grad():
-        expected = acting.choose(net, batch, env, 0, 1, ONE_LANE)
+        expected = player.choose(batch, env, 0)
         monkeypatch.setattr(module, "MOST_PAIRS", 700)
-        got = acting.choose(net, batch, env, 0, 1, ONE_LANE)
-    assert torch.equal(got.actions["turn"], expected.actions["turn"])
+        got = player.choose(batch, env, 0)
+    assert torch.equal(got.chosen["turn"].values, expected.chosen["turn"].values)
     torch.testing.assert_close(got.values, expected.values)
 
 

@@ -90,15 +90,8 @@ def _makes_one_environment(function: Callable[..., Any]) -> bool:
         signature.bind(None, 1, 1, 0)
     except TypeError:
         return True
-    positional = [p for p in signature.parameters.values() if p.kind in _POSITIONAL]
+    positional = [p for p in signature.parameters.values() if p.kind <= p.VAR_POSITIONAL]
     return all(p.default is not p.empty for p in positional)
-
-
-_POSITIONAL = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
 
 
 def _returned_class(function: Callable[..., Any]) -> type | None:

@@ -7,13 +7,12 @@ rollout is concatenated once, at the end.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from enn_trainer.experience.players import Decisions
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-from rogue_net.rogue_net import NetOutput
 
 _WORTH_WRITING = 4 * 2**20
 """Bytes of buffered steps at which these are written."""
@@ -21,24 +20,6 @@ _SPARE = 9 / 8
 """Memory reserved for each frame to come, relative to the mean frame so far."""
 
 Field = tuple[str, str]
-
-
-class Stored(NamedTuple):
-    """Frames, with the output of a network for them.
-
-    Attributes:
-        batch: the frames.
-        actions: per action int64 (actors,) per frame, the choices.
-        logprobs: per action float32 (actors,) per frame.
-        entropies: per action float32 (actors,) per frame.
-        values: (frames,) float32.
-    """
-
-    batch: EntityBatch
-    actions: Mapping[str, RaggedTensor]
-    logprobs: Mapping[str, RaggedTensor]
-    entropies: Mapping[str, RaggedTensor]
-    values: Tensor
 
 
 class RolloutStorage:
@@ -52,26 +33,26 @@ class RolloutStorage:
         self._num_frames = num_frames
         self._written = 0
         self._batches: list[EntityBatch] = []
-        self._outs: list[NetOutput] = []
+        self._decisions: list[Decisions] = []
         self._bytes_of_one = 0
         self._num_draws: dict[str, int] = {}
         self._rows: dict[Field, _Rows] = {}
         self._lengths: dict[Field, _Rows] = {}
 
-    def add(self, batch: EntityBatch, out: NetOutput) -> None:
-        """Add frames and the output for them; the tensors must not be changed afterwards."""
+    def add(self, batch: EntityBatch, decisions: Decisions) -> None:
+        """Add frames and the decisions in them; the tensors must not be changed afterwards."""
         self._num_draws = {name: action.num_draws for name, action in batch.actions.items()}
         self._batches.append(batch)
-        # Drop the parts of the output that are not stored, to free their memory.
-        self._outs.append(out._replace(log_probs={}, attention=None, distributions={}))
+        # Drop the distributions, which are not stored, to free their memory.
+        self._decisions.append(decisions._replace(distributions={}))
         count = len(self._batches)
         if count & (count - 1) == 0:  # at powers of two, as the size of steps changes slowly
-            self._bytes_of_one = _bytes_of(batch, out)
+            self._bytes_of_one = _bytes_of(batch, decisions)
         if count * self._bytes_of_one >= _WORTH_WRITING:
             self._write()
 
-    def take(self) -> Stored:
-        """Return all frames."""
+    def take(self) -> tuple[EntityBatch, Decisions]:
+        """Return all frames, and the decisions in them."""
         # Write the rest, and look up the fields.
         if self._batches:
             self._write()
@@ -100,10 +81,8 @@ class RolloutStorage:
             },
             self._written,
         )
-        values = self._rows["values", ""].all()
-        return Stored(
-            batch, of_actions("actions"), of_actions("logprobs"), of_actions("entropies"), values
-        )
+        kept = (of_actions("chosen"), of_actions("logprobs"), of_actions("entropies"))
+        return batch, Decisions(*kept, self._rows["values", ""].all())
 
     def _fields(self) -> dict[Field, RaggedTensor]:
         """Return the fields of the frames that were written."""
@@ -115,13 +94,12 @@ class RolloutStorage:
     def _write(self) -> None:
         """Append the buffered steps to what was written."""
         # Concatenate the buffer.
-        batch = EntityBatch.cat(self._batches)
-        outs = self._outs
-        outputs = {("values", ""): torch.cat([out.values["value"].flatten() for out in outs])}
-        for what in ("actions", "logprobs", "entropies"):
+        batch, decisions = EntityBatch.cat(self._batches), Decisions.cat(self._decisions)
+        outputs = {("values", ""): decisions.values}
+        for what in ("chosen", "logprobs", "entropies"):
             for name in batch.actions:
-                outputs[what, name] = torch.cat([getattr(out, what)[name] for out in outs])
-        self._batches, self._outs = [], []
+                outputs[what, name] = getattr(decisions, what)[name].values
+        self._batches, self._decisions = [], []
         fields, before = _fields(batch), self._fields() if self._written else {}
         if before:  # masks may be missing in some steps: fill in
             for field in [field for field in fields if field not in before]:
@@ -192,9 +170,9 @@ def _fields(batch: EntityBatch) -> dict[Field, RaggedTensor]:
     return fields
 
 
-def _bytes_of(batch: EntityBatch, out: NetOutput) -> int:
-    kept = [rows.values for rows in _fields(batch).values()]
-    return sum(rows.nbytes for rows in [*kept, *out.actions.values(), *out.values.values()])
+def _bytes_of(batch: EntityBatch, decisions: Decisions) -> int:
+    kept = [*_fields(batch).values(), *decisions.chosen.values()]
+    return sum(rows.values.nbytes for rows in kept) + decisions.values.nbytes
 
 
 def _all_true(field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor) -> RaggedTensor:

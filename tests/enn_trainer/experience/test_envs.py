@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, EnvConfig, StateManager, Trainer
-from enn_trainer.envs import env_factory
+from enn_trainer.experience.envs import env_factory
 from entity_env import (
     Environment,
     EnvList,

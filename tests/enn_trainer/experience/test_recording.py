@@ -4,7 +4,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, Trainer, train
-from enn_trainer.capture import Capture, recorded
-from enn_trainer.ppo.rollout import collect
-from entity_env import Action, CategoricalActionSpace, EnvList, Observation, VecObs
+from enn_trainer.experience.collector import Collector, collect
+from enn_trainer.experience.inference import draw_uniforms
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import Capture, Recorder, recorders
+from entity_env import Action, CategoricalActionSpace, EnvList, Observation, Ragged, VecObs
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import Step
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
@@ -77,18 +80,10 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
     envs.seed(1)
     with ExitStack() as stack:
         capture = Capture("", tmp_path / "file", logits=True, subsample=1, seed=0, num_envs=5)
-        recording = recorded(envs, capture, "mine", stack)
-        obs = recording.reset(envs.obs_space())
-        rollout = collect(
-            recording,
-            net,
-            obs,
-            envs.obs_space(),
-            steps=12,
-            seed=3,
-            first_frame=100,
-            device=torch.device("cpu"),
-        )
+        watchers = recorders(capture, envs, "mine", stack)
+        collector = Collector(envs, AgentPlayer(net, seed=3), watchers=watchers)
+        collector.reset(envs.obs_space())
+        rollout = collect(collector, steps=12, first_frame=100)
     steps = steps_of(tmp_path / "file")
     assert [s.run_step for s in steps] == list(range(100, 160, 5))
     batch = EntityBatch.of(VecObs.cat([s.decisions.obs for s in steps]))
@@ -115,6 +110,52 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
         logits = np.concatenate([s.decisions.logits[name].values for s in steps])
         np.testing.assert_allclose(expected.numpy(), logits, atol=1e-6)
         assert logits.size > len(chosen)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("logits", [False, True])
+def test_a_watched_collector_leaves_the_bytes_that_the_wrapper_does(
+    tmp_path: Path, logits: bool
+) -> None:
+    """Differential: `RecordingVecEnv` is told by hand what the network said."""
+    options: dict[str, Any] = {"subsample": 3, "seed": 4, "run": "mine", "keep_logits": logits}
+    space, actions = Meadow().obs_space(), Meadow().action_space()
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=8), space, actions, {"value": 1}).eval()
+    torch.nn.init.normal_(net.regression_heads["/value"].weight)
+    # Twice, so that the second run of steps is appended with new episodes.
+    for _ in range(2):
+        envs = EnvList(Meadow, 5)
+        with closing(Recorder(tmp_path / "watched", actions, **options)) as recorder:
+            collector = Collector(envs, AgentPlayer(net, seed=1), watchers=[recorder])
+            collector.seed(2)
+            collector.reset(space)
+            collect(collector, steps=8, first_frame=40)
+        with closing(RecordingVecEnv(EnvList(Meadow, 5), tmp_path / "told", **options)) as told:
+            told.seed(2)
+            obs = told.reset(space)
+            for run_step in range(40, 80, 5):
+                batch = EntityBatch.of(obs)
+                draws = draw_uniforms(batch.actions, 1, np.arange(5), run_step)
+                out = net(batch, uniforms=draws)
+                rows = {
+                    name: out.distribution(name).to_rows(a) for name, a in batch.actions.items()
+                }
+                lengths = {name: action.actors.lengths for name, action in batch.actions.items()}
+                obs = told.act(
+                    {name: Ragged(t.numpy(), lengths[name]) for name, t in out.actions.items()},
+                    space,
+                    probs={
+                        name: Ragged(t.double().exp().numpy(), lengths[name])
+                        for name, t in out.logprobs.items()
+                    },
+                    logits={name: Ragged(r.values.numpy(), r.lengths) for name, r in rows.items()},
+                    values=out.values["value"][:, 0].numpy(),
+                    run_step=run_step,
+                )
+    content = (tmp_path / "told").read_bytes()
+    assert (tmp_path / "watched").read_bytes() == content
+    assert len(run_steps(tmp_path / "told")) == 16
 
 
 @pytest.mark.slow

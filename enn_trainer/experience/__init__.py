@@ -1,0 +1,1 @@
+"""Frames of environments: who acts in them, and what is kept."""

@@ -1,0 +1,284 @@
+"""Stepping of environments by players: rollouts to learn from, and episodes to evaluate.
+
+Watchers follow each step. Recordings are made by one; this module does not know it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.experience.players import Decisions, Players
+from enn_trainer.experience.storage import RolloutStorage
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from entity_env.spaces import ObsSpace
+from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
+from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
+
+
+class Watcher(Protocol):
+    """Follower of the steps of a collector, which changes nothing of them."""
+
+    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> None:
+        """Take the first frames.
+
+        Args:
+            obs: the frames of all environments.
+            shown: the features in them.
+            state: of environments and watchers, if saved episodes go on; None for new ones.
+        """
+
+    def before_step(
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+    ) -> None:
+        """Take the decisions in the current frames. The environments may reuse `obs` afterwards.
+
+        Args:
+            obs: the frames.
+            batch: the same on the device.
+            decisions: of these frames.
+            run_step: the number of frames of the run before this step.
+        """
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the outcome: rewards, ends, and the next frames."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what `begin` needs to go on, by a name of its own, as plain data."""
+
+
+class Step(NamedTuple):
+    """One step of B environments.
+
+    Attributes:
+        batch: the frames.
+        decisions: of the players.
+        obs: the outcome, with the next frames.
+    """
+
+    batch: EntityBatch
+    decisions: Decisions
+    obs: VecObs
+
+
+class Collector(VecEnvWrapper):
+    """Environments with the players who act in them, and with watchers.
+
+    `reset` or `set_state` begins episodes, `step` goes on with them. Watchers do not see what `act`
+    does, which is that of the environments.
+
+    Args:
+        env: B environments.
+        players: choose the actions.
+        device: device of the frames.
+        watchers: follow the steps.
+
+    Attributes:
+        obs: the current frames.
+    """
+
+    def __init__(
+        self,
+        env: VecEnv,
+        players: Players,
+        device: torch.device | str = "cpu",
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        super().__init__(env)
+        self.players = players
+        self.device = torch.device(device)
+        self.watchers = watchers
+        self.obs: VecObs
+        self._shown: ObsSpace
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        """Begin an episode in every environment; frames show the features of `obs_config`."""
+        return self._begin(self.env.reset(obs_config), obs_config, None)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state of environments and watchers; None if it cannot be saved."""
+        state = self.env.get_state()
+        if state is not None:
+            for watcher in self.watchers:
+                state = {**state, **watcher.get_state()}
+        return state
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        """Go on with saved episodes; None if the environments cannot."""
+        obs = self.env.set_state(state, obs_config)
+        return None if obs is None else self._begin(obs, obs_config, state)
+
+    def step(self, t: int, run_step: int, context: ExecutionContext = DEFAULT_CONTEXT) -> Step:
+        """Let the players act once in every environment.
+
+        Args:
+            t: a number that earlier steps did not have, of which random choices are a function.
+            run_step: the number of frames of the run before this step, for watchers.
+            context: interrupt check and timers.
+        """
+        context.check()
+        obs, spans = self.obs, context.spans
+        with spans.span("batch"):
+            batch = EntityBatch.of(obs, self.device)
+        with spans.span("act"):
+            decisions = self.players.act(obs, batch, t)
+        with spans.span("env"):
+            actions = decisions.chosen_on_host()
+            for watcher in self.watchers:
+                watcher.before_step(obs, batch, decisions, run_step)
+            self.obs = self.env.act(actions, self._shown)
+            for watcher in self.watchers:
+                watcher.after_step(self.obs)
+        self.players.after_step(self.obs)
+        return Step(batch, decisions, self.obs)
+
+    def _begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> VecObs:
+        self.obs, self._shown = obs, shown
+        for watcher in self.watchers:
+            watcher.begin(obs, shown, state)
+        self.players.begin(obs)
+        return obs
+
+
+@torch.no_grad()
+def play(
+    collector: Collector,
+    obs_space: ObsSpace,
+    steps: int,
+    seed: int,
+    *,
+    run_step: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Mapping[str, Metric]:
+    """Play new episodes for some steps.
+
+    Args:
+        collector: environments and players.
+        obs_space: the observation space to select features by.
+        steps: number of steps.
+        seed: seed of the episodes.
+        run_step: number of frames of the run, for watchers.
+        stop: called before each step; True ends early.
+
+    Returns:
+        The metrics of all steps.
+    """
+    metrics: dict[str, Metric] = {}
+    collector.seed(seed)
+    collector.reset(obs_space)
+    for t in range(steps):
+        if stop():
+            break
+        add_metrics(metrics, collector.step(t, run_step).obs.metrics)
+    return metrics
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of B environments. Frame t * B + b is step t of environment b.
+
+    Attributes:
+        batch: the T * B frames.
+        actions: per action int64 (actors,) per frame, the choices.
+        logprobs: per action float32 (actors,) per frame, of the choices.
+        entropies: per action float32 (actors,) per frame, of all that could be chosen.
+        values: (T, B) float32.
+        rewards: (T, B) float32, of the step from each frame.
+        terminated: (T, B) bool, the episode ended by itself in that step.
+        truncated: (T, B) bool, the episode was cut off in that step.
+        last_values: (B,) float32, of the frames after the last step; 0 where an episode ended.
+        final_values: (truncated episodes,) float32, of their last observations, in the order of
+            `truncated`.
+        metrics: of the environments, over all steps.
+        next_obs: the frames after the last step.
+    """
+
+    batch: EntityBatch
+    actions: Mapping[str, RaggedTensor]
+    logprobs: Mapping[str, RaggedTensor]
+    entropies: Mapping[str, RaggedTensor]
+    values: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    last_values: Tensor
+    final_values: Tensor
+    metrics: Mapping[str, Metric]
+    next_obs: VecObs
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames, T * B."""
+        return self.batch.num_frames
+
+
+@torch.no_grad()
+def collect(
+    collector: Collector,
+    *,
+    steps: int,
+    first_frame: int,
+    context: ExecutionContext = DEFAULT_CONTEXT,
+) -> Rollout:
+    """Go on for `steps` steps in every environment, and keep them to learn from.
+
+    Args:
+        collector: B environments and the players, all of whose frames are learnt from.
+        steps: T.
+        first_frame: number of frames of the run before; the choices depend on it.
+        context: interrupt check and timers.
+    """
+    # Allocate.
+    players, device, num_envs = collector.players, collector.device, len(collector)
+    assert players.learnt is None, "learning from a part of the frames does not exist yet"
+    storage = RolloutStorage(steps * num_envs)
+    rewards = np.empty((steps, num_envs), np.float32)
+    terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
+    metrics: dict[str, Metric] = {}
+    finals: list[EntityBatch] = []
+    ended = np.zeros(0, np.int64)  # the environments of `finals`
+    final_values = [torch.zeros(0, device=device)]
+
+    # Act for T steps. The last observations of truncated episodes are valued in batches.
+    for t in range(steps):
+        frame = first_frame + t * num_envs
+        batch, decisions, obs = collector.step(frame, frame, context)
+        storage.add(batch, decisions)
+        rewards[t], terminated[t], truncated[t] = obs.reward, obs.terminated, obs.truncated
+        add_metrics(metrics, obs.metrics)
+        if obs.final is not None:
+            finals.append(EntityBatch.of(obs.final, device))
+            ended = np.append(ended, np.flatnonzero(obs.truncated))
+            if len(ended) >= num_envs:  # to bound memory
+                final_values.append(players.values(EntityBatch.cat(finals), ended))
+                finals, ended = [], ended[:0]
+
+    # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
+    with context.spans.span("values"):
+        last_values = final_values[0].new_zeros(num_envs)
+        going_on = np.flatnonzero(~obs.done)  # the value after the end of an episode is 0
+        if len(going_on):
+            of_last = EntityBatch.of(obs, device)
+            if len(going_on) < num_envs:
+                of_last = of_last.take(going_on)
+            last_values[to_device(going_on, device)] = players.values(of_last, going_on)
+        if finals:
+            final_values.append(players.values(EntityBatch.cat(finals), ended))
+    frames, kept = storage.take()
+    return Rollout(
+        batch=frames,
+        actions=kept.chosen,
+        logprobs=kept.logprobs,
+        entropies=kept.entropies,
+        values=kept.values.view(steps, num_envs),
+        rewards=torch.from_numpy(rewards).to(device),
+        terminated=torch.from_numpy(terminated).to(device),
+        truncated=torch.from_numpy(truncated).to(device),
+        last_values=last_values,
+        final_values=torch.cat(final_values),
+        metrics=metrics,
+        next_obs=obs,
+    )

@@ -1,0 +1,224 @@
+"""Players: they choose the actions in the frames of each step, as `Decisions`."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.experience.frame_memory import check_frame_memory
+from enn_trainer.experience.inference import draw_uniforms, in_pieces
+from enn_trainer.lanes import ONE_LANE, Lanes
+from entity_env.ragged import Ragged, row_indices
+from entity_env.vec.vec_env import VecObs
+from rogue_net.answer import NetOutput
+from rogue_net.distributions import ActionDistribution
+from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
+
+Environments = npt.NDArray[np.int64]
+"""(B,) int64, the index of the environment of each frame."""
+
+
+class Decisions(NamedTuple):
+    """The choices in B frames; they are taken, joined and put in order like the frames.
+
+    Attributes:
+        chosen: per action int64 (actors,) per frame, the choices.
+        logprobs: per action float32 (actors,) per frame, of the choices.
+        entropies: per action float32 (actors,) per frame, of all that could be chosen.
+        values: (B,) float32, the expected returns; NaN of a network without values.
+        distributions: per action, over the choices of all actors, where there is one.
+    """
+
+    chosen: Mapping[str, RaggedTensor]
+    logprobs: Mapping[str, RaggedTensor]
+    entropies: Mapping[str, RaggedTensor]
+    values: Tensor
+    distributions: Mapping[str, ActionDistribution] = {}
+
+    @staticmethod
+    def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
+        """Return the decisions in the output of a network for these frames."""
+
+        def of_frames(rows: Mapping[str, Tensor]) -> dict[str, RaggedTensor]:
+            actions = batch.actions
+            return {name: RaggedTensor(t, actions[name].actors.lengths) for name, t in rows.items()}
+
+        known = out.log_probs.keys() | out.distributions.keys()
+        if (values := out.values.get("value")) is None:
+            device = next(iter(batch.features.values())).values.device
+            values = torch.full((batch.num_frames,), math.nan, device=device)
+        return Decisions(
+            of_frames(out.actions),
+            of_frames(out.logprobs),
+            of_frames(out.entropies),
+            values.flatten(),
+            {name: out.distribution(name) for name in out.actions if name in known},
+        )
+
+    @staticmethod
+    def cat(pieces: Sequence["Decisions"]) -> "Decisions":
+        """Concatenate the frames of several pieces."""
+        if len(pieces) == 1:
+            return pieces[0]
+
+        def rows_of(named: Sequence[Mapping[str, RaggedTensor]]) -> dict[str, RaggedTensor]:
+            return {name: RaggedTensor.cat([rows[name] for rows in named]) for name in named[0]}
+
+        return Decisions(
+            rows_of([piece.chosen for piece in pieces]),
+            rows_of([piece.logprobs for piece in pieces]),
+            rows_of([piece.entropies for piece in pieces]),
+            torch.cat([piece.values for piece in pieces]),
+            {
+                name: one.cat([piece.distributions[name] for piece in pieces])
+                for name, one in pieces[0].distributions.items()
+                if all(name in piece.distributions for piece in pieces)
+            },
+        )
+
+    def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
+        """Return the given frames, in the given order."""
+
+        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+            return {name: rows.take(frames) for name, rows in named.items()}
+
+        device = self.values.device
+        actors = {
+            name: to_device(row_indices(rows.starts[frames], rows.lengths[frames]), device)
+            for name, rows in self.chosen.items()
+        }
+        return Decisions(
+            rows_of(self.chosen),
+            rows_of(self.logprobs),
+            rows_of(self.entropies),
+            self.values.index_select(0, to_device(frames, device)),
+            {name: one.take(actors[name]) for name, one in self.distributions.items()},
+        )
+
+    def chosen_on_host(self) -> dict[str, Ragged]:
+        """Return the choices in the form that `VecEnv.act` takes."""
+        return {
+            name: Ragged(rows.values.cpu().numpy(), rows.lengths)
+            for name, rows in self.chosen.items()
+        }
+
+
+class Players(ABC):
+    """Players who act in the frames of B environments, step by step.
+
+    Attributes:
+        learnt: (L,) int64, the environments whose frames are learnt from, as many in every step;
+            None for all.
+    """
+
+    learnt: Environments | None = None
+
+    def begin(self, obs: VecObs) -> None:
+        """Take the first frames, of new episodes or of those of a save."""
+        return
+
+    @abstractmethod
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Choose the actions in the current frames.
+
+        Args:
+            obs: the frames of all environments.
+            batch: the same on the device.
+            t: a number that earlier steps did not have, of which random choices are a function.
+        """
+
+    @abstractmethod
+    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+        """Return the learner's values of frames in which nobody acts, and change nothing.
+
+        Args:
+            batch: n frames.
+            environments: (n,) int64, their environments.
+
+        Returns:
+            (n,) float.
+        """
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the frames after a step: episodes may have ended and begun."""
+        return
+
+
+class AgentPlayer(Players):
+    """One agent in all environments.
+
+    Args:
+        agent: the network; it is not changed.
+        seed: seed of the choices, which are a function of it, the environment, `t` and the frame;
+            None to take the most probable choices.
+        lanes: threads; the result does not depend on their number.
+        learning: True if the frames are learnt from, which takes more memory than acting.
+    """
+
+    def __init__(
+        self,
+        agent: PPOAgent,
+        seed: int | None,
+        lanes: Lanes = ONE_LANE,
+        learning: bool = False,
+    ) -> None:
+        self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Choose the actions in the current frames."""
+        return self.choose(batch, np.arange(batch.num_frames), t)
+
+    def choose(self, batch: EntityBatch, environments: Environments, t: int) -> Decisions:
+        """Choose the actions in frames of some environments.
+
+        Raises:
+            InvalidObservation: a frame has too many entities; the message names the environment.
+        """
+        agent, seed = self.agent, self.seed
+        check_frame_memory(agent, batch, environments, learning=self.learning)
+
+        def of_piece(some: EntityBatch, piece: slice) -> Decisions:
+            draws = None
+            if seed is not None:
+                draws = draw_uniforms(some.actions, seed, environments[piece], t)
+            return Decisions.of(agent(some, uniforms=draws), some)
+
+        return Decisions.cat(in_pieces(agent, batch, of_piece, self.lanes))
+
+    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+        """Return the values of frames."""
+        agent = self.agent
+        check_frame_memory(agent, batch, environments, learning=False)
+
+        def of_piece(some: EntityBatch, piece: slice) -> Tensor:
+            return agent.values(some)["value"].flatten()
+
+        return torch.cat(in_pieces(agent, batch, of_piece, self.lanes))
+
+
+class SeatedPlayers(Players):
+    """Several agents, each in environments of its own; the first one is the learner.
+
+    Args:
+        seats: the agents with their environments, each of which is in one of them.
+    """
+
+    def __init__(self, seats: Sequence[tuple[AgentPlayer, Environments]]) -> None:
+        self.learner, self.learnt = seats[0]
+        self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Let each agent choose in its frames, and put the decisions in the order of frames."""
+        pieces = [player.choose(batch.take(theirs), theirs, t) for player, theirs in self.seats]
+        order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
+        return Decisions.cat(pieces).take(order)
+
+    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+        """Return the values of the learner."""
+        return self.learner.values(batch, environments)

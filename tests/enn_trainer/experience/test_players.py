@@ -1,0 +1,148 @@
+"""Decisions are put in order like frames, and every player acts in its own environments."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer.experience.inference import draw_uniforms
+from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers
+from entity_env import EnvList, VecObs
+from rogue_net import EntityBatch, RogueNet, RogueNetConfig
+from rogue_net.distributions import CategoricalDistribution
+from rogue_net.ragged import RaggedTensor
+from tests.enn_trainer.worlds import Meadow
+
+FIELDS = ("chosen", "logprobs", "entropies")
+
+
+def some_decisions(seed: int, num_frames: int) -> Decisions:
+    """Of two actions, of which one has many actors, one few, in any frame."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    chosen, logprobs, entropies, distributions = {}, {}, {}, {}
+    for name, most in (("go", 4), ("stop", 1)):
+        lengths = rng.integers(0, most + 1, num_frames)
+        count, choices = int(lengths.sum()), int(rng.integers(1, 4))
+        table = torch.rand(count, choices, generator=generator).log_softmax(dim=-1)
+        distributions[name] = CategoricalDistribution(table)
+        chosen[name] = RaggedTensor(torch.randint(choices, (count,), generator=generator), lengths)
+        logprobs[name] = RaggedTensor(torch.rand(count, generator=generator), lengths)
+        entropies[name] = RaggedTensor(torch.rand(count, generator=generator), lengths)
+    values = torch.rand(num_frames, generator=generator)
+    return Decisions(chosen, logprobs, entropies, values, distributions)
+
+
+def of_frame(decisions: Decisions, frame: int) -> list[list[float]]:
+    """All that is decided in a frame, as lists; choices of probability 0 are left out."""
+    found = [[decisions.values[frame].item()]]
+    for name, rows in decisions.chosen.items():
+        end = int(rows.lengths[: frame + 1].sum())
+        begin = end - int(rows.lengths[frame])
+        for field in FIELDS:
+            found.append(getattr(decisions, field)[name].values[begin:end].tolist())
+        table = decisions.distributions[name].all_log_probs
+        assert table is not None
+        found += [row[row > -torch.inf].tolist() for row in table[begin:end]]
+    return found
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)
+def test_frames_that_are_joined_and_taken_have_what_was_decided_in_them(
+    sizes: list[int], seed: int, data: st.DataObject
+) -> None:
+    pieces = [some_decisions(seed + i, size) for i, size in enumerate(sizes)]
+    places = [(piece, i) for piece, size in zip(pieces, sizes, strict=True) for i in range(size)]
+    wanted = np.array(data.draw(st.lists(st.integers(0, sum(sizes) - 1), max_size=8)), np.int64)
+    taken = Decisions.cat(pieces).take(wanted)
+    assert len(taken.values) == len(wanted)
+    for frame, place in enumerate(wanted):
+        assert of_frame(taken, frame) == of_frame(*places[place])
+    # Pieces of the whole, put together again, are the whole.
+    whole = Decisions.cat(pieces)
+    bounds = [0, *accumulate(sizes)]
+    parts = [whole.take(np.arange(*b)) for b in pairwise(bounds)]
+    again = Decisions.cat(parts)
+    assert [of_frame(again, i) for i in range(sum(sizes))] == [
+        of_frame(whole, i) for i in range(sum(sizes))
+    ]
+
+
+def network(seed: int) -> RogueNet:
+    torch.manual_seed(seed)
+    space = Meadow()
+    config = RogueNetConfig(d_model=8)
+    net = RogueNet(config, space.obs_space(), space.action_space(), {"value": 1}).eval()
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return net
+
+
+def frames_of(num_envs: int) -> tuple[VecObs, EntityBatch]:
+    envs = EnvList(Meadow, num_envs)
+    envs.seed(5)
+    obs = envs.reset(envs.obs_space())
+    return obs, EntityBatch.of(obs)
+
+
+def assert_same(got: Decisions, expected: Decisions) -> None:
+    """To the bit."""
+    for field in FIELDS:
+        ours, theirs = getattr(got, field), getattr(expected, field)
+        assert [*ours] == [*theirs]
+        for name, rows in theirs.items():
+            assert torch.equal(ours[name].values, rows.values), (field, name)
+            assert np.array_equal(ours[name].lengths, rows.lengths), (field, name)
+    assert torch.equal(got.values, expected.values)
+
+
+@torch.no_grad()
+def test_an_agent_decides_as_its_network_does_with_draws_of_the_environments() -> None:
+    net, (obs, batch) = network(0), frames_of(9)
+    environments = np.arange(9) + 20
+    draws = draw_uniforms(batch.actions, 3, environments, 7)
+    expected = Decisions.of(net(batch, uniforms=draws), batch)
+    assert_same(AgentPlayer(net, seed=3).choose(batch, environments, 7), expected)
+    greedy = Decisions.of(net(batch), batch)
+    assert_same(AgentPlayer(net, seed=None).act(obs, batch, 7), greedy)
+    for name, rows in expected.chosen.items():
+        table = expected.distributions[name].all_log_probs
+        assert table is not None
+        chances = table.gather(1, rows.values[:, None])[:, 0]
+        assert torch.equal(chances, expected.logprobs[name].values)
+
+
+@torch.no_grad()
+def test_agents_that_share_environments_decide_as_they_do_alone() -> None:
+    nets, (obs, batch) = [network(seed) for seed in range(3)], frames_of(10)
+    seats: list[npt.NDArray[np.int64]] = [
+        np.array([7, 0, 3]),
+        np.array([], np.int64),
+        np.array([9, 8, 6, 5, 4, 2, 1]),
+    ]
+    agents = [AgentPlayer(net, seed=1) for net in nets]
+    players = SeatedPlayers([*zip(agents, seats, strict=True)])
+    together = players.act(obs, batch, 4)
+    for net, theirs in zip(nets, seats, strict=True):
+        if len(theirs):
+            alone = batch.take(theirs)
+            draws = draw_uniforms(alone.actions, 1, theirs, 4)
+            expected = Decisions.of(net(alone, uniforms=draws), alone)
+            assert_same(together.take(theirs), expected)
+    learner = nets[0].values(batch.take(seats[0]))["value"].flatten()
+    assert torch.equal(players.values(batch.take(seats[0]), seats[0]), learner)
+
+
+@torch.no_grad()
+def test_a_network_without_values_acts_and_its_values_are_not_numbers() -> None:
+    net, (_, batch) = network(0), frames_of(2)
+    without = net(batch)._replace(values={})
+    assert Decisions.of(without, batch).values.isnan().all()
