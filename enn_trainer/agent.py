@@ -127,7 +127,8 @@ class RogueNetAgent:
             InvalidObservation: the observation does not match these spaces.
         """
         obs = batch_obs([observation], self.obs_space, self.action_space)
-        batch = EntityBatch.of(obs, next(self.agent.parameters()).device)
+        device = next(self.agent.parameters(), torch.empty(0)).device
+        batch = EntityBatch.of(obs, device)
         first = np.zeros(1, dtype=np.int64)
         check_frame_memory(self.agent, batch, first, learning=False)
         draws = None
