@@ -78,6 +78,7 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
 
     def begin_update(self, clock: Clock) -> None:
         """Set the rates of an update, before its rollout is collected."""
+        return
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers whose learning rates callbacks may change; by default, none."""
