@@ -26,7 +26,6 @@ from rogue_net import EntityBatch, NetOutput
 from rogue_net.answer import answer
 from tests.toys.world import Lane, assert_same, everything, manager_of, newest
 
-DISPLAY = "the progress display expects the metrics of PPO"
 EVALUATED = ["eval.interval=32", "eval.num_envs=2", "eval.steps=10"]
 
 
@@ -86,7 +85,6 @@ def test_it_conforms() -> None:
     check_state_part(algorithm, Idle())
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason=DISPLAY)
 def test_it_trains_and_is_evaluated(tmp_path: Path) -> None:
     manager = manager_of(
         tmp_path,
