@@ -70,12 +70,19 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         Raises:
             ConfigError: a setting cannot be used.
         """
+        return
 
     def begin_episodes(self, num_envs: int) -> None:
         """Forget running episodes, as all environments begin new ones."""
+        return
 
     def begin_update(self, clock: Clock) -> None:
         """Set the rates of an update, before its rollout is collected."""
+        return
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers whose learning rates callbacks may change; by default, none."""
+        return []
 
 
 class AuxiliaryLoss(StatePart, Protocol):
@@ -83,9 +90,11 @@ class AuxiliaryLoss(StatePart, Protocol):
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
         """Prepare for a run, like `RolloutAlgorithm.prepare`."""
+        return
 
     def begin_update(self, clock: Clock) -> bool:
-        """Begin an update; return False to add nothing in it."""
+        """Begin an update; return False to add nothing in it. By default, True."""
+        return True
 
     def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
         """Add its gradient to `grad` of the agent's parameters.
@@ -104,15 +113,18 @@ class RewardTransform(StatePart, Protocol):
 
     def begin_episodes(self, num_envs: int) -> None:
         """Forget running episodes, as all environments begin new ones."""
+        return
 
     def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
         """Return the rewards to learn from, (T, B).
 
         Args:
-            rewards: (T, B) float, of the environments or of an earlier transform.
+            rewards: (T, B) float, of the environments or of an earlier transform; not to be
+                changed in place.
             rollout: the rollout that they are from.
             gamma: discount factor per step.
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics to track, by tag."""
+        """Return metrics to track, by tag; by default, none."""
+        return {}

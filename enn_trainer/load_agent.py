@@ -73,7 +73,8 @@ class RogueNetAgent:
             InvalidObservation: the observation does not match these spaces.
         """
         obs = batch_obs([observation], self.obs_space, self.action_space)
-        batch = EntityBatch.of(obs, next(self.agent.parameters()).device)
+        device = next(self.agent.parameters(), torch.empty(0)).device
+        batch = EntityBatch.of(obs, device)
         player = AgentPlayer(self.agent, None if self.deterministic else self._seed)
         with torch.inference_mode():
             decisions = player.act(obs, batch, self._frames)

@@ -87,10 +87,13 @@ def open_state(
         if state.next_eval_step is None:
             state.next_eval_step = first_eval_step(evaluation, state.step)
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
+    if names := [name for name in state.parts if "/" in name]:
+        raise ValueError(f"State.parts: expected names without '/', got {', '.join(names)}")
     state.to(device)
     state.algorithm.prepare(manager.config, state, device)
     if manager.config.cuda_empty_cache and device.type == "cuda":
-        stack.enter_context(empty_cache_after_steps(state.optimizers()[-1]))
+        for optimizer in state.optimizers()[-1:]:
+            stack.enter_context(empty_cache_after_steps(optimizer))
     return state
 
 

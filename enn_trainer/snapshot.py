@@ -45,18 +45,23 @@ class Snapshot:
             self._tensors = tensors
             if not _have_same_form(tensors, self._copies):
                 self._copies = [torch.empty_like(tensor) for tensor in tensors]
-        with torch.no_grad():
-            torch._foreach_copy_(self._copies, tensors)
+        _copy(self._copies, tensors)
 
     def put_back(self, state: State) -> None:
         """Restore the agent and the algorithm from the last copy."""
         of_agent = len(self._tensors) - len(self._names)
-        with torch.no_grad():
-            torch._foreach_copy_(self._tensors[:of_agent], self._copies[:of_agent])
+        _copy(self._tensors[:of_agent], self._copies[:of_agent])
         state.agent.eval()  # the mode between updates
         copies = (tensor.clone() for tensor in self._copies[of_agent:])
         tensors = dict(zip(self._names, copies, strict=True))
         state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
+
+
+def _copy(to: list[Tensor], tensors: list[Tensor]) -> None:
+    """Copy tensors to others, of which there may be none, as of an agent that learns nothing."""
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(to, tensors)
 
 
 def _have_same_form(some: list[Tensor], others: list[Tensor]) -> bool:

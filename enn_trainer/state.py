@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Union
 
 import torch
-from torch import Tensor
 
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.ppo.optimizers import value_network
 from enn_trainer.ppo.ppo import PPO
-from enn_trainer.state_part import StatePart
+from enn_trainer.state_part import StatePart, copied_state
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionSpace,
@@ -88,10 +87,10 @@ class State:
     @property
     def reward_scaling(self) -> Any:
         """Statistics of returns, if rewards are scaled by them."""
-        return self.algorithm.reward_transforms.get("reward_scaling")
+        return getattr(self.algorithm, "reward_transforms", {}).get("reward_scaling")
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
-        """Return the optimizer of the policy, and that of the value network if there is one."""
+        """Return those of the algorithm: of the policy, and of a separate value network."""
         optimizers: List[torch.optim.Optimizer] = self.algorithm.optimizers()
         return optimizers
 
@@ -99,12 +98,7 @@ class State:
         """Move all tensors to a device: the network and the parts."""
         self.agent.to(device)
         for part in self.parts.values():
-            part.load_state_dict(
-                {
-                    name: value.to(device) if isinstance(value, Tensor) else value
-                    for name, value in part.state_dict().items()
-                }
-            )
+            part.load_state_dict(copied_state(part.state_dict(), device))
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:

@@ -1,5 +1,6 @@
 """`StatePart`: interface of the parts of a run's state to saves, resumes and upgrades."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -25,28 +26,56 @@ class SpaceChange(Protocol):
         Entries of parameters that no longer exist are left out.
         """
 
+    def others(self, state: StateDict) -> dict[str, Any]:
+        """Return the entries that belong to no parameter of the old agent."""
+
 
 class StatePart(Protocol):
-    """Part of the state of a run. Derive from it to have `evolve`."""
+    """Part of the state of a run. Derive from it to have the defaults of its methods.
+
+    Plain data are None, bool, int, float, str, bytes, and lists and dicts of them; keys are str.
+    """
 
     def state_dict(self) -> StateDict:
-        """Return tensors and plain data by name. Tensors need not be copies."""
+        """Return tensors and plain data by name; by default, none. They need not be copies."""
+        return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore a state; entries that are missing keep their initial values.
+        """Replace the state by a saved one; by default, do nothing.
+
+        The part may keep the tensors and data that it gets. Tensors that are kept are on the device
+        to compute on. Entries that are missing get the values of a new part.
 
         Raises:
             ValueError: an entry cannot be used; the message names it.
         """
+        return
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return the state for other observation and action spaces; by default, unchanged.
+        """Return the state for other observation and action spaces.
+
+        By default entries called PARAMETER/what move with the parameter and others stay.
 
         Args:
             state: state of this part for the old spaces.
             change: new names and places of actions and parameters.
         """
-        return state
+        return {**change.others(state), **change.moments(state)}
+
+
+def copied_state(state: StateDict, device: torch.device | None = None) -> dict[str, Any]:
+    """Return a copy of a state that shares no memory with it.
+
+    Args:
+        state: tensors and plain data by name.
+        device: device of the copies; None for that of each tensor.
+    """
+    return {
+        name: value.detach().to(device or value.device, copy=True)
+        if isinstance(value, Tensor)
+        else copy.deepcopy(value)
+        for name, value in state.items()
+    }
 
 
 def with_prefix(name: str, state: StateDict) -> dict[str, Any]:
@@ -58,6 +87,27 @@ def without_prefix(name: str, state: StateDict) -> dict[str, Any]:
     """Return the entries NAME/entry of a state as entry, without the others."""
     start = f"{name}/"
     return {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
+
+
+def check_plain(name: str, value: object) -> None:
+    """Raise if an entry of a state is not plain data that comes back as it was saved.
+
+    Raises:
+        ValueError: it is something else; the message names it.
+    """
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise ValueError(f"{name}: expected keys that are str, got {key!r}")
+            check_plain(f"{name}[{key!r}]", item)
+    elif type(value) is list:
+        for i, item in enumerate(value):
+            check_plain(f"{name}[{i}]", item)
+    elif type(value) not in (type(None), bool, int, float, str, bytes):
+        raise ValueError(
+            f"{name}: expected plain data (None, bool, int, float, str, bytes, list, dict), got "
+            f"{type(value).__name__}; tensors have an entry of the state dict each"
+        )
 
 
 def check_tensor(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

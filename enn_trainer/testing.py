@@ -1,12 +1,28 @@
-"""Assertions for tests of your own environments and agents."""
+"""Assertions for tests of your own environments, agents and parts of the state."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
+from enn_trainer.state_part import (
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_plain,
+    copied_state,
+)
 from enn_trainer.stop_conditions import AtLeast
 from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
 from entity_env.match import Match
+from entity_env.serialization.messages import pack, unpack
 
 
 def assert_learns(
@@ -41,3 +57,99 @@ def assert_learns(
             f"expected {goal} within {result.step} frames, got {reached} at the end"
         )
     return result
+
+
+def check_state_part(part: StatePart, new: StatePart) -> None:
+    """Raise if a part of the state does not survive saves, resumes and updates that fail.
+
+    Example:
+        >>> def test_running_scale_conforms():
+        ...     scale = RunningScale()
+        ...     scale.observe(torch.ones(3))
+        ...     check_state_part(scale, RunningScale())
+
+    Args:
+        part: the part, in a state that differs from that of a new one; it is not changed.
+        new: another one, made in the same way and not used yet; it is changed.
+
+    Raises:
+        AssertionError: there is a problem; the message names the entry.
+    """
+    # Plain data and tensors, which do not change when they are read.
+    saved = copied_state(_checked(part.state_dict()))
+    _check_equal("state_dict, called twice", part.state_dict(), saved)
+    initial = copied_state(_checked(new.state_dict()))
+    if saved and _difference(initial, saved) is None:
+        raise AssertionError("part: expected a state that differs from that of a new one")
+
+    # A save and a resume.
+    tensors = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
+    plain = {name: value for name, value in saved.items() if name not in tensors}
+    new.load_state_dict({})
+    _check_equal("load_state_dict of an empty state into a new part", new.state_dict(), initial)
+    new.load_state_dict({**load_tensors(save_tensors(tensors)), **unpack(pack(plain))})
+    _check_equal("state_dict after load_state_dict", new.state_dict(), saved)
+
+    # An upgrade to the same spaces.
+    evolved = new.evolve(copied_state(new.state_dict()), _NoChange())
+    _check_equal("evolve without a change of the spaces", evolved, saved)
+
+    # A failed update: back to an earlier state, also from entries that are new.
+    given = copied_state(initial)
+    new.load_state_dict(given)
+    _check_equal("state_dict after load_state_dict of an earlier state", new.state_dict(), initial)
+    _check_equal("the argument of load_state_dict afterwards", given, initial)
+    _check_equal("the part, after another one was loaded", part.state_dict(), saved)
+
+
+class _NoChange(SpaceChange):
+    """Change of spaces that changes nothing. Entries of parameters are among `others`."""
+
+    def action(self, name: str) -> str:
+        return name
+
+    def moments(self, state: StateDict) -> dict[str, Any]:
+        return {}
+
+    def others(self, state: StateDict) -> dict[str, Any]:
+        return dict(state)
+
+
+def _checked(state: object) -> StateDict:
+    """Return a state if it consists of named tensors and plain data, else raise."""
+    if not isinstance(state, Mapping) or any(type(name) is not str for name in state):
+        raise AssertionError(f"state_dict: expected tensors and plain data by name, got {state!r}")
+    for name, value in state.items():
+        try:
+            if not isinstance(value, Tensor):
+                check_plain(name, value)
+        except ValueError as error:
+            raise AssertionError(f"state_dict: {error}") from None
+    return state
+
+
+def _check_equal(what: str, state: StateDict, expected: StateDict) -> None:
+    problem = _difference(_checked(state), expected)
+    if problem is not None:
+        raise AssertionError(f"{what}: {problem}")
+
+
+def _difference(state: StateDict, expected: StateDict) -> str | None:
+    """Return a description of the first difference of two states, or None if they are equal."""
+    if state.keys() != expected.keys():
+        return f"expected entries {sorted(expected)}, got {sorted(state)}"
+    for name, value in expected.items():
+        if not _is_same(state[name], value):
+            return f"{name}: expected {value!r}, got {state[name]!r}"
+    return None
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return True if two entries are equal to the bit."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and repr(one) == repr(other)
+    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+        return False
+    # As bytes, so that NaN equals itself.
+    pair = [x.detach().contiguous().flatten().view(torch.uint8) for x in (one, other)]
+    return torch.equal(*pair)

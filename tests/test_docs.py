@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from enn_trainer import Callback, TrainConfig, load_checkpoint
 from enn_trainer.config.load import load_config
@@ -62,8 +63,8 @@ def run_script(path: str, *arguments: str, folder: Path) -> str:
 
 
 def write_extensions(folder: Path) -> None:
-    """Write the environment and the callback of `docs/extending.md` to files."""
-    for name, block in zip(("rails", "lower_rate"), extensions(), strict=True):
+    """Write the programs of `docs/extending.md` to files."""
+    for name, block in zip(("rails", "lower_rate", "centred"), extensions(), strict=True):
         (folder / f"{name}.py").write_text(block)
 
 
@@ -75,7 +76,7 @@ def extensions() -> list[str]:
 
 def test_documented_extensions_are_short() -> None:
     network = (ROOT / "docs/own_network.py").read_text()
-    for code, limit in zip([*extensions(), network], (30, 30, 60), strict=True):
+    for code, limit in zip([*extensions(), network], (30, 30, 30, 60), strict=True):
         lines = [line for line in code.splitlines() if line.strip()]
         assert len(lines) <= limit, code
 
@@ -108,6 +109,27 @@ def test_documented_callback_is_saved_and_resumed(tmp_path: Path) -> None:
     assert states[0]["factor"] < 1
     for name, tensor in straight.agent.state_dict().items():
         assert torch.equal(tensor, resumed.agent.state_dict()[name]), name
+
+
+@pytest.mark.slow
+def test_documented_reward_transform_is_saved_and_resumed(tmp_path: Path) -> None:
+    write_extensions(tmp_path)
+
+    def train(run: str, *options: str) -> dict[str, torch.Tensor]:
+        constant = ("optim.anneal_lr=false", "ppo.anneal_entropy=false")
+        where = ("--checkpoint-dir", run)
+        run_script("centred.py", *SMALL, *constant, *where, *options, folder=tmp_path)
+        newest = max((tmp_path / run).glob("step-*"))
+        files = ("state.agent.safetensors", "state.loss.safetensors")
+        return {n: x for name in files for n, x in load_file(newest / name).items()}
+
+    straight = train("straight", "total_timesteps=144")
+    train("parts", "total_timesteps=72")
+    resumed = train("parts", "total_timesteps=144", "--resume")
+    assert straight["centred/mean"] != 0
+    assert straight.keys() == resumed.keys()
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, resumed[name]), name
 
 
 @pytest.mark.slow

@@ -20,11 +20,13 @@ from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.state import State, init_train_state
-from entity_env.serialization.messages import MessageError, pack, unpack
+from enn_trainer.state_part import check_plain
+from entity_env.serialization.messages import pack, unpack
 from entity_env.spaces import ActionSpace, ObsSpace
 
-REST_VERSION = 2  # 1 without plain data of parts
+REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
 WEIGHTS = checkpoint.WEIGHTS
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
@@ -34,6 +36,9 @@ PARTS = "state.parts.safetensors"
 """Tensors of other parts of the state, as PART/name; only if there are any."""
 REST = "state.rest.msgpack"
 """Binary state that is not tensors: metrics, states of environments, plain data of parts."""
+
+OF_PPO = {TUNINGS, SCALING}
+"""First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
 
 FileContent: TypeAlias = str | bytes | dict[str, Tensor]
 """Content of a file: text, bytes, or tensors by name."""
@@ -60,11 +65,14 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
                 tensors[OPTIMIZER][name] = value
             else:
                 tensors.setdefault(LOSS_STATE, {})[name] = value
+    # Tensors and plain data that programs which know version 1 alone would lose.
+    others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
+    has_more = bool(plain or others) or PARTS in tensors
     return {
         "config.ron": dump_config(config),
         "state.ron": _dump_state(state),
         WEIGHTS: _copies(state.agent.state_dict()),
-        REST: _dump_rest(state, plain),
+        REST: _dump_rest(state, plain if has_more else None),
         **{file: _copies(named) for file, named in tensors.items()},
     }
 
@@ -163,7 +171,7 @@ def _restored(
     if unknown:
         raise CheckpointError(
             f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "
-            "give StateManager the initial_state that makes it"
+            "give StateManager, or evolve, the initial_state that makes it"
         )
     for name, content in parts.items():
         try:
@@ -182,7 +190,9 @@ def _part_tensors(saved: checkpoint.Checkpoint, file: str) -> dict[str, Tensor]:
         return {}
     tensors = read_tensors(saved, file)
     for name, tensor in tensors.items():
-        if file != PARTS and not tensor.isfinite().all():
+        # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
+        is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
+        if file != PARTS and is_of_ppo and not tensor.isfinite().all():
             raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
     return tensors
 
@@ -257,15 +267,15 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", fields))
 
 
-def _dump_rest(state: State, parts: Mapping[str, Mapping[str, Any]]) -> bytes:
+def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
     metrics = {tag: float(value) for tag, value in state.metrics.items()}
     rest = {"version": 1, "metrics": metrics, "envs": state.envs}
-    if parts:
+    if parts is not None:
+        for part, content in parts.items():
+            for name, value in content.items():
+                check_plain(f"{part}: {name}", value)
         rest |= {"version": REST_VERSION, "parts": parts}
-    try:
-        return pack(rest)
-    except MessageError as error:
-        raise ValueError(f"parts of the state: expected tensors and plain data: {error}") from None
+    return pack(rest)
 
 
 def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -282,16 +292,20 @@ def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, 
             raise TypeError("version: expected a number")
         if rest["version"] > REST_VERSION:
             raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
-        metrics, envs, parts = rest["metrics"], rest["envs"], rest.get("parts", {})
+        metrics, envs = rest["metrics"], rest["envs"]
+        parts = rest["parts"] if rest["version"] > 1 else {}
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
             raise TypeError("metrics: expected numbers by tag")
         if not isinstance(envs, bytes | None):
             raise TypeError(f"envs: expected bytes, got {type(envs).__name__}")
-        if not all(type(name) is str and type(part) is dict for name, part in parts.items()):
-            raise TypeError("parts: expected plain data by name")
+        for part, content in parts.items():
+            if type(part) is not str or any(type(name) is not str for name in {**content}):
+                raise TypeError("parts: expected plain data by name")
+            for name, value in content.items():
+                check_plain(f"{part}: {name}", value)
     except CheckpointError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
     return {"metrics": metrics, "envs": envs}, parts
 

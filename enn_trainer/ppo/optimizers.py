@@ -219,13 +219,13 @@ def load_moments(
         optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
 
-def _is_moment(value: Tensor, parameter: Tensor) -> bool:
-    """Return True if a tensor can be an optimizer moment of a parameter.
+def _is_moment(value: object, parameter: Tensor) -> bool:
+    """Return True if an entry of a state can be an optimizer moment of a parameter.
 
     It has the shape of the parameter, possibly with dimensions of size 1 (Adafactor), or is a
     non-negative scalar (a step count, or a product of rates as in NAdam).
     """
-    if not value.is_floating_point():
+    if not isinstance(value, Tensor) or not value.is_floating_point():
         return False
     if value.ndim == 0:
         return bool(value >= 0)

@@ -121,6 +121,11 @@ class PPO(RolloutAlgorithm):
             rewards = rollout.rewards
             for transform in self.reward_transforms.values():
                 rewards = transform.transform(rewards, rollout, config.ppo.gamma)
+                if rewards.shape != rollout.rewards.shape:
+                    raise ValueError(
+                        f"{type(transform).__name__}.transform: expected rewards of shape "
+                        f"{list(rollout.rewards.shape)}, got {list(rewards.shape)}"
+                    )
             estimate = advantages(rollout, config.ppo, rewards)
 
         # Input statistics change after the optimisation, except in the first update: until then
@@ -136,10 +141,10 @@ class PPO(RolloutAlgorithm):
         if not knows_first_frames:
             with span("stats"):
                 self.agent.update_input_stats(rollout.batch)
-        self._memory.pop(FIRST_FRAMES, None)
         metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
         for transform in self.reward_transforms.values():
             metrics |= transform.metrics()
+        self._memory.pop(FIRST_FRAMES, None)  # last, as it is not restored after an error
         return metrics
 
     def optimize(
@@ -207,7 +212,7 @@ class PPO(RolloutAlgorithm):
                 add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
             for name, auxiliary_loss in (auxiliary or {}).items():
                 loss = auxiliary_loss.add_gradient(total.optimizer_steps, context)
-                done.auxiliary[name] = loss
+                done.auxiliary[name] = loss.detach()
 
             # Optimizer step.
             with context.spans.span("step"):
@@ -275,7 +280,8 @@ class PPO(RolloutAlgorithm):
             elif key.partition("/")[0] not in known:
                 raise ValueError(
                     f"has {key}, but the network has no {parameter}, and the run no loss or reward "
-                    "transform of that name"
+                    "transform of that name; give StateManager, or evolve, the initial_state that "
+                    "makes it"
                 )
 
         # Restore.
@@ -303,6 +309,25 @@ class PPO(RolloutAlgorithm):
         return evolved
 
     def _plug_ins(self) -> dict[str, StatePart]:
+        """Return auxiliary losses and reward transforms by name.
+
+        Raises:
+            ValueError: by its name, entries of one cannot be told from others.
+        """
+        taken = {TUNINGS, *(parameter.partition("/")[0] for parameter in self._parameters)}
+        for names in (self.auxiliary_losses, self.reward_transforms):
+            for name in names:
+                if "/" in name or name in taken:
+                    raise ValueError(
+                        "auxiliary_losses, reward_transforms: expected names without '/' that no "
+                        f"parameter and no other of them has, got {name!r}"
+                    )
+            taken.update(names)
+        for name in {"policy", "value"} & self.auxiliary_losses.keys():
+            raise ValueError(
+                f"auxiliary_losses: {name}: losses/{name}_loss is a metric already; expected "
+                "another name"
+            )
         return {**self.auxiliary_losses, **self.reward_transforms}
 
 

@@ -60,6 +60,8 @@ class RewardScaling(RewardTransform):
         parts = (*Moments._fields, "returns")
         if saved.keys() != {*parts}:
             raise ValueError(f"expected {', '.join(parts)}, got {', '.join(sorted(saved))}")
+        if not all(isinstance(value, Tensor) for value in saved.values()):
+            raise ValueError(f"{', '.join(parts)}: expected tensors")
         if saved["num_rows"].ndim == 0:  # older saves have one count for all features
             saved["num_rows"] = saved["num_rows"][None]
         for name in Moments._fields:

@@ -32,7 +32,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import State, init_train_state, make_network
-from enn_trainer.state_part import SpaceChange, StateDict
+from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet
 from rogue_net.value_net import RogueNetWithValueNet
@@ -68,6 +68,7 @@ def evolve(
     action_space: Mapping[str, ActionSpace],
     config: TrainConfig | None = None,
     rules: Rules | None = None,
+    initial_state: InitialState = init_train_state,
 ) -> Evolved:
     """Upgrade a saved run to other spaces.
 
@@ -82,6 +83,7 @@ def evolve(
         action_space: the new action space.
         config: configuration to continue with; by default that of the save, with the new names.
         rules: renames, and the probability of new choices.
+        initial_state: makes the state of a new run, as for `StateManager`.
 
     Raises:
         CheckpointError: the save cannot be used, or `config` has another network architecture.
@@ -90,10 +92,11 @@ def evolve(
     """
     rules = rules or Rules()
     old_config = read_config(saved)
-    old = restore(saved, old_config)
+    old = restore(saved, old_config, initial_state=initial_state)
     if config is None:
         config = renamed_config(old_config, rules, old.obs_space, obs_space, action_space)
-    state, report = evolved_state(old, old_config, config, obs_space, action_space, rules)
+    spaces = obs_space, action_space
+    state, report = evolved_state(old, old_config, config, *spaces, rules, initial_state)
     begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
     return Evolved(config, begins, report)
 
@@ -120,10 +123,10 @@ def evolved_state(
     """
     # Only the moments of the same optimizer can be kept.
     rules.check_known(obs_space, action_space)
-    before, wanted = old_config.optim, config.optim
-    if (before.name, before.kwargs) != (wanted.name, wanted.kwargs):
+    used, wanted = old_config.optim, config.optim
+    if (used.name, used.kwargs) != (wanted.name, wanted.kwargs):
         raise CheckpointError(
-            f"optim.name, optim.kwargs: expected {before.name} and {before.kwargs} as in the save, "
+            f"optim.name, optim.kwargs: expected {used.name} and {used.kwargs} as in the save, "
             f"got {wanted.name} and {wanted.kwargs}; the moments cannot be converted"
         )
 
@@ -141,7 +144,8 @@ def evolved_state(
     change = NetworkChange(rules, upgrade, dict(old.agent.named_parameters()))
     for name, part in state.parts.items():
         if name in old.parts:
-            part.load_state_dict(part.evolve(old.parts[name].state_dict(), change))
+            before = copied_state(old.parts[name].state_dict())
+            part.load_state_dict(part.evolve(before, change))
     return state, replace(report, moments_dropped=change.dropped)
 
 
@@ -161,28 +165,31 @@ class NetworkChange(SpaceChange):
         return self._rules.action(name)
 
     def moments(self, state: StateDict) -> dict[str, Any]:
-        """Return the entries PARAMETER/what, rearranged like the parameters."""
-        before: dict[str, dict[str, Tensor]] = {}
+        """Return the entries PARAMETER/what, rearranged like the parameters; plain data as is."""
+        before: dict[str, dict[str, Any]] = {}
         for name, moment in state.items():
             parameter, _, key = name.rpartition("/")
             if parameter in self._before:
                 before.setdefault(parameter, {})[key] = moment
-        moments: dict[str, Tensor] = {}
+        moments: dict[str, Any] = {}
         for key, source in self._upgrade.sources.items():
             if source.is_new:
                 continue
+            entries = before.get(source.key, {})
             moved = {
                 name: upgrade_moment(name, moment, self._before[source.key], source)
-                for name, moment in before.get(source.key, {}).items()
+                for name, moment in entries.items()
+                if isinstance(moment, Tensor)
             }
-            known = {
-                f"{key}/{name}": moment for name, moment in moved.items() if moment is not None
-            }
-            if len(known) < len(moved):
+            if not any(moment is None for moment in moved.values()):
+                moments |= with_prefix(key, {**entries, **moved})
+            elif key not in self.dropped:
                 self.dropped.append(key)
-            else:
-                moments |= known
         return moments
+
+    def others(self, state: StateDict) -> dict[str, Any]:
+        """Return the entries that belong to no parameter of the old agent."""
+        return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
 
 def with_action_space(
