@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from enn_trainer.ppo.rollout import Rollout
 from torch import Tensor
 
 from enn_trainer import (
@@ -19,6 +18,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithm import RewardTransform
 from enn_trainer.checkpoints.migrate.evolve import evolve
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.state_part import StateDict
 from enn_trainer.testing import check_state_part
 from tests.enn_trainer.worlds import Clockwork
