@@ -1,4 +1,4 @@
-"""Construction of a tree of dataclasses from plain data, strictly.
+"""Construction of a tree of dataclasses from plain data, strictly, and the way back.
 
 Fields are bool, int, float, str, Literal, List, Dict, Optional and further such dataclasses. Text
 whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
@@ -11,14 +11,21 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
-from functools import reduce
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hyperstate import Versioned
 from hyperstate.schema import types as schema
 
-from enn_trainer.config.help import UnknownFields, join_path
-from enn_trainer.config.schedules import read_scheduled, scheduled_fields
+from enn_trainer.config import ron
+from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
+from enn_trainer.config.schedules import (
+    as_written,
+    by_section,
+    read_scheduled,
+    scheduled_fields,
+    settings_of,
+)
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 from entity_env.short_repr import short_repr
@@ -51,7 +58,8 @@ class _Builder:
     """
 
     def __init__(self, root: type[Any]) -> None:
-        self.unknown = UnknownFields(root)
+        self.root = root
+        self.num_unknown = 0
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
 
     def section(self, cls: Any, values: object, path: str) -> Any:
@@ -65,7 +73,10 @@ class _Builder:
             # Unknown fields, then the known ones in the order of the class.
             for key, value in values.items():
                 if key not in fields:
-                    problems.found.append(self.unknown.message(join_path(path, str(key)), value))
+                    self.num_unknown += 1
+                    is_listed = self.num_unknown <= MAX_PROBLEMS
+                    where = join_path(path, str(key))
+                    problems.found.append(unknown_field(self.root, where, value, is_listed))
             for name, field in fields.items():
                 kind, where = kinds[name], join_path(path, name)
                 with problems.collect():
@@ -76,7 +87,8 @@ class _Builder:
                         built[name] = self.converted(kind, value, where)
                     elif field.default is MISSING and field.default_factory is MISSING:
                         if not is_dataclass(kind):
-                            raise ConfigError(f"{where}: expected {_type_name(kind)}, got nothing")
+                            kind = schema.materialize_type(kind)
+                            raise ConfigError(f"{where}: expected {kind}, got nothing")
                         built[name] = self.section(kind, {}, where)
         with _located(cls, path):
             return cls(**built)
@@ -139,11 +151,8 @@ def _json_text(section: dict[Any, Any], path: str) -> str:
 
 
 def _unexpected(kind: Any, value: object, path: str) -> ConfigError:
-    return ConfigError(f"{path}: expected {_type_name(kind)}, got {short_repr(value)}")
-
-
-def _type_name(kind: Any) -> str:
-    return str(schema.materialize_type(kind))
+    expected = schema.materialize_type(kind)
+    return ConfigError(f"{path}: expected {expected}, got {short_repr(value)}")
 
 
 def within_optional(kind: Any) -> Any:
@@ -160,6 +169,20 @@ def type_of_field(kind: Any, name: str) -> Any:
     if get_origin(section) is dict:
         return get_args(section)[1]
     return get_type_hints(section).get(name) if is_dataclass(section) else None
+
+
+def as_data(value: Any) -> Any:
+    """Return a configuration, or a part of it, as what is written of it; schedules as text."""
+    if isinstance(value, list):
+        return [as_data(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_data(item) for key, item in value.items()}
+    if not is_dataclass(value):
+        return as_written(value)
+    fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Versioned):
+        fields = {"version": value.version(), **fields}
+    return ron.Struct(type(value).__name__, fields)
 
 
 # Values of schedules
@@ -182,7 +205,8 @@ def check_every_knot(config: Any) -> None:
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
 
     # Lists are checked anew for each knot: both may be long, but not together.
-    most = MAX_KNOTS * 1000 // max(1000, _num_items(config))
+    collections = [value for _, value in settings_of(config) if isinstance(value, list | dict)]
+    most = MAX_KNOTS * 1000 // max(1000, sum(map(len, collections)))
     if len(knots) > most:
         raise ConfigError(
             f"{next(iter(schedules))}: expected schedules with at most {most} positions in "
@@ -192,28 +216,15 @@ def check_every_knot(config: Any) -> None:
     # The values of all schedules of a clock where it shows x.
     problems: dict[str, str] = {}
     for clock, x in sorted(knots):
-        then: dict[str, Any] = {}
-        for path, schedule in schedules.items():
-            if schedule.clock == clock:
-                *sections, name = path.split(".")
-                value = schedule.first_pass(x)
-                inside = reduce(lambda section, part: section.setdefault(part, {}), sections, then)
-                inside[name] = round(value) if isinstance(scheduled[path], int) else value
+        values = {p: s.first_pass(x) for p, s in schedules.items() if s.clock == clock}
+        then = {p: round(v) if isinstance(scheduled[p], int) else v for p, v in values.items()}
         try:
-            _replaced(config, then, "")
+            _replaced(config, by_section(then), "")
         except ConfigError as error:
             for problem in error.problems:
                 problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
     if problems:
         raise ConfigError(*problems.values())
-
-
-def _num_items(config: Any) -> int:
-    """Return how many items the lists and dictionaries of a tree of dataclasses have."""
-    values = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    return sum(len(value) for value in values if isinstance(value, list | dict)) + sum(
-        _num_items(value) for value in values if is_dataclass(value)
-    )
 
 
 def _replaced(section: Any, changes: Mapping[str, Any], path: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +88,7 @@ def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
         raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting") from None
     except (RonError, ValueError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
-    _PlainDataCheck().visit(value)
+    _check_plain(value)
     return value
 
 
@@ -108,67 +108,57 @@ def format_text(path: Path, value: ron.Struct) -> str:
         raise ConfigError(f"{path}: {error}") from None
 
 
-class _PlainDataCheck:
-    """Bounds of the depth, number and paths of values, whose types are those of plain data."""
-
-    def __init__(self) -> None:
-        self.path: list[str] = []
-        self.num_values = self.num_characters = 0
-
-    def visit(self, value: Any, path_length: int = 0) -> None:
-        """Check a value and all inside it.
-
-        Raises:
-            ConfigError: names the path of a value that is no plain data.
-        """
-        # An alias inside itself has no end: count before going on.
-        self.num_values += 1
-        self.num_characters += path_length
-        if self.num_values > MAX_VALUES:
-            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
-        if self.num_characters > MAX_PATHS:
-            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
-        if len(self.path) >= ron.MAX_DEPTH:
+def _check_plain(root: Any) -> None:
+    """Raise if a tree has values that are no plain data, too many, too deep, or of long paths."""
+    num_values, num_characters = 1, 0
+    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
+    while pending:
+        path, value = pending.pop()
+        problem = None
+        if len(path) >= ron.MAX_DEPTH:
             raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
         if type(value) not in _PLAIN:
-            raise ConfigError(
-                f"{self._path()}: expected text in quotes, a number, true or false, a list or a "
-                f"section, got {type(value).__name__} {short_repr(str(value))}"
+            problem = (
+                "expected text in quotes, a number, true or false, a list or a section, got "
+                f"{type(value).__name__} {short_repr(str(value))}"
             )
-        if type(value) is int and not ron.is_writable(value):
-            raise ConfigError(
-                f"{self._path()}: expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
-            )
-        items: Iterable[tuple[str, Any]] = ()
-        if isinstance(value, dict):
-            items = ((f".{key}", item) for key, item in value.items())
-        elif isinstance(value, list):
-            items = ((f"[{i}]", item) for i, item in enumerate(value))
-        for name, item in items:
-            self.path.append(name)
-            self.visit(item, path_length + len(name))
-            self.path.pop()
+        elif type(value) is int and not ron.is_writable(value):
+            problem = f"expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
+        if problem is not None:
+            raise ConfigError(f"{''.join(path).removeprefix('.')}: {problem}")
 
-    def _path(self) -> str:
-        return "".join(self.path).removeprefix(".")
+        # What is inside, counted before it takes memory: an alias inside itself has no end.
+        if not isinstance(value, dict | list):
+            continue
+        num_values += len(value)
+        if num_values > MAX_VALUES:
+            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        name = ".{}" if isinstance(value, dict) else "[{}]"
+        inside = [((*path, name.format(key)), item) for key, item in items]
+        num_characters += sum(map(len, path)) * len(inside) + sum(len(p[-1]) for p, _ in inside)
+        if num_characters > MAX_PATHS:
+            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
+        pending += reversed(inside)
 
 
-def _without_names(value: Any) -> Any:
-    """Return structs as dicts, for formats in which sections have no names."""
+def _without_names(value: Any, keep_none: bool = True) -> Any:
+    """Return structs as dicts, for formats in which sections have no names.
+
+    Args:
+        value: A tree of `ron.Struct`, Mapping, list and scalars.
+        keep_none: False leaves out fields that are None, which TOML has no word for.
+    """
     if isinstance(value, ron.Struct):
         value = value.fields
     if isinstance(value, Mapping):
-        return {key: _without_names(item) for key, item in value.items()}
-    return [_without_names(item) for item in value] if isinstance(value, list) else value
-
-
-def _without_none(value: Any) -> Any:
-    """Return data without the fields that are None, which TOML has no word for."""
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list) and None in value:
+        kept = {key: item for key, item in value.items() if keep_none or item is not None}
+        return {key: _without_names(item, keep_none) for key, item in kept.items()}
+    if not isinstance(value, list):
+        return value
+    if None in value and not keep_none:
         raise ValueError("expected no None in a list, TOML has none")
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+    return [_without_names(item, keep_none) for item in value]
 
 
 # Libraries of formats are imported where they are used: most runs need none.
@@ -197,7 +187,7 @@ def _dumps_json(value: Any) -> str:
 def _dumps_toml(value: Any) -> str:
     import tomli_w
 
-    return tomli_w.dumps(_without_none(_without_names(value)))
+    return tomli_w.dumps(_without_names(value, keep_none=False))
 
 
 _FORMATS = {

@@ -121,28 +121,21 @@ def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
 
-class UnknownFields:
-    """Messages about the unknown fields of a configuration.
-
-    Only as many of them have suggestions as `listed` tells, because each takes milliseconds.
+def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool = True) -> str:
+    """Return the message about an unknown field.
 
     Args:
-        root: The class of the whole configuration, in which nearest names are looked for.
+        root: The class of the whole configuration.
+        path: Of the field.
+        value: Of the field.
+        with_nearest: Name the nearest known fields, which takes milliseconds.
     """
-
-    def __init__(self, root: type[Any]) -> None:
-        self.root = root
-        self._count = 0
-
-    def message(self, path: str, value: object) -> str:
-        """Return the message about an unknown field, with the nearest known ones."""
-        self._count += 1
-        path = truncate(path, MAX_PATH)
-        hint = f"; {_suggestion(self.root, path)}" if self._count <= MAX_PROBLEMS else ""
-        return f"{path}={short_repr(value)}: no such field{hint}"
+    path = truncate(path, MAX_PATH)
+    hint = f"; {_nearest_fields(root, path)}" if with_nearest else ""
+    return f"{path}={short_repr(value)}: no such field{hint}"
 
 
-def _suggestion(root: type[Any], path: str) -> str:
+def _nearest_fields(root: type[Any], path: str) -> str:
     entries = list(_entries(schema.materialize_type(root)))
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]

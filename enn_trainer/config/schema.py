@@ -25,10 +25,9 @@ from hyperstate.schema.rewrite_rule import (
 )
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import within_optional
+from enn_trainer.config.build import as_data, within_optional
 from enn_trainer.config.formats import parse
 from enn_trainer.config.help import join_path
-from enn_trainer.config.sources import as_data, in_one_line
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.short_repr import short_repr
 
@@ -107,10 +106,10 @@ def dump_schema(schema: Schema) -> str:
     for path, field in schema.fields.items():
         default = {} if field.default is NO_DEFAULT else {"default": field.default}
         values = ron.Struct("", {"type": field.type, **default})
-        lines.append(f"        {in_one_line(path)}: {in_one_line(values)},\n")
+        lines.append(f"        {ron.in_one_line(path)}: {ron.in_one_line(values)},\n")
     return (
         f"// Written by `enn config dump-schema`: what configurations of this version have.\n"
-        f"Schema(\n    name: {in_one_line(schema.name)},\n    version: {schema.version},\n"
+        f"Schema(\n    name: {ron.in_one_line(schema.name)},\n    version: {schema.version},\n"
         f"    fields: {{\n{''.join(lines)}    }},\n)\n"
     )
 

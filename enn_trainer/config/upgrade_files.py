@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from hyperstate import Versioned
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import within_optional
+from enn_trainer.config.build import as_data, within_optional
 from enn_trainer.config.formats import format_of, format_text, parse, read_file
-from enn_trainer.config.load import dump_config, load_config, read_upgraded
-from enn_trainer.config.sources import as_data
+from enn_trainer.config.load import dump_config, load_config, upgraded
 from enn_trainer.errors import ConfigError
 
 _VERSION = re.compile(r"""(\bversion["']?\s*[:=]\s*)(\d+)""")
@@ -64,7 +63,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     target: ron.Struct = (
         as_data(config)
         if include_defaults
-        else _named(cls, {"version": cls.version(), **read_upgraded(cls, path)})
+        else _named(cls, {"version": cls.version(), **upgraded(cls, values, str(path))})
     )
 
     # Edited with line breaks of one character; where all are of two, they become that again.

@@ -4,9 +4,10 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
+from enn_trainer.config.build import as_data
 from enn_trainer.config.help import join_path
+from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
-from enn_trainer.config.sources import as_data, in_one_line
 
 FIXED = {
     "net": "the weights are those of this network",
