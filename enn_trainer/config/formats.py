@@ -50,11 +50,13 @@ def format_of(path: Path) -> Format:
     return _FORMATS[path.suffix]
 
 
-def read_file(path: Path) -> Any:
+def read_file(path: Path, loads: Callable[[str], Any] | None = None) -> Any:
     """Read a configuration file as plain data.
 
     Args:
-        path: The suffix says the format: .ron, .yaml, .yml, .toml or .json.
+        path: The file.
+        loads: Reads its text; by default that of the format that the suffix says: .ron, .yaml,
+            .yml, .toml or .json.
 
     Returns:
         dict, list, str, int, float, bool or None, nested at most `ron.MAX_DEPTH` deep.
@@ -63,7 +65,7 @@ def read_file(path: Path) -> Any:
         ConfigError: it has another suffix, cannot be read, names a field twice, nests too
             deeply, or has values of other kinds, such as dates.
     """
-    loads = format_of(path).loads
+    loads = loads or format_of(path).loads
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(MAX_CHARACTERS + 1)

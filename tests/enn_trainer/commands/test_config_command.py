@@ -26,8 +26,14 @@ from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import format_text, read_file
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.config.schema import Schema, dump_schema, load_schema, schema_of
-from enn_trainer.config.schema_diff import accepts, schema_changes
+from enn_trainer.config.schema import (
+    Schema,
+    accepts,
+    dump_schema,
+    load_schema,
+    schema_changes,
+    schema_of,
+)
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import PUBLISHED
