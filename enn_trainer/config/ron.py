@@ -163,13 +163,14 @@ class _Reader:
         """Read a value that is inside `depth` others."""
         if depth == MAX_DEPTH:
             raise self.error(f"expected at most {MAX_DEPTH} levels of nesting")
-        char = self.text[self.at : self.at + 1]
+        start = self.at
+        char = self.text[start : start + 1]
         if char == "(":
             return self.struct_or_tuple(depth)
         if self.take("["):
             return self.sequence("]", depth)
         if self.take("{"):
-            return self.entries("}", depth)
+            return self.entries("}", depth, start + 1)
         if char in _QUOTED:
             return self.unescaped(self.match(*_QUOTED[char]))
         if opening := _RAW_STRING.match(self.text, self.at):
@@ -199,13 +200,14 @@ class _Reader:
         return name
 
     def struct_or_tuple(self, depth: int) -> dict[str, Any] | list[Any]:
+        start = self.at + 1
         self.take("(")
-        if self.take(")"):
-            return {}
-        start = self.at
+        inside = self.at
         is_struct = self.name() is not None and self.text.startswith(":", self.at)
-        self.at = start
-        return self.entries(")", depth) if is_struct else self.sequence(")", depth)
+        self.at = inside
+        if is_struct or self.text.startswith(")", inside):
+            return self.entries(")", depth, start)
+        return self.sequence(")", depth)
 
     def sequence(self, end: str, depth: int) -> list[Any]:
         items = []
@@ -215,11 +217,11 @@ class _Reader:
                 raise self.error(f"expected ',' or '{end}' after this item")
         return items
 
-    def entries(self, end: str, depth: int) -> dict[Any, Any]:
+    def entries(self, end: str, depth: int, opened: int) -> dict[Any, Any]:
         """Read the fields of a struct, which ends with ")", or the items of a map."""
         found: dict[Any, Any] = {}
         same_hash: Counter[int] = Counter()
-        self.starts[id(found)] = self.text.rfind("(" if end == ")" else "{", 0, self.at) + 1
+        self.starts[id(found)] = opened
         while not self.take(end):
             start = self.at
             key = self.name() if end == ")" else self.value(depth + 1)
