@@ -46,18 +46,24 @@ def build(cls: type[C], values: object) -> C:
     Raises:
         ConfigError: names every problem.
     """
-    built: C = _Builder(cls).section(cls, values, "")
+    builder = _Builder(cls)
+    built: C = builder.section(cls, values, "")
+    if builder.found:
+        raise ConfigError(*builder.found)
     return built
 
 
-class _Builder:
+class _Builder(Problems):
     """Conversion of values to the types of fields, by their dotted paths.
+
+    A value that cannot be converted is a problem, and None.
 
     Args:
         root: The dataclass of the whole configuration.
     """
 
     def __init__(self, root: type[Any]) -> None:
+        super().__init__()
         self.root = root
         self.num_unknown = 0
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
@@ -65,33 +71,37 @@ class _Builder:
     def section(self, cls: Any, values: object, path: str) -> Any:
         """Build a dataclass; its path is "" for the whole configuration."""
         if not isinstance(values, dict):
-            raise _unexpected(cls, values, path)
+            return self.unexpected(cls, values, path)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         kinds = get_type_hints(cls)
         built: dict[str, Any] = {}
-        with Problems() as problems:
-            # Unknown fields, then the known ones in the order of the class.
-            for key, value in values.items():
-                if key not in fields:
-                    self.num_unknown += 1
-                    is_listed = self.num_unknown <= MAX_PROBLEMS
-                    where = join_path(path, str(key))
-                    problems.found.append(unknown_field(self.root, where, value, is_listed))
-            for name, field in fields.items():
-                kind, where = kinds[name], join_path(path, name)
-                with problems.collect():
-                    if name in values:
-                        value = values[name]
-                        if "json_text" in field.metadata and isinstance(value, dict):
-                            value = _json_text(value, where)
-                        built[name] = self.converted(kind, value, where)
-                    elif field.default is MISSING and field.default_factory is MISSING:
-                        if not is_dataclass(kind):
-                            kind = schema.materialize_type(kind)
-                            raise ConfigError(f"{where}: expected {kind}, got nothing")
-                        built[name] = self.section(kind, {}, where)
-        with _located(cls, path):
-            return cls(**built)
+        num_before = len(self.found)
+
+        # Unknown fields, then the known ones in the order of the class.
+        for key, value in values.items():
+            if key not in fields:
+                self.num_unknown += 1
+                with_nearest = self.num_unknown <= MAX_PROBLEMS
+                where = join_path(path, str(key))
+                self.found.append(unknown_field(self.root, where, value, with_nearest))
+        for name, field in fields.items():
+            kind, where = kinds[name], join_path(path, name)
+            if name in values:
+                value = values[name]
+                if "json_text" in field.metadata and isinstance(value, dict):
+                    self.check_keys(str, value, where)
+                    value = json.dumps(value, ensure_ascii=False)
+                built[name] = self.converted(kind, value, where)
+            elif field.default is MISSING and field.default_factory is MISSING:
+                if is_dataclass(kind):
+                    built[name] = self.section(kind, {}, where)
+                else:
+                    expected = schema.materialize_type(kind)
+                    self.found.append(f"{where}: expected {expected}, got nothing")
+        if len(self.found) == num_before:
+            with self.collect(), _located(cls, path):
+                return cls(**built)
+        return None
 
     def converted(self, kind: Any, value: Any, path: str) -> Any:
         """Return a value as the type of its field; an int and a float may stand for each other."""
@@ -102,11 +112,10 @@ class _Builder:
             return self.section(kind, value, path)
         origin, args = get_origin(kind), get_args(kind)
         if origin is list and isinstance(value, list):
-            return list(self.converted_items(args[0], dict(enumerate(value)), path).values())
+            return [self.converted(args[0], item, f"{path}[{i}]") for i, item in enumerate(value)]
         if origin is dict and isinstance(value, dict):
-            for key in value:
-                self.converted(args[0], key, f"{path}, key {key!r}")
-            return self.converted_items(args[1], value, path)
+            self.check_keys(args[0], value, path)
+            return {k: self.converted(args[1], v, f"{path}[{k!r}]") for k, v in value.items()}
 
         # Single values.
         if origin is Literal and any(value == a and type(value) is type(a) for a in args):
@@ -118,17 +127,20 @@ class _Builder:
         if kind is float and type(value) is int and abs(value) < 2**1023:  # else it overflows
             return float(value)
         if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
-            return read_scheduled(value, kind, path, self.fixed)
-        raise _unexpected(kind, value, path)
+            with self.collect():
+                return read_scheduled(value, kind, path, self.fixed)
+            return None
+        return self.unexpected(kind, value, path)
 
-    def converted_items(self, kind: Any, items: Mapping[Any, Any], path: str) -> dict[Any, Any]:
-        """Return the items of a list or dict as the type of all of them."""
-        converted: dict[Any, Any] = {}
-        with Problems() as problems:
-            for key, value in items.items():
-                with problems.collect():
-                    converted[key] = self.converted(kind, value, f"{path}[{key!r}]")
-        return converted
+    def check_keys(self, kind: Any, items: Mapping[Any, Any], path: str) -> None:
+        """Check that the keys of a dictionary have a type."""
+        for key in items:
+            self.converted(kind, key, f"{path}, key {key!r}")
+
+    def unexpected(self, kind: Any, value: object, path: str) -> None:
+        """Add the problem of a value of another type."""
+        expected = schema.materialize_type(kind)
+        self.found.append(f"{path}: expected {expected}, got {short_repr(value)}")
 
 
 @contextmanager
@@ -141,18 +153,6 @@ def _located(cls: Any, path: str) -> Iterator[None]:
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
         raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
-
-
-def _json_text(section: dict[Any, Any], path: str) -> str:
-    for key in section:
-        if not isinstance(key, str):
-            raise ConfigError(f"{path}, key {key!r}: expected str, got {key!r}")
-    return json.dumps(section, ensure_ascii=False)
-
-
-def _unexpected(kind: Any, value: object, path: str) -> ConfigError:
-    expected = schema.materialize_type(kind)
-    return ConfigError(f"{path}: expected {expected}, got {short_repr(value)}")
 
 
 def within_optional(kind: Any) -> Any:
@@ -218,23 +218,24 @@ def check_every_knot(config: Any) -> None:
     for clock, x in sorted(knots):
         values = {p: s.first_pass(x) for p, s in schedules.items() if s.clock == clock}
         then = {p: round(v) if isinstance(scheduled[p], int) else v for p, v in values.items()}
-        try:
-            _replaced(config, by_section(then), "")
-        except ConfigError as error:
-            for problem in error.problems:
-                problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
+        at_knot = Problems()
+        _replaced(config, by_section(then), "", at_knot)
+        for problem in at_knot.found:
+            problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
     if problems:
         raise ConfigError(*problems.values())
 
 
-def _replaced(section: Any, changes: Mapping[str, Any], path: str) -> Any:
+def _replaced(section: Any, changes: Mapping[str, Any], path: str, problems: Problems) -> Any:
     """Return a section with other values, those of inner sections in dictionaries."""
-    values: dict[str, Any] = {}
-    with Problems() as problems:
-        for name, value in changes.items():
-            with problems.collect():
-                inner = isinstance(value, dict)
-                where = join_path(path, name)
-                values[name] = _replaced(getattr(section, name), value, where) if inner else value
-    with _located(type(section), path):
-        return dataclasses.replace(section, **values)
+    num_before = len(problems.found)
+    values = {
+        name: _replaced(getattr(section, name), value, join_path(path, name), problems)
+        if isinstance(value, dict)
+        else value
+        for name, value in changes.items()
+    }
+    if len(problems.found) == num_before:
+        with problems.collect(), _located(type(section), path):
+            return dataclasses.replace(section, **values)
+    return None
