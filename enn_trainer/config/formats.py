@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Format(NamedTuple):
 
     Attributes:
         loads: Reads text; raises ValueError.
-        dumps: Writes a tree of `ron.Struct`, Mapping, list and scalars; raises ValueError.
+        dumps: Writes plain data, in RON also `ron.Struct`; raises ValueError.
         comment: The start of a comment, None if the format has none.
     """
 
@@ -105,7 +106,8 @@ def format_text(path: Path, value: ron.Struct) -> str:
         ConfigError: the format has no text for it; None in TOML is left out.
     """
     try:
-        return format_of(path).dumps(value)
+        plain = value if path.suffix == ".ron" else _without_names(value, path.suffix != ".toml")
+        return format_of(path).dumps(plain).rstrip("\n") + "\n"
     except (RonError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -175,27 +177,23 @@ def _loads_yaml(text: str) -> Any:
 def _dumps_yaml(value: Any) -> str:
     from enn_trainer.config import yaml_format
 
-    return yaml_format.dumps(_without_names(value))
-
-
-def _loads_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=dict_of_unique)
-
-
-def _dumps_json(value: Any) -> str:
-    return json.dumps(_without_names(value), indent=4, ensure_ascii=False) + "\n"
+    return yaml_format.dumps(value)
 
 
 def _dumps_toml(value: Any) -> str:
     import tomli_w
 
-    return tomli_w.dumps(_without_names(value, keep_none=False))
+    return tomli_w.dumps(value)
 
 
 _FORMATS = {
-    ".ron": Format(ron.loads, lambda value: ron.dumps(value) + "\n", "//"),
+    ".ron": Format(ron.loads, ron.dumps, "//"),
     ".yaml": Format(_loads_yaml, _dumps_yaml, "#"),
     ".yml": Format(_loads_yaml, _dumps_yaml, "#"),
     ".toml": Format(tomllib.loads, _dumps_toml, "#"),
-    ".json": Format(_loads_json, _dumps_json, None),
+    ".json": Format(
+        partial(json.loads, object_pairs_hook=dict_of_unique),
+        partial(json.dumps, indent=4, ensure_ascii=False),
+        None,
+    ),
 }

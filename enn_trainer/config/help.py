@@ -13,6 +13,7 @@ from entity_env.short_repr import short_repr, truncate
 
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
+_SEPARATORS = re.compile(r"[\s._-]+")
 
 MAX_PATH = 200
 """Characters of a path in a message; what it may mean is not looked for in more."""
@@ -97,17 +98,13 @@ def _likeness(query: str, entry: _Entry) -> float:
     query, path = query.lower(), entry.path.lower()
     last = query.rsplit(".", 1)[-1]
     likeness = similarity(last, entry.name.lower())
-    if _begins_a_word(query, path):
+    words_of_query, words_of_path = (_SEPARATORS.sub(" ", part).strip() for part in (query, path))
+    if f" {words_of_query}" in f" {words_of_path}":
         likeness = max(likeness, 0.8)
     words = re.escape(last.replace("_", " "))
     if len(last) > 2 and re.search(rf"\b{words}\b", entry.doc.lower()):
         likeness = max(likeness, 0.7 + 0.2 * len(last) / len(entry.doc))
     return 0.9 * likeness + 0.1 * similarity(query, path)
-
-
-def _begins_a_word(query: str, text: str) -> bool:
-    query, text = (re.sub(r"[\s._-]+", " ", part).strip() for part in (query, text))
-    return f" {query}" in f" {text}"
 
 
 def similarity(one: str, other: str) -> float:

@@ -319,6 +319,7 @@ class TrainConfig(Versioned):
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
         network = "the network is built once"
+        compared = ("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites")
         comparison = "evaluations are there to be compared"
         end = "it says when the run ends"
         return {
@@ -327,13 +328,7 @@ class TrainConfig(Versioned):
             "ppo.value_bins": network,
             "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
             "rollout": "the environments are made once, and every update has as many frames",
-            "eval.steps": comparison,
-            "eval.num_envs": comparison,
-            "eval.processes": comparison,
-            "eval.episodes": comparison,
-            "eval.max_steps": comparison,
-            "eval.seed": comparison,
-            "eval.suites": comparison,
+            **{f"eval.{name}": comparison for name in compared},
             "checkpoint": "which saves are kept is decided anew with each of them",
             "seed": "a run has one",
             "total_timesteps": end,

@@ -32,14 +32,12 @@ class Upgrade(NamedTuple):
     """Text of a file before and after its upgrade.
 
     Attributes:
-        path: Of the file.
         version: Before the upgrade.
         before: Its text.
         after: Its text for the current version.
         loses_comments: True if some are not in the text after.
     """
 
-    path: Path
     version: int
     before: str
     after: str
@@ -62,7 +60,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     version = values["version"]
     before = path.read_bytes().decode("utf-8-sig")
     if version == cls.version() and not include_defaults:
-        return Upgrade(path, version, before, before, loses_comments=False)
+        return Upgrade(version, before, before, loses_comments=False)
     target: ron.Struct = (
         as_data(config)
         if include_defaults
@@ -77,7 +75,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
         if _reads_as(cls, path, after) == (cls.version(), dump_config(config)):
             lost = _comments(text, path) - _comments(after, path)
             after = after.replace("\n", "\r\n") if is_crlf else after
-            return Upgrade(path, version, before, after, loses_comments=bool(lost))
+            return Upgrade(version, before, after, loses_comments=bool(lost))
     raise ConfigError(f"{path}: not written, as it would not be read back the same")
 
 
