@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
 from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import ChangeDefault, RejectValues, RewriteRule
+from hyperstate.schema.rewrite_rule import AddDefault, ChangeDefault, RejectValues, RewriteRule
 
 from enn_trainer.config import ron
 from enn_trainer.config.build import (
@@ -243,9 +243,10 @@ def _applied(rule: RewriteRule, values: dict[str, Any]) -> dict[str, Any]:
     `RejectValues` takes away the values that it allows.
     """
     path: Sequence[str] = getattr(rule, "field", getattr(rule, "old_field", ()))
+    inserts = isinstance(rule, AddDefault | ChangeDefault)
     section: Any = values
     for name in path[:-1]:
-        section = section.setdefault(name, _AbsentSection())
+        section = section.setdefault(name, _AbsentSection()) if inserts else section.get(name, {})
         if not isinstance(section, dict):
             return values
     if isinstance(rule, ChangeDefault) and isinstance(section.get(path[-1]), _AbsentSection):
