@@ -7,16 +7,20 @@ from enn_trainer.check_agent import check_agent
 from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import command
 from enn_trainer.config import (
+    BCConfig,
     CheckpointConfig,
+    CloneConfig,
     CloneRunConfig,
     EnvConfig,
     EvalConfig,
+    EvalEnvConfig,
+    EvalSuiteConfig,
+    OptimizerConfig,
+    ParamGroupConfig,
+    PPOConfig,
     RolloutConfig,
     TrainConfig,
 )
-from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.config.imitation_config import BCConfig, CloneConfig
-from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.errors import (
     AgentError,
     CheckpointError,

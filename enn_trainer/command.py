@@ -16,7 +16,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.help import hps_info
-from enn_trainer.config.sources import show_config
+from enn_trainer.config.load import show_config
 from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by

@@ -21,9 +21,8 @@ from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
 from enn_trainer.checkpoints.writer import Saveable
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.load import load_with_sources
+from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
-from enn_trainer.config.sources import Sources
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.start_folder import absolute, located
 from enn_trainer.state import State, init_train_state

@@ -20,8 +20,8 @@ from enn_trainer.cloning.demonstrations import (
 )
 from enn_trainer.cloning.imitation import imitation_losses
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.imitation_config import BCConfig
 from enn_trainer.config.ppo_config import OptimizerConfig
+from enn_trainer.config.train_config import BCConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.lanes import cost_of_entity
 from enn_trainer.ppo.gradients import add_gradients

@@ -11,8 +11,8 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.cloning.demonstrations import Demonstrations
 from enn_trainer.cloning.imitation import imitation_losses
-from enn_trainer.config.imitation_config import ImitationLoss
 from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.config.train_config import ImitationLoss
 from enn_trainer.ppo.minibatch_loss import value_loss_of
 
 

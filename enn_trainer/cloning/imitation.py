@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from enn_trainer.cloning.demonstrations import Demonstrations
-from enn_trainer.config.imitation_config import ImitationLoss
+from enn_trainer.config.train_config import ImitationLoss
 from rogue_net.answer import NetOutput
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from hyperstate import Versioned
 
 from enn_trainer.command import OneLineParser, failed
-from enn_trainer.config.schema import dump_schema, load_schema, schema_of
-from enn_trainer.config.schema_diff import report, schema_changes
+from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
 from entity_env.errors import UnknownWorld

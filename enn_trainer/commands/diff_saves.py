@@ -11,7 +11,8 @@ from torch import Tensor
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
 from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.config import ron
-from enn_trainer.config.sources import Names, in_one_line, leaves
+from enn_trainer.config.load import Names, leaves
+from enn_trainer.config.ron import in_one_line
 from enn_trainer.tables import printable, show_table
 
 _NOTHING = "-"

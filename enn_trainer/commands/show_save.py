@@ -11,7 +11,7 @@ from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.commands.next_steps import measure_command, resume_from_command
-from enn_trainer.config.sources import in_one_line
+from enn_trainer.config.ron import in_one_line
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace

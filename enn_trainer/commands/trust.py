@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.config import EnvConfig, TrainConfig
-from enn_trainer.config.load import load_config
-from enn_trainer.config.sources import Names
+from enn_trainer.config.load import Names, load_config
 from enn_trainer.errors import ConfigError
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import __name__ as EXAMPLES

@@ -1,10 +1,11 @@
 """Settings of a run: their classes, and how they are loaded, checked, explained and upgraded."""
 
 from enn_trainer.config.eval_config import EnvConfig, EvalConfig, EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.config.imitation_config import BCConfig, CloneConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.train_config import (
+    BCConfig,
     CheckpointConfig,
+    CloneConfig,
     CloneRunConfig,
     RolloutConfig,
     TrainConfig,

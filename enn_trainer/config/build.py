@@ -1,4 +1,4 @@
-"""Construction of a tree of dataclasses from plain data, strictly.
+"""Construction of a tree of dataclasses from plain data, strictly, and the way back.
 
 Fields are bool, int, float, str, Literal, List, Dict, Optional and further such dataclasses. Text
 whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
@@ -11,14 +11,21 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
-from functools import reduce
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hyperstate import Versioned
 from hyperstate.schema import types as schema
 
-from enn_trainer.config.help import UnknownFields, join_path
-from enn_trainer.config.schedules import read_scheduled, scheduled_fields
+from enn_trainer.config import ron
+from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
+from enn_trainer.config.schedules import (
+    as_written,
+    by_section,
+    read_scheduled,
+    scheduled_fields,
+    settings_of,
+)
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 from entity_env.short_repr import short_repr
@@ -39,47 +46,62 @@ def build(cls: type[C], values: object) -> C:
     Raises:
         ConfigError: names every problem.
     """
-    built: C = _Builder(cls).section(cls, values, "")
+    builder = _Builder(cls)
+    built: C = builder.section(cls, values, "")
+    if builder.found:
+        raise ConfigError(*builder.found)
     return built
 
 
-class _Builder:
+class _Builder(Problems):
     """Conversion of values to the types of fields, by their dotted paths.
+
+    A value that cannot be converted is a problem, and None.
 
     Args:
         root: The dataclass of the whole configuration.
     """
 
     def __init__(self, root: type[Any]) -> None:
-        self.unknown = UnknownFields(root)
+        super().__init__()
+        self.root = root
+        self.num_unknown = 0
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
 
     def section(self, cls: Any, values: object, path: str) -> Any:
         """Build a dataclass; its path is "" for the whole configuration."""
         if not isinstance(values, dict):
-            raise _unexpected(cls, values, path)
+            return self.unexpected(cls, values, path)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         kinds = get_type_hints(cls)
         built: dict[str, Any] = {}
-        with Problems() as problems:
-            # Unknown fields, then the known ones in the order of the class.
-            for key, value in values.items():
-                if key not in fields:
-                    problems.found.append(self.unknown.message(join_path(path, str(key)), value))
-            for name, field in fields.items():
-                kind, where = kinds[name], join_path(path, name)
-                with problems.collect():
-                    if name in values:
-                        value = values[name]
-                        if "json_text" in field.metadata and isinstance(value, dict):
-                            value = _json_text(value, where)
-                        built[name] = self.converted(kind, value, where)
-                    elif field.default is MISSING and field.default_factory is MISSING:
-                        if not is_dataclass(kind):
-                            raise ConfigError(f"{where}: expected {_type_name(kind)}, got nothing")
-                        built[name] = self.section(kind, {}, where)
-        with _located(cls, path):
-            return cls(**built)
+        num_before = len(self.found)
+
+        # Unknown fields, then the known ones in the order of the class.
+        for key, value in values.items():
+            if key not in fields:
+                self.num_unknown += 1
+                with_nearest = self.num_unknown <= MAX_PROBLEMS
+                where = join_path(path, str(key))
+                self.found.append(unknown_field(self.root, where, value, with_nearest))
+        for name, field in fields.items():
+            kind, where = kinds[name], join_path(path, name)
+            if name in values:
+                value = values[name]
+                if "json_text" in field.metadata and isinstance(value, dict):
+                    self.check_keys(str, value, where)
+                    value = json.dumps(value, ensure_ascii=False)
+                built[name] = self.converted(kind, value, where)
+            elif field.default is MISSING and field.default_factory is MISSING:
+                if is_dataclass(kind):
+                    built[name] = self.section(kind, {}, where)
+                else:
+                    expected = schema.materialize_type(kind)
+                    self.found.append(f"{where}: expected {expected}, got nothing")
+        if len(self.found) == num_before:
+            with self.collect(), _located(cls, path):
+                return cls(**built)
+        return None
 
     def converted(self, kind: Any, value: Any, path: str) -> Any:
         """Return a value as the type of its field; an int and a float may stand for each other."""
@@ -90,11 +112,10 @@ class _Builder:
             return self.section(kind, value, path)
         origin, args = get_origin(kind), get_args(kind)
         if origin is list and isinstance(value, list):
-            return list(self.converted_items(args[0], dict(enumerate(value)), path).values())
+            return [self.converted(args[0], item, f"{path}[{i}]") for i, item in enumerate(value)]
         if origin is dict and isinstance(value, dict):
-            for key in value:
-                self.converted(args[0], key, f"{path}, key {key!r}")
-            return self.converted_items(args[1], value, path)
+            self.check_keys(args[0], value, path)
+            return {k: self.converted(args[1], v, f"{path}[{k!r}]") for k, v in value.items()}
 
         # Single values.
         if origin is Literal and any(value == a and type(value) is type(a) for a in args):
@@ -106,17 +127,20 @@ class _Builder:
         if kind is float and type(value) is int and abs(value) < 2**1023:  # else it overflows
             return float(value)
         if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
-            return read_scheduled(value, kind, path, self.fixed)
-        raise _unexpected(kind, value, path)
+            with self.collect():
+                return read_scheduled(value, kind, path, self.fixed)
+            return None
+        return self.unexpected(kind, value, path)
 
-    def converted_items(self, kind: Any, items: Mapping[Any, Any], path: str) -> dict[Any, Any]:
-        """Return the items of a list or dict as the type of all of them."""
-        converted: dict[Any, Any] = {}
-        with Problems() as problems:
-            for key, value in items.items():
-                with problems.collect():
-                    converted[key] = self.converted(kind, value, f"{path}[{key!r}]")
-        return converted
+    def check_keys(self, kind: Any, items: Mapping[Any, Any], path: str) -> None:
+        """Check that the keys of a dictionary have a type."""
+        for key in items:
+            self.converted(kind, key, f"{path}, key {key!r}")
+
+    def unexpected(self, kind: Any, value: object, path: str) -> None:
+        """Add the problem of a value of another type."""
+        expected = schema.materialize_type(kind)
+        self.found.append(f"{path}: expected {expected}, got {short_repr(value)}")
 
 
 @contextmanager
@@ -129,21 +153,6 @@ def _located(cls: Any, path: str) -> Iterator[None]:
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
         raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
-
-
-def _json_text(section: dict[Any, Any], path: str) -> str:
-    for key in section:
-        if not isinstance(key, str):
-            raise ConfigError(f"{path}, key {key!r}: expected str, got {key!r}")
-    return json.dumps(section, ensure_ascii=False)
-
-
-def _unexpected(kind: Any, value: object, path: str) -> ConfigError:
-    return ConfigError(f"{path}: expected {_type_name(kind)}, got {short_repr(value)}")
-
-
-def _type_name(kind: Any) -> str:
-    return str(schema.materialize_type(kind))
 
 
 def within_optional(kind: Any) -> Any:
@@ -160,6 +169,20 @@ def type_of_field(kind: Any, name: str) -> Any:
     if get_origin(section) is dict:
         return get_args(section)[1]
     return get_type_hints(section).get(name) if is_dataclass(section) else None
+
+
+def as_data(value: Any) -> Any:
+    """Return a configuration, or a part of it, as what is written of it; schedules as text."""
+    if isinstance(value, list):
+        return [as_data(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_data(item) for key, item in value.items()}
+    if not is_dataclass(value):
+        return as_written(value)
+    fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Versioned):
+        fields = {"version": value.version(), **fields}
+    return ron.Struct(type(value).__name__, fields)
 
 
 # Values of schedules
@@ -182,7 +205,8 @@ def check_every_knot(config: Any) -> None:
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
 
     # Lists are checked anew for each knot: both may be long, but not together.
-    most = MAX_KNOTS * 1000 // max(1000, _num_items(config))
+    collections = [value for _, value in settings_of(config) if isinstance(value, list | dict)]
+    most = MAX_KNOTS * 1000 // max(1000, sum(map(len, collections)))
     if len(knots) > most:
         raise ConfigError(
             f"{next(iter(schedules))}: expected schedules with at most {most} positions in "
@@ -192,38 +216,26 @@ def check_every_knot(config: Any) -> None:
     # The values of all schedules of a clock where it shows x.
     problems: dict[str, str] = {}
     for clock, x in sorted(knots):
-        then: dict[str, Any] = {}
-        for path, schedule in schedules.items():
-            if schedule.clock == clock:
-                *sections, name = path.split(".")
-                value = schedule.first_pass(x)
-                inside = reduce(lambda section, part: section.setdefault(part, {}), sections, then)
-                inside[name] = round(value) if isinstance(scheduled[path], int) else value
-        try:
-            _replaced(config, then, "")
-        except ConfigError as error:
-            for problem in error.problems:
-                problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
+        values = {p: s.first_pass(x) for p, s in schedules.items() if s.clock == clock}
+        then = {p: round(v) if isinstance(scheduled[p], int) else v for p, v in values.items()}
+        at_knot = Problems()
+        _replaced(config, by_section(then), "", at_knot)
+        for problem in at_knot.found:
+            problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
     if problems:
         raise ConfigError(*problems.values())
 
 
-def _num_items(config: Any) -> int:
-    """Return how many items the lists and dictionaries of a tree of dataclasses have."""
-    values = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    return sum(len(value) for value in values if isinstance(value, list | dict)) + sum(
-        _num_items(value) for value in values if is_dataclass(value)
-    )
-
-
-def _replaced(section: Any, changes: Mapping[str, Any], path: str) -> Any:
+def _replaced(section: Any, changes: Mapping[str, Any], path: str, problems: Problems) -> Any:
     """Return a section with other values, those of inner sections in dictionaries."""
-    values: dict[str, Any] = {}
-    with Problems() as problems:
-        for name, value in changes.items():
-            with problems.collect():
-                inner = isinstance(value, dict)
-                where = join_path(path, name)
-                values[name] = _replaced(getattr(section, name), value, where) if inner else value
-    with _located(type(section), path):
-        return dataclasses.replace(section, **values)
+    num_before = len(problems.found)
+    values = {
+        name: _replaced(getattr(section, name), value, join_path(path, name), problems)
+        if isinstance(value, dict)
+        else value
+        for name, value in changes.items()
+    }
+    if len(problems.found) == num_before:
+        with problems.collect(), _located(type(section), path):
+            return dataclasses.replace(section, **values)
+    return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Format(NamedTuple):
 
     Attributes:
         loads: Reads text; raises ValueError.
-        dumps: Writes a tree of `ron.Struct`, Mapping, list and scalars; raises ValueError.
+        dumps: Writes plain data, in RON also `ron.Struct`; raises ValueError.
         comment: The start of a comment, None if the format has none.
     """
 
@@ -50,11 +51,13 @@ def format_of(path: Path) -> Format:
     return _FORMATS[path.suffix]
 
 
-def read_file(path: Path) -> Any:
+def read_file(path: Path, loads: Callable[[str], Any] | None = None) -> Any:
     """Read a configuration file as plain data.
 
     Args:
-        path: The suffix says the format: .ron, .yaml, .yml, .toml or .json.
+        path: The file.
+        loads: Reads its text; by default that of the format that the suffix says: .ron, .yaml,
+            .yml, .toml or .json.
 
     Returns:
         dict, list, str, int, float, bool or None, nested at most `ron.MAX_DEPTH` deep.
@@ -63,7 +66,7 @@ def read_file(path: Path) -> Any:
         ConfigError: it has another suffix, cannot be read, names a field twice, nests too
             deeply, or has values of other kinds, such as dates.
     """
-    loads = format_of(path).loads
+    loads = loads or format_of(path).loads
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(MAX_CHARACTERS + 1)
@@ -88,7 +91,7 @@ def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
         raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting") from None
     except (RonError, ValueError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
-    _PlainDataCheck().visit(value)
+    _check_plain(value)
     return value
 
 
@@ -103,72 +106,63 @@ def format_text(path: Path, value: ron.Struct) -> str:
         ConfigError: the format has no text for it; None in TOML is left out.
     """
     try:
-        return format_of(path).dumps(value)
+        plain = value if path.suffix == ".ron" else _without_names(value, path.suffix != ".toml")
+        return format_of(path).dumps(plain).rstrip("\n") + "\n"
     except (RonError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-class _PlainDataCheck:
-    """Bounds of the depth, number and paths of values, whose types are those of plain data."""
-
-    def __init__(self) -> None:
-        self.path: list[str] = []
-        self.num_values = self.num_characters = 0
-
-    def visit(self, value: Any, path_length: int = 0) -> None:
-        """Check a value and all inside it.
-
-        Raises:
-            ConfigError: names the path of a value that is no plain data.
-        """
-        # An alias inside itself has no end: count before going on.
-        self.num_values += 1
-        self.num_characters += path_length
-        if self.num_values > MAX_VALUES:
-            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
-        if self.num_characters > MAX_PATHS:
-            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
-        if len(self.path) >= ron.MAX_DEPTH:
+def _check_plain(root: Any) -> None:
+    """Raise if a tree has values that are no plain data, too many, too deep, or of long paths."""
+    num_values, num_characters = 1, 0
+    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
+    while pending:
+        path, value = pending.pop()
+        problem = None
+        if len(path) >= ron.MAX_DEPTH:
             raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
         if type(value) not in _PLAIN:
-            raise ConfigError(
-                f"{self._path()}: expected text in quotes, a number, true or false, a list or a "
-                f"section, got {type(value).__name__} {short_repr(str(value))}"
+            problem = (
+                "expected text in quotes, a number, true or false, a list or a section, got "
+                f"{type(value).__name__} {short_repr(str(value))}"
             )
-        if type(value) is int and not ron.is_writable(value):
-            raise ConfigError(
-                f"{self._path()}: expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
-            )
-        items: Iterable[tuple[str, Any]] = ()
-        if isinstance(value, dict):
-            items = ((f".{key}", item) for key, item in value.items())
-        elif isinstance(value, list):
-            items = ((f"[{i}]", item) for i, item in enumerate(value))
-        for name, item in items:
-            self.path.append(name)
-            self.visit(item, path_length + len(name))
-            self.path.pop()
+        elif type(value) is int and not ron.is_writable(value):
+            problem = f"expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
+        if problem is not None:
+            raise ConfigError(f"{''.join(path).removeprefix('.')}: {problem}")
 
-    def _path(self) -> str:
-        return "".join(self.path).removeprefix(".")
+        # What is inside, counted before it takes memory: an alias inside itself has no end.
+        if not isinstance(value, dict | list):
+            continue
+        num_values += len(value)
+        if num_values > MAX_VALUES:
+            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        name = ".{}" if isinstance(value, dict) else "[{}]"
+        inside = [((*path, name.format(key)), item) for key, item in items]
+        num_characters += sum(map(len, path)) * len(inside) + sum(len(p[-1]) for p, _ in inside)
+        if num_characters > MAX_PATHS:
+            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
+        pending += reversed(inside)
 
 
-def _without_names(value: Any) -> Any:
-    """Return structs as dicts, for formats in which sections have no names."""
+def _without_names(value: Any, keep_none: bool = True) -> Any:
+    """Return structs as dicts, for formats in which sections have no names.
+
+    Args:
+        value: A tree of `ron.Struct`, Mapping, list and scalars.
+        keep_none: False leaves out fields that are None, which TOML has no word for.
+    """
     if isinstance(value, ron.Struct):
         value = value.fields
     if isinstance(value, Mapping):
-        return {key: _without_names(item) for key, item in value.items()}
-    return [_without_names(item) for item in value] if isinstance(value, list) else value
-
-
-def _without_none(value: Any) -> Any:
-    """Return data without the fields that are None, which TOML has no word for."""
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list) and None in value:
+        kept = {key: item for key, item in value.items() if keep_none or item is not None}
+        return {key: _without_names(item, keep_none) for key, item in kept.items()}
+    if not isinstance(value, list):
+        return value
+    if None in value and not keep_none:
         raise ValueError("expected no None in a list, TOML has none")
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+    return [_without_names(item, keep_none) for item in value]
 
 
 # Libraries of formats are imported where they are used: most runs need none.
@@ -183,27 +177,23 @@ def _loads_yaml(text: str) -> Any:
 def _dumps_yaml(value: Any) -> str:
     from enn_trainer.config import yaml_format
 
-    return yaml_format.dumps(_without_names(value))
-
-
-def _loads_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=dict_of_unique)
-
-
-def _dumps_json(value: Any) -> str:
-    return json.dumps(_without_names(value), indent=4, ensure_ascii=False) + "\n"
+    return yaml_format.dumps(value)
 
 
 def _dumps_toml(value: Any) -> str:
     import tomli_w
 
-    return tomli_w.dumps(_without_none(_without_names(value)))
+    return tomli_w.dumps(value)
 
 
 _FORMATS = {
-    ".ron": Format(ron.loads, lambda value: ron.dumps(value) + "\n", "//"),
+    ".ron": Format(ron.loads, ron.dumps, "//"),
     ".yaml": Format(_loads_yaml, _dumps_yaml, "#"),
     ".yml": Format(_loads_yaml, _dumps_yaml, "#"),
     ".toml": Format(tomllib.loads, _dumps_toml, "#"),
-    ".json": Format(_loads_json, _dumps_json, None),
+    ".json": Format(
+        partial(json.loads, object_pairs_hook=dict_of_unique),
+        partial(json.dumps, indent=4, ensure_ascii=False),
+        None,
+    ),
 }

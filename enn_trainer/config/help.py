@@ -13,6 +13,7 @@ from entity_env.short_repr import short_repr, truncate
 
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6
+_SEPARATORS = re.compile(r"[\s._-]+")
 
 MAX_PATH = 200
 """Characters of a path in a message; what it may mean is not looked for in more."""
@@ -97,17 +98,13 @@ def _likeness(query: str, entry: _Entry) -> float:
     query, path = query.lower(), entry.path.lower()
     last = query.rsplit(".", 1)[-1]
     likeness = similarity(last, entry.name.lower())
-    if _begins_a_word(query, path):
+    words_of_query, words_of_path = (_SEPARATORS.sub(" ", part).strip() for part in (query, path))
+    if f" {words_of_query}" in f" {words_of_path}":
         likeness = max(likeness, 0.8)
     words = re.escape(last.replace("_", " "))
     if len(last) > 2 and re.search(rf"\b{words}\b", entry.doc.lower()):
         likeness = max(likeness, 0.7 + 0.2 * len(last) / len(entry.doc))
     return 0.9 * likeness + 0.1 * similarity(query, path)
-
-
-def _begins_a_word(query: str, text: str) -> bool:
-    query, text = (re.sub(r"[\s._-]+", " ", part).strip() for part in (query, text))
-    return f" {query}" in f" {text}"
 
 
 def similarity(one: str, other: str) -> float:
@@ -121,28 +118,21 @@ def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
 
-class UnknownFields:
-    """Messages about the unknown fields of a configuration.
-
-    Only as many of them have suggestions as `listed` tells, because each takes milliseconds.
+def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool = True) -> str:
+    """Return the message about an unknown field.
 
     Args:
-        root: The class of the whole configuration, in which nearest names are looked for.
+        root: The class of the whole configuration.
+        path: Of the field.
+        value: Of the field.
+        with_nearest: Name the nearest known fields, which takes milliseconds.
     """
-
-    def __init__(self, root: type[Any]) -> None:
-        self.root = root
-        self._count = 0
-
-    def message(self, path: str, value: object) -> str:
-        """Return the message about an unknown field, with the nearest known ones."""
-        self._count += 1
-        path = truncate(path, MAX_PATH)
-        hint = f"; {_suggestion(self.root, path)}" if self._count <= MAX_PROBLEMS else ""
-        return f"{path}={short_repr(value)}: no such field{hint}"
+    path = truncate(path, MAX_PATH)
+    hint = f"; {_nearest_fields(root, path)}" if with_nearest else ""
+    return f"{path}={short_repr(value)}: no such field{hint}"
 
 
-def _suggestion(root: type[Any], path: str) -> str:
+def _nearest_fields(root: type[Any], path: str) -> str:
     entries = list(_entries(schema.materialize_type(root)))
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]

@@ -1,4 +1,4 @@
-"""Loading of configurations: a file or text, its upgrade, environment variables, overrides.
+"""Loading of configurations, with the source of each value.
 
 A later one of these wins: defaults, a file, environment variables, overrides of the command line.
 """
@@ -6,32 +6,26 @@ A later one of these wins: defaults, a file, environment variables, overrides of
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
 from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import WEAK_REF, RejectValues, RewriteRule
+from hyperstate.schema.rewrite_rule import AddDefault, ChangeDefault, RejectValues, RewriteRule
 
 from enn_trainer.config import ron
 from enn_trainer.config.build import (
+    as_data,
     build,
     check_every_knot,
     type_of_field,
     within_optional,
 )
 from enn_trainer.config.formats import parse, read_file
-from enn_trainer.config.help import UnknownFields, hps_info, listed
-from enn_trainer.config.sources import (
-    COMMAND_LINE,
-    ENVIRONMENT,
-    FILE,
-    Sources,
-    as_data,
-    environment_overrides,
-    leaves,
-)
+from enn_trainer.config.help import hps_info, listed, unknown_field
+from enn_trainer.config.schedules import Scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.short_repr import short_repr
@@ -39,8 +33,59 @@ from entity_env.short_repr import short_repr
 __all__ = ["dump_config", "hps_info", "load_config"]
 
 C = TypeVar("C")
+Names: TypeAlias = tuple[str, ...]
+"""The path of a value: names of fields and of items of dicts, which may have dots in them."""
 
+PREFIX = "ENN_"
+
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment variable "
+FILE = "file "
+"""The last two are followed by a name."""
+
+_PATH = re.compile(r"[\w.]+")
 _BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+class Sources(dict[Names, str]):
+    """Sources of values, by their paths."""
+
+    def note(self, path: Names, value: Any, source: str) -> None:
+        """Note the source of everything at and below a path."""
+        for old in [old for old in self if old[: len(path)] == path]:
+            del self[old]
+        self.update((leaf, source) for leaf, _ in leaves(value, path))
+
+    def of(self, path: str) -> str:
+        """Return the source of the field at a dotted path, or of something in it."""
+        return next(self._within(tuple(path.split("."))), "default")
+
+    def is_given(self, path: Names) -> bool:
+        """Return whether the user gave all that is at and below a path: typed it or named its file.
+
+        Defaults and the values of a checkpoint are not given.
+        """
+        sources = list(self._within(path))
+        given = (COMMAND_LINE, ENVIRONMENT, FILE)
+        return bool(sources) and all(source.startswith(given) for source in sources)
+
+    def named_in(self, problem: str) -> str:
+        """Return a problem with the environment variable that it comes from."""
+        path = _PATH.match(problem)
+        source = self.of(path[0]) if path else ""
+        return f"{problem} (from {source})" if source.startswith(ENVIRONMENT) else problem
+
+    def _within(self, path: Names) -> Iterator[str]:
+        return (source for leaf, source in self.items() if leaf[: len(path)] == path)
+
+
+def leaves(value: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
+    """Yield each value that is not a section, and empty sections, with their paths."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, (*path, str(key)))
+    else:
+        yield path, value
 
 
 def load_config(
@@ -90,19 +135,26 @@ def load_with_sources(
     Raises:
         ConfigError: as `load_config`.
     """
-    # The text or file.
+    # The text or file, upgraded to the current version.
     sources = Sources()
     values: dict[str, Any] = {}
     if text is not None:
+        where = source = text_source
         with Problems() as problems, problems.collect(f"{text_source}: "):
-            parsed = parse(text)
-        values = _upgrade(cls, parsed, text_source, sources)
+            given = parse(text)
     elif path is not None:
-        values = _upgrade(cls, read_file(path), f"{FILE}{path}", sources)
+        where, source, given = str(path), f"{FILE}{path}", read_file(path)
+    if text is not None or path is not None:
+        values = upgraded(cls, given, where)
+        before = dict(leaves(given))
+        for leaf, value in leaves(values):
+            is_unchanged = leaf in before and before[leaf] == value
+            version = "" if is_unchanged else f", upgraded from version {before.get(('version',))}"
+            sources[leaf] = source + version
 
     # Overrides, and the classes; their problems are one error.
     with Problems() as problems:
-        for name, override in environment_overrides(cls, environment or {}).items():
+        for name, override in _environment_overrides(cls, environment or {}).items():
             source = f"{ENVIRONMENT}{name}"
             with problems.collect(f"{source}: "):
                 _apply_override(cls, values, override, sources, source)
@@ -122,38 +174,47 @@ def dump_config(config: Any) -> str:
     return ron.dumps(as_data(config)) + "\n"
 
 
-def read_upgraded(cls: type[Any], path: Path) -> dict[str, Any]:
-    """Read the values of a file, upgraded to the current version and not checked.
-
-    Raises:
-        ConfigError: the file cannot be read or upgraded.
-    """
-    return _upgrade(cls, read_file(path), f"{FILE}{path}", Sources())
-
-
-def _upgrade(cls: type[Any], values: Any, source: str, sources: Sources) -> dict[str, Any]:
-    """Return values of the current version, and note where each comes from."""
-    where = source.removeprefix(FILE)
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where}: expected {cls.__name__}(...), got {short_repr(values)}")
-    before = dict(leaves(values))
-    if issubclass(cls, Versioned):
-        values = upgraded(cls, copy.deepcopy(values), where)
-        settle(cls, values)
-    for leaf, value in leaves(values):
-        is_unchanged = leaf in before and before[leaf] == value
-        version = "" if is_unchanged else f", upgraded from version {before.get(('version',))}"
-        sources.note_leaf(leaf, source + version)
-    settled: dict[str, Any] = values
-    return settled
+def show_config(config: Any, sources: Sources) -> str:
+    """Return a table of every value of a configuration and its source, by section."""
+    rows = []
+    for path, value in settings_of(config):
+        label = "  " * path.count(".") + path.rpartition(".")[2]
+        if is_dataclass(value):
+            rows.append((label, "", ""))
+            continue
+        mark = " (schedule)" if isinstance(value, Scheduled) else ""
+        rows.append((label, ron.in_one_line(as_data(value)), sources.of(path) + mark))
+    widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
+    return "\n".join(
+        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
+        for row in rows
+    )
 
 
 # Upgrades
 
 
-def upgraded(cls: type[Versioned], values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Apply the rules of every version from the file's own to the current one."""
-    version = values.pop("version", None)
+class _AbsentSection(dict[str, Any]):
+    """A section that a file leaves out, with the old defaults of its fields."""
+
+
+def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
+    """Return the values of a file as those of the current version, not checked.
+
+    Args:
+        cls: The class of the configuration.
+        values: Of the file, with its version; they stay as they are.
+        where: Of the file, for messages.
+
+    Raises:
+        ConfigError: the values have no version that can be read, or a rule refuses one of them.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: expected {cls.__name__}(...), got {short_repr(values)}")
+    if not issubclass(cls, Versioned):
+        return values
+    changed: dict[str, Any] = copy.deepcopy(values)
+    version = changed.pop("version", None)
     if type(version) is not int:
         raise ConfigError(
             f"{where}: version: expected the number of the version that the file was written for, "
@@ -167,10 +228,11 @@ def upgraded(cls: type[Versioned], values: dict[str, Any], where: str) -> dict[s
     rules = cls.upgrade_rules()
     for rule in (rule for step in range(version, cls.version()) for rule in rules.get(step, [])):
         try:
-            values = _applied(rule, values)
+            changed = _applied(rule, changed)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}: upgrade from version {version}: {error}") from error
-    return values
+    _drop_absent(cls, changed)
+    return changed
 
 
 def _applied(rule: RewriteRule, values: dict[str, Any]) -> dict[str, Any]:
@@ -180,51 +242,53 @@ def _applied(rule: RewriteRule, values: dict[str, Any]) -> dict[str, Any]:
     second rule for a field makes a section that the file leaves out look like one that it has; and
     `RejectValues` takes away the values that it allows.
     """
-    field_path: Sequence[str] = getattr(rule, "field", getattr(rule, "old_field", ()))
-    upgraded: dict[str, Any]
-    section = values
-    for name in field_path[:-1]:
-        section = section.get(name, {})
+    path: Sequence[str] = getattr(rule, "field", getattr(rule, "old_field", ()))
+    inserts = isinstance(rule, AddDefault | ChangeDefault)
+    section: Any = values
+    for name in path[:-1]:
+        section = section.setdefault(name, _AbsentSection()) if inserts else section.get(name, {})
         if not isinstance(section, dict):
             return values
+    if isinstance(rule, ChangeDefault) and isinstance(section.get(path[-1]), _AbsentSection):
+        del section[path[-1]]
+    before = dict(section)
+    changed: dict[str, Any] = rule.apply(values)
     if isinstance(rule, RejectValues):
-        before = dict(section)
-        upgraded = rule.apply(values)  # raises if the value is refused
         section.update(before)
-        return upgraded
-    weak_sections = list(_weak_sections(values))
-    upgraded = rule.apply(values)
-    for weak in weak_sections:
-        weak[WEAK_REF] = True
-    return upgraded
+    return changed
 
 
-def _weak_sections(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the sections that the file leaves out and that hold old defaults only."""
-    if WEAK_REF in values:
-        yield values
-    for value in values.values():
-        if isinstance(value, dict):
-            yield from _weak_sections(value)
-
-
-def settle(cls: Any, values: dict[str, Any]) -> None:
-    """Keep the old defaults of absent sections that are required, drop the optional ones."""
+def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
+    """Drop absent sections, but for the old defaults of those that are required."""
     kinds = get_type_hints(cls)
     for name, value in list(values.items()):
-        kind = kinds.get(name)
-        if not isinstance(value, dict):
-            continue
-        if WEAK_REF in value and not is_dataclass(kind):
+        section = within_optional(kinds.get(name))
+        if isinstance(value, dict) and is_dataclass(section):
+            _drop_absent(section, value)
+        is_required = section is kinds.get(name) and is_dataclass(section)
+        if isinstance(value, _AbsentSection) and not (value and is_required):
             del values[name]
-            continue
-        value.pop(WEAK_REF, None)
-        section = within_optional(kind)
-        if is_dataclass(section):
-            settle(section, value)
 
 
 # Overrides
+
+
+def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
+
+    The names of fields are in upper case there; those of the items of a dict stay as they are.
+    """
+    overrides = {}
+    for name, value in sorted(environment.items()):  # a section before its fields
+        if not name.startswith(PREFIX):
+            continue
+        kind, path = cls, []
+        for part in name.removeprefix(PREFIX).split("__"):
+            is_item = get_origin(within_optional(kind)) is dict
+            path.append(part if is_item else part.lower())
+            kind = type_of_field(kind, path[-1])
+        overrides[name] = f"{'.'.join(path)}={value}"
+    return overrides
 
 
 def _apply_override(
@@ -240,7 +304,7 @@ def _apply_override(
     for name in path:
         kind = type_of_field(kind, name)
     if kind is None:
-        raise ConfigError(UnknownFields(cls).message(key, text))
+        raise ConfigError(unknown_field(cls, key, text))
 
     # Make the sections around the field.
     section = values

@@ -21,13 +21,13 @@ Source: the grammar of github.com/ron-rs/ron, docs/grammar.md.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from enn_trainer.errors import RonError
 from entity_env.serialization.bounds import MAX_SAME_HASH
 
-__all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "loads"]
+__all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "in_one_line", "loads"]
 
 MAX_DEPTH = 64
 # Below 640 digits Python converts between int and decimal text whatever its settings.
@@ -38,16 +38,23 @@ _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ATTRIBUTE = re.compile(r"#!\s*\[\s*enable\s*\([\w\s,]*\)\s*\]")
 _NAME = re.compile(r"[^\W\d]\w*")
 _NUMBER = re.compile(
-    r"[+-]?(?:(?P<hex>0x[\da-fA-F][\da-fA-F_]*+)|(?P<bin>0b[01][01_]*+)|(?P<oct>0o[0-7][0-7_]*+)"
-    r"|(?P<float>(?:\d[\d_]*+\.[\d_]*+|\.\d[\d_]*+)(?:[eE][+-]?\d[\d_]*+)?+"
+    r"[+-]?(?:(?P<prefixed>0x[\da-fA-F][\da-fA-F_]*+|0b[01][01_]*+|0o[0-7][0-7_]*+)"
+    r"|(?P<float>(?:inf|NaN)\b|(?:\d[\d_]*+\.[\d_]*+|\.\d[\d_]*+)(?:[eE][+-]?\d[\d_]*+)?+"
     r"|\d[\d_]*+[eE][+-]?\d[\d_]*+)"
-    r"|(?P<int>\d[\d_]*+))",
+    r"|\d[\d_]*+)",
     re.ASCII,
 )
-_SIGNED_WORD = re.compile(r"[+-](?:inf|NaN)\b")
 _RAW_STRING = re.compile(r'r(#*)"')
-_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-_CHAR = re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL)
+_QUOTED = {
+    '"': (
+        re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
+        'expected " to end this string',
+    ),
+    "'": (
+        re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL),
+        "expected one character between ' and '",
+    ),
+}
 _ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}|(.))", re.DOTALL)
 
 _WORDS = {"true": True, "false": False, "None": None, "inf": float("inf"), "NaN": float("nan")}
@@ -92,11 +99,10 @@ def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, in
 class _Reader:
     """A position in a text; every method moves it behind what it reads and the blanks there."""
 
-    def __init__(self, text: str, named: bool = False) -> None:
+    def __init__(self, text: str, named: bool) -> None:
         self.text = text
         self.named = named
         self.at = 0
-        self.depth = 0
         self.starts: dict[int, int] = {}
         self.skip_blanks()
 
@@ -153,77 +159,76 @@ class _Reader:
         self.skip_blanks()
         return name.group()
 
-    def value(self) -> Any:
-        if self.depth == MAX_DEPTH:
+    def value(self, depth: int = 0) -> Any:
+        """Read a value that is inside `depth` others."""
+        if depth == MAX_DEPTH:
             raise self.error(f"expected at most {MAX_DEPTH} levels of nesting")
-        self.depth += 1
-        value = self.value_within()
-        self.depth -= 1
-        return value
-
-    def value_within(self) -> Any:
-        char = self.text[self.at : self.at + 1]
+        start = self.at
+        char = self.text[start : start + 1]
         if char == "(":
-            return self.struct_or_tuple()
+            return self.struct_or_tuple(depth)
         if self.take("["):
-            return self.sequence("]")
+            return self.sequence("]", depth)
         if self.take("{"):
-            return self.entries("}", self.key)
-        if char == '"':
-            return self.string()
-        if char == "'":
-            return self.char()
+            return self.entries("}", depth, start + 1)
+        if char in _QUOTED:
+            return self.unescaped(self.match(*_QUOTED[char]))
         if opening := _RAW_STRING.match(self.text, self.at):
             return self.raw_string(opening)
         # A digit other than 0 to 9 is part of no RON number.
         if char and char in "+-.0123456789":
             return self.number()
-        return self.word()
+        return self.word(depth)
 
-    def word(self) -> Any:
+    def word(self, depth: int) -> Any:
         """Read a constant, an option, a struct that has a name, or an enum's variant."""
-        start = self.at
+        is_raw = self.text.startswith("r#", self.at)
         name = self.name()
         if name is None:
             raise self.error("expected a value")
-        raw = self.text.startswith("r#", start)
-        if name in _WORDS and not raw:
+        if name in _WORDS and not is_raw:
             return _WORDS[name]
-        if name == "Some" and not raw:
+        if name == "Some" and not is_raw:
             self.expect("(", "after Some")
-            value = self.value()
+            value = self.value(depth + 1)
             self.take(",")
             self.expect(")", "after the value of Some")
             return value
         if self.text.startswith("(", self.at):
-            inside = self.struct_or_tuple()
+            inside = self.struct_or_tuple(depth)
             return Struct(name, inside) if self.named and isinstance(inside, dict) else inside
         return name
 
-    def struct_or_tuple(self) -> dict[str, Any] | list[Any]:
-        self.expect("(", "")
-        if self.take(")"):
-            return {}
-        start = self.at
+    def struct_or_tuple(self, depth: int) -> dict[str, Any] | list[Any]:
+        start = self.at + 1
+        self.take("(")
+        inside = self.at
         is_struct = self.name() is not None and self.text.startswith(":", self.at)
-        self.at = start
-        return self.entries(")", self.field_name) if is_struct else self.sequence(")")
+        self.at = inside
+        if is_struct or self.text.startswith(")", inside):
+            return self.entries(")", depth, start)
+        return self.sequence(")", depth)
 
-    def sequence(self, end: str) -> list[Any]:
+    def sequence(self, end: str, depth: int) -> list[Any]:
         items = []
         while not self.take(end):
-            items.append(self.value())
+            items.append(self.value(depth + 1))
             if not self.take(",") and not self.text.startswith(end, self.at):
                 raise self.error(f"expected ',' or '{end}' after this item")
         return items
 
-    def entries(self, end: str, read_key: Callable[[], Any]) -> dict[Any, Any]:
+    def entries(self, end: str, depth: int, opened: int) -> dict[Any, Any]:
+        """Read the fields of a struct, which ends with ")", or the items of a map."""
         found: dict[Any, Any] = {}
         same_hash: Counter[int] = Counter()
-        self.starts[id(found)] = self.text.rfind("(" if end == ")" else "{", 0, self.at) + 1
+        self.starts[id(found)] = opened
         while not self.take(end):
             start = self.at
-            key = read_key()
+            key = self.name() if end == ")" else self.value(depth + 1)
+            if key is None and end == ")":
+                raise self.error("expected the name of a field or ')'")
+            if isinstance(key, dict | list | Struct):
+                raise self.error("expected a key that is a string, a number or a word", start)
             if not isinstance(key, str):
                 same_hash[hash(key)] += 1
                 if same_hash[hash(key)] > MAX_SAME_HASH:  # a dict would take quadratic time
@@ -231,62 +236,41 @@ class _Reader:
             if key in found:
                 raise self.error(f"expected {key!r} once, it is there twice", start)
             self.expect(":", f"after {key!r}")
-            found[key] = self.value()
+            found[key] = self.value(depth + 1)
             if not self.take(",") and not self.text.startswith(end, self.at):
                 raise self.error(f"expected ',' or '{end}' after the value of {key!r}")
         return found
 
-    def field_name(self) -> str:
-        name = self.name()
-        if name is None:
-            raise self.error("expected the name of a field or ')'")
-        return name
-
-    def key(self) -> Any:
-        start = self.at
-        key = self.value()
-        if isinstance(key, dict | list | Struct):
-            raise self.error("expected a key that is a string, a number or a word", start)
-        return key
-
     def number(self) -> int | float:
         start = self.at
-        number = _SIGNED_WORD.match(self.text, start) or _NUMBER.match(self.text, start)
+        number = _NUMBER.match(self.text, start)
         if number is None:
             raise self.error("expected a number")
         self.at = number.end()
-        if self.at < len(self.text) and re.match(r"[\w.]", self.text[self.at]):
+        if re.match(r"[\w.]", self.text[self.at : self.at + 1]):
             raise self.error("expected the end of this number")
         if self.at - start > MAX_NUMBER_LENGTH:
             raise self.error(f"expected at most {MAX_NUMBER_LENGTH} characters of number", start)
         self.skip_blanks()
         digits = number.group().replace("_", "")
-        if number.re is _SIGNED_WORD or number["float"]:
+        if number["float"]:
             return float(digits)
-        value = int(digits) if number["int"] else int(digits, base=0)
+        value = int(digits, base=0 if number["prefixed"] else 10)
         if not is_writable(value):
             raise self.error(f"expected at most {MAX_NUMBER_LENGTH} decimal digits", start)
         return value
 
-    def string(self) -> str:
-        found = self.match(_STRING, 'expected " to end this string')
-        return self.unescaped(found[1], found.start(1))
-
-    def char(self) -> str:
-        found = self.match(_CHAR, "expected one character between ' and '")
-        return self.unescaped(found[1], found.start(1))
-
-    def unescaped(self, text: str, at: int) -> str:
-        """Return the text of a string that begins at a position."""
+    def unescaped(self, quoted: re.Match[str]) -> str:
+        """Return the text between quotes."""
 
         def character(escape: re.Match[str]) -> str:
             point = int(escape[1] or escape[2] or "0", 16)
             if point > 0x10FFFF or (escape[3] and escape[3] not in _ESCAPES):
                 expected = r"expected one of \n \r \t \0 \\ \" \' \x41 \u{1F600}"
-                raise self.error(expected, at + escape.start())
+                raise self.error(expected, quoted.start(1) + escape.start())
             return _ESCAPES[escape[3]] if escape[3] else chr(point)
 
-        return _ESCAPE.sub(character, text)
+        return _ESCAPE.sub(character, quoted[1])
 
     def raw_string(self, opening: re.Match[str]) -> str:
         closing = '"' + opening[1]
@@ -311,7 +295,12 @@ def dumps(value: Any) -> str:
         RonError: something in the tree is of another type, is not a name where a name is needed,
             is too large a number, or nests deeper than MAX_DEPTH.
     """
-    return _written(value, depth=0)
+    return _written(value)
+
+
+def in_one_line(value: Any) -> str:
+    """Write plain data as `dumps`, without line breaks and names of structs."""
+    return _written(value, one_line=True)
 
 
 def is_writable(number: int) -> bool:
@@ -321,25 +310,31 @@ def is_writable(number: int) -> bool:
     return is_short and len(int.__repr__(number)) <= MAX_NUMBER_LENGTH
 
 
-def _written(value: Any, depth: int) -> str:
+def _written(value: Any, depth: int = 0, one_line: bool = False) -> str:
     if depth == MAX_DEPTH:
         raise RonError(f"expected at most {MAX_DEPTH} levels of nesting")
+
+    def inner(item: Any) -> str:
+        return _written(item, depth + 1, one_line)
+
+    # The items of what has some.
     if isinstance(value, Struct):
-        lines = [f"{_checked_name(k)}: {_written(v, depth + 1)}" for k, v in value.fields.items()]
-        return _block(f"{_checked_name(value.name)}(", lines, ")", depth)
-    if isinstance(value, Mapping):
-        lines = [f"{_scalar(k)}: {_written(v, depth + 1)}" for k, v in value.items()]
-        return _block("{", lines, "}", depth)
-    if isinstance(value, list | tuple):
-        return _block("[", [_written(item, depth + 1) for item in value], "]", depth)
-    return _scalar(value)
+        opening, closing = "(" if one_line else f"{_checked_name(value.name)}(", ")"
+        items = [f"{_checked_name(k)}: {inner(v)}" for k, v in value.fields.items()]
+    elif isinstance(value, Mapping):
+        opening, closing = "{", "}"
+        items = [f"{_scalar(k)}: {inner(v)}" for k, v in value.items()]
+    elif isinstance(value, list | tuple):
+        opening, closing = "[", "]"
+        items = [inner(item) for item in value]
+    else:
+        return _scalar(value)
 
-
-def _block(opening: str, lines: list[str], closing: str, depth: int) -> str:
-    if not lines:
-        return opening + closing
+    # One after the other, or one below the other.
+    if one_line or not items:
+        return f"{opening}{', '.join(items)}{closing}"
     indent = "    " * depth
-    body = "".join(f"{indent}    {line},\n" for line in lines)
+    body = "".join(f"{indent}    {item},\n" for item in items)
     return f"{opening}\n{body}{indent}{closing}"
 
 

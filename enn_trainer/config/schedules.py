@@ -22,12 +22,13 @@ import dataclasses
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 import hyperstate.schedule
 
+from enn_trainer.config.help import join_path
 from enn_trainer.errors import ConfigError
 
 CLOCKS = ("step", "time_used")
@@ -256,16 +257,27 @@ def as_written(value: Any) -> Any:
     return value.schedule.text if isinstance(value, Scheduled) else value
 
 
-def scheduled_fields(config: Any, path: str = "") -> dict[str, Any]:
+def settings_of(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a tree of dataclasses by dotted paths, sections before their fields."""
+    for field in dataclasses.fields(section):
+        value, where = getattr(section, field.name), join_path(path, field.name)
+        yield where, value
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, where)
+
+
+def scheduled_fields(config: Any) -> dict[str, Any]:
     """Return the settings in a tree of dataclasses that follow schedules, by dotted path."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, Scheduled):
-            found[path + field.name] = value
-        elif dataclasses.is_dataclass(value):
-            found |= scheduled_fields(value, f"{path}{field.name}.")
-    return found
+    return {path: value for path, value in settings_of(config) if isinstance(value, Scheduled)}
+
+
+def by_section(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that are given by dotted paths in one dictionary for each section."""
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        reduce(lambda inner, section: inner.setdefault(section, {}), sections, nested)[name] = value
+    return nested
 
 
 def follow_schedules(config: Any, state: Any) -> None:
@@ -299,9 +311,9 @@ def read_hyperstate_schedules(
 
 def hyperstate_schedules(config: Any) -> dict[str, Any]:
     """Return the schedules of a configuration as hyperstate keeps them, by section."""
-    nested: dict[str, Any] = {}
-    for path, value in scheduled_fields(config).items():
-        *sections, name = path.split(".")
-        within = reduce(lambda inner, section: inner.setdefault(section, {}), sections, nested)
-        within[name] = hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
-    return nested
+    return by_section(
+        {
+            path: hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
+            for path, value in scheduled_fields(config).items()
+        }
+    )

@@ -1,4 +1,4 @@
-"""The settings of a run, their versions, and the rules that upgrade older files.
+"""The settings of a run and of cloning, their versions, and the rules that upgrade older files.
 
 hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not string annotations: no
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Literal, NamedTuple, Optional
 
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
@@ -20,7 +20,6 @@ from enn_trainer.config.eval_config import (
     check_capture_file,
     suite_path,
 )
-from enn_trainer.config.imitation_config import BCConfig, CloneConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.validation import COMPUTED, Validator
 from enn_trainer.errors import ConfigError
@@ -32,6 +31,9 @@ from rogue_net.config import RogueNetConfig
 def _script_name() -> str:
     return Path(sys.argv[0]).stem or "run"
 
+
+ImitationLoss = Literal["cross_entropy", "kl"]
+_LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
 
 MAX_STOPS = 1000
 """Conditions in `stop`, all of which are checked after every update."""
@@ -117,6 +119,70 @@ def read_best(text: str) -> Best:
             f"{short_repr(text)}"
         )
     return Best(match["key"], 1 if match["direction"] == "max" else -1)
+
+
+@dataclass
+class BCConfig:
+    """Settings of behavioural cloning beside PPO.
+
+    Attributes:
+        path: The recording to learn from as well.
+        coef: Coefficient of its loss; anneal it by a schedule such as "step: 1@0 lin 0@1e5".
+        bs: Recorded frames in one optimizer step, drawn at random from those with actors.
+        loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
+            all choices.
+    """
+
+    path: str
+    coef: float = 1.0
+    bs: int = 256
+    loss: ImitationLoss = "cross_entropy"
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.require(self.path != "", "path: expected a recording, got ''")
+            check.paths("path")
+            check.numbers("coef", at_least=0.0)
+            check.numbers("bs", at_least=1)
+            check.choices(ImitationLoss, "loss")
+
+
+@dataclass
+class CloneConfig:
+    """Settings of behavioural cloning.
+
+    Attributes:
+        loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
+            all choices, of recordings that have them.
+        epochs: Number of passes over the frames, at most.
+        bs: Batch size: frames in one optimizer step.
+        lr: The learning rate, in place of optim.lr; lowered linearly to 0 if optim.anneal_lr.
+        value_coef: Coefficient of the loss of the value function, which learns the discounted
+            returns of the recorded episodes. Its loss is divided by twice what it is for a value
+            of 0, so that the size of the rewards is no matter.
+        test_fraction: Share of the episodes that are set apart to test on.
+        patience: Stop after so many epochs in a row without a better loss on these; never if not
+            set. The best weights are kept in any case.
+        max_frames: Read about so many frames to train on, and as many to test on, where there is
+            not enough memory for all: the first whole episodes, equally many frames of each file.
+    """
+
+    loss: ImitationLoss = "cross_entropy"
+    epochs: int = 20
+    bs: int = 512
+    lr: float = 0.001
+    value_coef: float = 0.5
+    test_fraction: float = 0.1
+    patience: Optional[int] = 3
+    max_frames: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.choices(ImitationLoss, "loss")
+            check.numbers("epochs", "bs", "patience", "max_frames", at_least=1)
+            check.numbers("lr", above=0.0, at_most=_LARGEST_LR)
+            check.numbers("value_coef", at_least=0.0)
+            check.numbers("test_fraction", at_least=0, below=1)
 
 
 @dataclass
@@ -253,6 +319,7 @@ class TrainConfig(Versioned):
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
         network = "the network is built once"
+        compared = ("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites")
         comparison = "evaluations are there to be compared"
         end = "it says when the run ends"
         return {
@@ -261,13 +328,7 @@ class TrainConfig(Versioned):
             "ppo.value_bins": network,
             "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
             "rollout": "the environments are made once, and every update has as many frames",
-            "eval.steps": comparison,
-            "eval.num_envs": comparison,
-            "eval.processes": comparison,
-            "eval.episodes": comparison,
-            "eval.max_steps": comparison,
-            "eval.seed": comparison,
-            "eval.suites": comparison,
+            **{f"eval.{name}": comparison for name in compared},
             "checkpoint": "which saves are kept is decided anew with each of them",
             "seed": "a run has one",
             "total_timesteps": end,

@@ -8,36 +8,36 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import within_optional
+from enn_trainer.config.build import as_data, within_optional
 from enn_trainer.config.formats import format_of, format_text, parse, read_file
-from enn_trainer.config.load import dump_config, load_config, read_upgraded
-from enn_trainer.config.sources import as_data
+from enn_trainer.config.load import dump_config, load_config, upgraded
 from enn_trainer.errors import ConfigError
 
 _VERSION = re.compile(r"""(\bversion["']?\s*[:=]\s*)(\d+)""")
+_COMMA = re.compile(r"\s*,")
+_FIRST_LINE = re.compile(r"[^\n]*\n([ \t]*)")
 
 
 class Upgrade(NamedTuple):
     """Text of a file before and after its upgrade.
 
     Attributes:
-        path: Of the file.
         version: Before the upgrade.
         before: Its text.
         after: Its text for the current version.
         loses_comments: True if some are not in the text after.
     """
 
-    path: Path
     version: int
     before: str
     after: str
@@ -60,11 +60,11 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     version = values["version"]
     before = path.read_bytes().decode("utf-8-sig")
     if version == cls.version() and not include_defaults:
-        return Upgrade(path, version, before, before, loses_comments=False)
+        return Upgrade(version, before, before, loses_comments=False)
     target: ron.Struct = (
         as_data(config)
         if include_defaults
-        else _named(cls, {"version": cls.version(), **read_upgraded(cls, path)})
+        else _named(cls, {"version": cls.version(), **upgraded(cls, values, str(path))})
     )
 
     # Edited with line breaks of one character; where all are of two, they become that again.
@@ -75,7 +75,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
         if _reads_as(cls, path, after) == (cls.version(), dump_config(config)):
             lost = _comments(text, path) - _comments(after, path)
             after = after.replace("\n", "\r\n") if is_crlf else after
-            return Upgrade(path, version, before, after, loses_comments=bool(lost))
+            return Upgrade(version, before, after, loses_comments=bool(lost))
     raise ConfigError(f"{path}: not written, as it would not be read back the same")
 
 
@@ -86,23 +86,18 @@ def write_whole(path: Path, text: str) -> None:
         ConfigError: it cannot be written.
     """
     path = path.resolve()  # a link stays one
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        file, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(file, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if path.exists():
-                mode = path.stat().st_mode & 0o777
-            else:
-                umask = os.umask(0o022)  # which can only be read by setting it
-                os.umask(umask)
-                mode = 0o666 & ~umask
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(path)
+            with temporary.open("x", encoding="utf-8", newline="") as file:
+                if path.exists():
+                    shutil.copymode(path, temporary)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
         finally:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
@@ -129,60 +124,53 @@ def _named(kind: Any, value: Any) -> Any:
 
 
 def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the text with another version number and what it lacks, if that is all.
+    """Yield the text with another version number and, in RON, with what it lacks.
 
     Each place that looks like the version gives one text: some may be in comments or in quotes, and
     reading the result tells which one is right.
     """
-    is_same = {**values, "version": 0} == {**_plain(target), "version": 0}
+    is_ron = path.suffix == ".ron"
+    wanted = ron.loads(ron.dumps(target))
+    if not is_ron and {**values, "version": 0} != {**wanted, "version": 0}:
+        return
     for number in _VERSION.finditer(text):
         if number[2] != str(values["version"]):
             continue
         edits = [(number.start(2), number.end(2), str(target.fields["version"]))]
-        if path.suffix == ".ron":
+        if is_ron:
             plain, starts = ron.loads_with_starts(text)
-            additions: dict[int, str] = {}
-            if not _find_additions(text, plain, target, starts, number, additions):
-                continue
-            edits += [(at, at, added) for at, added in additions.items()]
-        elif not is_same:
-            return
+            comma = _COMMA.match(text, number.end())
+            behind_version = comma.end() if comma else number.end()
+            edits += _additions(text, plain, target, starts, behind_version)
         after = text
         for start, end, new in sorted(edits, reverse=True):
             after = after[:start] + new + after[end:]
         yield after
 
 
-def _find_additions(
-    text: str,
-    values: Any,
-    target: Any,
-    starts: Mapping[int, int],
-    number: re.Match[str],
-    additions: dict[int, str],
-) -> bool:
-    """Find the text to put in at each position, and return whether that makes the target.
+def _additions(
+    text: str, values: Any, target: Any, starts: Mapping[int, int], behind_version: int
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the start, end and text of edits that put in the fields that sections lack.
 
     Args:
         text: Of the file.
         values: Of one section, or a value, as read from the text.
         target: What it should become.
         starts: The position of the fields of each section, by its id.
-        number: The place of the version in the text.
-        additions: Gains the text of fields that are missing, by position.
+        behind_version: The position of new fields of the whole configuration.
     """
-    if not (isinstance(values, dict) and isinstance(target, ron.Struct)):
-        return bool(values == _plain(target))
-    if not values.keys() <= target.fields.keys():
-        return False
+    if isinstance(values, list) and isinstance(target, list):
+        values, target = dict(enumerate(values)), dict(enumerate(target))
+    fields = target.fields if isinstance(target, ron.Struct) else target
+    if not isinstance(values, dict) or not isinstance(fields, Mapping):
+        return
 
-    # The text of the fields that this section lacks.
-    missing = {name: item for name, item in target.fields.items() if name not in values}
-    if missing:
-        if id(values) not in starts:
-            return False
+    # The fields that this section lacks, each in a line if it has one.
+    missing = {name: item for name, item in fields.items() if name not in values}
+    if missing and id(values) in starts:
         at = starts[id(values)]
-        first_line = re.match(r"[^\n]*\n([ \t]*)", text[at:])
+        first_line = _FIRST_LINE.match(text, at)
         line_break = f"\n{first_line[1] if first_line else ''}"
         added = "".join(
             f"{line_break if first_line else ' '}{name}: "
@@ -191,35 +179,23 @@ def _find_additions(
             for name, item in missing.items()
         )
         if "version" in values:  # which stays first
-            comma = re.compile(r"\s*,").match(text, number.end())
-            if comma is None:
-                return False
-            at = comma.end()
+            at = behind_version
         elif not first_line:
             added = added[1:] + " "
-        additions[at] = added
+        yield at, at, added
 
     # The sections inside it.
-    return all(
-        name == "version"
-        or _find_additions(text, item, target.fields[name], starts, number, additions)
-        for name, item in values.items()
-    )
-
-
-def _plain(value: Any) -> Any:
-    return ron.loads(ron.dumps(value))
+    for name, item in values.items():
+        yield from _additions(text, item, fields.get(name), starts, behind_version)
 
 
 def _top_comments(text: str, path: Path) -> str:
     """Return the comments and empty lines before everything else."""
     start = format_of(path).comment
-    kept = []
-    for line in text.splitlines(keepends=True):
-        if start is None or (line.strip() and not line.lstrip().startswith(start)):
-            break
-        kept.append(line)
-    return "".join(kept)
+    if start is None:
+        return ""
+    lines = text.splitlines(keepends=True)
+    return "".join(takewhile(lambda line: line.strip()[: len(start)] in ("", start), lines))
 
 
 def _comments(text: str, path: Path) -> set[str]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, get_args
 
 from enn_trainer.errors import ConfigError
@@ -32,13 +31,8 @@ class Problems:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None and self.found:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self.found:
             raise ConfigError(*self.found)
 
     def require(self, condition: bool, problem: str) -> None:

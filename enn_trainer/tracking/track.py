@@ -13,8 +13,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
 
-from enn_trainer.config.schedules import as_written
-from enn_trainer.config.sources import settings_of
+from enn_trainer.config.schedules import as_written, settings_of
 from entity_env.vec.vec_env import Metric
 
 if TYPE_CHECKING:

@@ -1,18 +1,16 @@
 """Configuration of an upgraded run: renamed, and checked against that of the save."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.resume_changes import shown
+from enn_trainer.checkpoints.migrate.resume_changes import Change, changes, shown
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
-from rogue_net.config import RogueNetConfig
 
 _FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
@@ -88,14 +86,16 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
     Raises:
         CheckpointError: a setting of the architecture differs; the message names them all.
     """
-    problems = _problems("net", old.net, new.net)
-    if "value" in parts:
-        if old.ppo.value_bins != new.ppo.value_bins:
-            problems.append(_changed("ppo.value_bins", old.ppo.value_bins, new.ppo.value_bins))
-        if old.vf_net is not None and new.vf_net is not None:
-            problems += _problems("vf_net", old.vf_net, new.vf_net)
-    if (old.vf_net is None) != (new.vf_net is None):
-        problems.append(_changed("vf_net", old.vf_net, new.vf_net))
+    found = changes(old.net, new.net, "net")
+    if "value" in parts and old.ppo.value_bins != new.ppo.value_bins:
+        found.append(Change("ppo.value_bins", old.ppo.value_bins, new.ppo.value_bins))
+    if "value" in parts or (old.vf_net is None) != (new.vf_net is None):
+        found += changes(old.vf_net, new.vf_net, "vf_net")
+    problems = [
+        f"{change.path}: expected {shown(change.before)} as in the save, got {shown(change.after)}"
+        for change in found
+        if not _may_change(change)
+    ]
     if problems:
         raise CheckpointError(
             f"{'; '.join(problems)}; only the names, dropout, precision and n_layer of a network "
@@ -168,23 +168,9 @@ class _Worlds(NamedTuple):
         return next(iter(found.values()), feature)
 
 
-def _problems(section: str, old: RogueNetConfig, new: RogueNetConfig) -> list[str]:
-    problems = []
-    for field in dataclasses.fields(old):
-        before, after = getattr(old, field.name), getattr(new, field.name)
-        path = f"{section}.{field.name}"
-        if field.name in _FREE or before == after:
-            continue
-        if not dataclasses.is_dataclass(before) or not dataclasses.is_dataclass(after):
-            problems.append(_changed(path, before, after))
-            continue
-        for inner in dataclasses.fields(before):
-            one, other = getattr(before, inner.name), getattr(after, inner.name)
-            count = inner.name == "position_features" and len(one) != len(other)
-            if one != other and (count or inner.name not in _NAMES):
-                problems.append(_changed(f"{path}.{inner.name}", one, other))
-    return problems
-
-
-def _changed(path: str, before: object, after: object) -> str:
-    return f"{path}: expected {shown(before)} as in the save, got {shown(after)}"
+def _may_change(change: Change) -> bool:
+    """Return whether the weights of a network fit after a change of its settings."""
+    name = change.path.rpartition(".")[2]
+    if name == "position_features":
+        return len(change.before) == len(change.after)
+    return name in _FREE or name in _NAMES

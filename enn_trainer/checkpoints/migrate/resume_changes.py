@@ -4,9 +4,10 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
+from enn_trainer.config.build import as_data
 from enn_trainer.config.help import join_path
+from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
-from enn_trainer.config.sources import as_data, in_one_line
 
 FIXED = {
     "net": "the weights are those of this network",
@@ -22,39 +23,24 @@ REPORTED = dict.fromkeys(
 )
 """Settings under `FIXED` sections that a resumed run may change, with a notice."""
 
-FREE = {
-    **dict.fromkeys(
-        ["rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"],
-        "the split of the work has no effect on learning",
+_FREE_BY_REASON = {
+    "the split of the work has no effect on learning": (
+        "rollout.processes eval.processes optim.micro_bs optim.max_entities"
     ),
-    **dict.fromkeys(
-        ["cuda", "cuda_empty_cache", "torch_deterministic"],
-        "the device has no effect beyond rounding",
+    "the device has no effect beyond rounding": "cuda cuda_empty_cache torch_deterministic",
+    "they set how far the resumed run goes": "total_timesteps max_train_time stop",
+    "they set where metrics go": (
+        "name trial data_dir track wandb_project_name wandb_entity mlflow_tracking_uri"
     ),
-    **dict.fromkeys(
-        ["total_timesteps", "max_train_time", "stop"], "they set how far the resumed run goes"
+    "they set what is recorded": (
+        "capture_samples capture_logits capture_samples_subsample eval.capture_samples "
+        "eval.capture_logits eval.capture_samples_subsample eval.capture_videos"
     ),
-    **dict.fromkeys(
-        [
-            *["name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"],
-            *["mlflow_tracking_uri"],
-        ],
-        "they set where metrics go",
-    ),
-    **dict.fromkeys(
-        [
-            *["capture_samples", "capture_logits", "capture_samples_subsample"],
-            *["eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"],
-            "eval.capture_videos",
-        ],
-        "they set what is recorded",
-    ),
-    **dict.fromkeys(
-        ["eval.interval", "eval.run_on_first_step"], "they set when evaluations run, not how"
-    ),
-    **dict.fromkeys(["env.validate"], "validation has no effect on learning"),
-    "checkpoint": "it sets what is saved and kept",
+    "they set when evaluations run, not how": "eval.interval eval.run_on_first_step",
+    "validation has no effect on learning": "env.validate",
+    "it sets what is saved and kept": "checkpoint",
 }
+FREE = {path: reason for reason, paths in _FREE_BY_REASON.items() for path in paths.split()}
 """Settings that a resumed run may change without notice: reason by field or section."""
 
 

@@ -26,8 +26,7 @@ from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.config.load import load_config
-from enn_trainer.config.schema import schema_of
-from enn_trainer.config.schema_diff import schema_changes
+from enn_trainer.config.schema import schema_changes, schema_of
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.checkpoints.published import Trap

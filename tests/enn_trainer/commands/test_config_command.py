@@ -23,11 +23,17 @@ from hyperstate.schema.rewrite_rule import (
 
 import enn_trainer
 from enn_trainer.cli import run
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalSuiteConfig, ParamGroupConfig, RolloutConfig, TrainConfig
 from enn_trainer.config.formats import format_text, read_file
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.config.schema import Schema, dump_schema, load_schema, schema_of
-from enn_trainer.config.schema_diff import accepts, schema_changes
+from enn_trainer.config.schema import (
+    Schema,
+    accepts,
+    dump_schema,
+    load_schema,
+    schema_changes,
+    schema_of,
+)
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import PUBLISHED
@@ -376,6 +382,30 @@ def test_a_file_that_is_written_anew_keeps_its_line_breaks(tmp_path: Path) -> No
     upgrade = upgraded_file(Renamed, file)
     expected = "// Mine.\r\nRenamed(\r\n    version: 2,\r\n    number: 3,\r\n)\r\n"
     assert upgrade.after == expected
+
+
+def test_sections_in_lists_and_dicts_and_empty_ones_keep_their_comments(tmp_path: Path) -> None:
+    file = tmp_path / "config.ron"
+    file.write_text(
+        "( // (mine)\n"
+        "    version: 0, // old\n"
+        '    env: (kwargs: {"size": 3}),\n'
+        "    rollout: (),\n"
+        '    optim: (groups: [(pattern: "x")]), // (groups)\n'
+        '    eval: (steps: 1, suites: {"a": (/* (few) */ steps: 2)}),\n'
+        ")\n"
+    )
+    before = dump_config(load_config(TrainConfig, file))
+    upgrade = upgraded_file(TrainConfig, file, include_defaults=True)
+    assert not upgrade.loses_comments
+    for text in ("( // (mine)\n", ", // old\n", "// (groups)\n", "/* (few) */", '{"size": 3}'):
+        assert text in upgrade.after
+    file.write_text(upgrade.after)
+    assert dump_config(load_config(TrainConfig, file)) == before
+    values = read_file(file)
+    assert len(values["optim"]["groups"][0]) == len(dataclasses.fields(ParamGroupConfig))
+    assert len(values["eval"]["suites"]["a"]) == len(dataclasses.fields(EvalSuiteConfig))
+    assert len(values["rollout"]) == len(dataclasses.fields(RolloutConfig))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, List, Optional
@@ -187,6 +187,39 @@ def test_a_default_that_changed_twice_leaves_an_absent_optional_section_absent()
     assert load_config(Evolved, None, text="(version: 1)").a.rate == 2.0
     old = load_config(Evolved, None, text="(version: 0, b: (kind: b))")
     assert old.b == Inner(rate=1.0, kind="b")
+
+
+@dataclass
+class Regrouped(Versioned):
+    """A class with rules for a section and for what is inside it."""
+
+    group: Outer = field(default_factory=lambda: Outer(Inner(), count=9))
+    other: Outer = field(default_factory=lambda: Outer(Inner(), count=9))
+
+    @classmethod
+    def version(cls) -> int:
+        return 2
+
+    @classmethod
+    def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
+        return {
+            0: [
+                ChangeDefault(("group", "count"), 1, 2),
+                ChangeDefault(("other", "extra", "rate"), 1.0, 2.0),
+            ],
+            1: [ChangeDefault(("group",), {"count": 3}, {"count": 9})],
+        }
+
+
+def test_a_rule_of_a_section_comes_after_one_of_what_is_inside_it() -> None:
+    assert load_config(Regrouped, None, text="(version: 0)").group.count == 3
+    assert load_config(Regrouped, None, text="(version: 0, group: ())").group.count == 1
+    assert load_config(Regrouped, None, text="(version: 2)").group.count == 9
+
+
+def test_a_section_that_a_file_leaves_out_has_its_default_if_no_rule_says_another() -> None:
+    config = load_config(Regrouped, None, text="(version: 0)")
+    assert (config.other.count, config.other.extra) == (9, None)
 
 
 def test_fields_are_renamed_deleted_and_mapped() -> None:

@@ -37,9 +37,9 @@ from enn_trainer.config.schema import (
     NO_DEFAULT,
     Schema,
     load_schema,
+    schema_changes,
     schema_of,
 )
-from enn_trainer.config.schema_diff import schema_changes
 from enn_trainer.errors import ConfigError
 
 SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))
