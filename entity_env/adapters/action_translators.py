@@ -328,11 +328,11 @@ class ActionTranslator(ABC):
         """
         numbers = frame.rows[self._actors].tolist()
         given = [masks[i] for i in numbers if i < len(masks)]
-        if len(given) == len(numbers) and all(mask is None for mask in given):
-            return None
         if len(numbers) == len(given) == 1 and given[0] is not None:
             allowed: Flags = given[0][None]
             return allowed
+        if len(given) == len(numbers) and all(mask is None for mask in given):
+            return None
         allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
         for i, mask in enumerate(given):  # rows are in order: those without a component come last
             allowed[i] = True if mask is None else mask

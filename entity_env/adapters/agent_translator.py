@@ -205,6 +205,8 @@ class AgentTranslator:
             InvalidObservation: a value is not a number.
         """
         paths = self.mapping.metrics
+        if not paths:
+            return {}
         found = {path: value for path in paths if (value := _in_info(info, path)) is not None}
         try:
             return {path: float(real_array(value).reshape(())) for path, value in found.items()}

@@ -17,6 +17,8 @@ Numbers: TypeAlias = npt.NDArray[np.float32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _MAX_CHOICES = 4096
+_NESTED = spaces.Dict, spaces.Tuple
+_DISCRETE = spaces.Discrete, spaces.MultiDiscrete
 
 
 class GraphPart(spaces.Space[Any]):
@@ -65,7 +67,7 @@ def leaves(
     """Return the spaces without parts, in order, but those at or below `known` paths."""
     if path in known:
         return []
-    if not isinstance(space, spaces.Dict | spaces.Tuple | spaces.Graph):
+    if not isinstance(space, (*_NESTED, spaces.Graph)):
         return [Leaf(path, [*keys], space)]
     return [
         leaf
@@ -143,7 +145,7 @@ def number_names(space: Space, name: str) -> list[str]:
         elements = [path] if math.prod(shape) == 1 else element_paths(shape, path)
         if isinstance(leaf, spaces.Box | spaces.MultiBinary):
             names += elements
-        elif isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+        elif isinstance(leaf, _DISCRETE):
             counts, starts = choices(leaf)
             if sum(counts) > _MAX_CHOICES:
                 raise InvalidSpace(
@@ -176,14 +178,14 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
     Raises:
         InvalidObservation: the value is not of this space.
     """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
+    if isinstance(space, _NESTED):
         parts = [
             to_numbers(part, value_at(value, [key], field), n, join_path(field, key))
             for key, part in children(space)
         ]
         return np.hstack([np.zeros((n, 0), dtype=np.float32), *parts])
     shape = n, *(space.shape or ())
-    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    if not isinstance(space, _DISCRETE):
         return as_array(value, shape, field)
 
     # One-hot. As float64, in which large numbers of choices differ.

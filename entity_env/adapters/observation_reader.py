@@ -1,7 +1,7 @@
 """Reader of observations as entities and global features."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -345,21 +345,16 @@ def _field_at(space: Space, path: str, argument: str) -> _Field:
     keys, space = locate(space, path, argument)
     path, shape = path or _OBSERVATION, space.shape or ()
     is_flat, num_rows = not _is_table(space), None
+    columns: list[str]
+    convert: _Convert
     try:
         if isinstance(space, GraphPart):
             columns, convert = _graph_converter(space, path)
         elif isinstance(space, spaces.Sequence):
             columns, convert = _sequence_converter(space, path)
         elif isinstance(space, spaces.Box) and len(shape) == 3:
-            # The cells of a grid, with their places.
             is_flat, num_rows = False, shape[0] * shape[1]
-            cells = np.indices(shape[:2], dtype=np.float32).reshape(2, -1).T
-            columns = ["row", "column", *(f"{_FEATURE}.{i}" for i in range(shape[2]))]
-
-            def convert(value: Any) -> Numbers:
-                values = as_array(value, (1, *shape), path)
-                return np.hstack([cells, values.reshape(len(cells), shape[2])])
-
+            columns, convert = _grid_converter(shape, path)
         else:
             row: Space = space
             if not is_flat:
@@ -368,13 +363,25 @@ def _field_at(space: Space, path: str, argument: str) -> _Field:
                 first, end = space.start.min(axis=0), (space.start + space.nvec).max(axis=0)
                 row = spaces.MultiDiscrete(end - first, start=first)
             columns, n = number_names(row, _FEATURE), 1 if num_rows is None else num_rows
-
-            def convert(value: Any) -> Numbers:
-                return to_numbers(row, value, n, path)
-
+            if isinstance(row, spaces.Box):
+                convert = partial(as_array, shape=(n, *row.shape), field=path)
+            else:
+                convert = partial(to_numbers, row, n=n, field=path)
     except InvalidSpace as error:
         raise InvalidSpace(f"{path}: {error}") from None
     return _Field(path, keys, space, columns, convert, is_flat, num_rows)
+
+
+def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Convert]:
+    """Convert the cells of a grid to rows, with their places."""
+    height, width, channels = shape
+    cells = np.indices((height, width), dtype=np.float32).reshape(2, -1).T
+
+    def convert(value: Any) -> Numbers:
+        values = as_array(value, (1, *shape), path)
+        return np.hstack([cells, values.reshape(len(cells), channels)])
+
+    return ["row", "column", *(f"{_FEATURE}.{i}" for i in range(channels))], convert
 
 
 def _sequence_converter(space: spaces.Sequence, path: str) -> tuple[list[str], _Convert]:

@@ -73,6 +73,8 @@ class SoloSide(SideTranslator):
         """Return the observation of the agent, with nothing in it if the agent is dead."""
         view = views.get(self._agent)
         obs = Observation() if view is None else view.to_observation()
+        if view is not None and len(self._groups) == 1:
+            return obs
         obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
         if view is not None:
             obs.global_features[self._own_globals] = view.frame.global_features
