@@ -51,12 +51,11 @@ class View(NamedTuple):
 class _MaskField(NamedTuple):
     """A field with the mask of some components of the action."""
 
-    argument: str  # that names the path, for messages
+    name: ActionName | None  # of the action; None for the mask of the whole action
     path: str
     keys: list[Any] | None  # in the observation; None for a mask in the info
-    space: Space | None  # of the action, for the mask of all of it
     slots: Sequence[int]
-    counts: Sequence[int]  # (slots,) the number of choices; 0 for a Box, which it does not mask
+    counts: list[int]  # (slots,) the number of choices; 0 for a Box, which it does not mask
 
 
 class AgentTranslator:
@@ -103,7 +102,11 @@ class AgentTranslator:
         # A translator for each action, in the order of the mapping and then of the components.
         self.actions: dict[ActionName, ActionTranslator] = {}
         owners: dict[int, ActionName] = {}
-        self._mask_fields = self._whole_mask(obs_space)
+        self._mask_fields: list[_MaskField] = []
+        if self.mapping.action_mask is not None:
+            slots = range(len(self._components))
+            counts = [component.num_choices for component in self._components]
+            self._add_mask(None, self.mapping.action_mask, obs_space, slots, counts)
         for name, (action, found) in self._find_actions().items():
             cls = SelectTranslator if isinstance(action, Select) else ChoiceTranslator
             translator = cls(
@@ -120,11 +123,8 @@ class AgentTranslator:
                 owners[slot] = name
             self.actions[join_path(prefix, name)] = translator
             if action.mask is not None:
-                argument, counts = f"actions[{name!r}].mask", [translator.num_choices] * len(found)
-                keys = _keys_of(obs_space, action.mask)
-                self._mask_fields.append(
-                    _MaskField(argument, action.mask, keys, None, translator.slots, counts)
-                )
+                counts = [translator.num_choices] * len(found)
+                self._add_mask(name, action.mask, obs_space, translator.slots, counts)
         self.action_space: dict[ActionName, ActionSpace] = {
             name: translator.space for name, translator in self.actions.items()
         }
@@ -261,41 +261,39 @@ class AgentTranslator:
             )
         return actions
 
-    def _whole_mask(self, obs_space: Space) -> list[_MaskField]:
-        """Return the field with the mask of the whole action, if there is one."""
-        path = self.mapping.action_mask
-        if path is None:
-            return []
-        keys, slots = _keys_of(obs_space, path), range(len(self._components))
-        counts = [component.num_choices for component in self._components]
-        return [_MaskField("FieldMap.action_mask", path, keys, self._space, slots, counts)]
+    def _add_mask(
+        self,
+        name: ActionName | None,
+        path: str,
+        obs_space: Space,
+        slots: Sequence[int],
+        counts: list[int],
+    ) -> None:
+        try:
+            keys = locate(obs_space, path, "mask").keys
+        except InvalidSpace:
+            keys = None
+        self._mask_fields.append(_MaskField(name, path, keys, slots, counts))
 
     def _masks(self, value: Any, info: Mapping[str, Any]) -> list[Flags | None]:
         """Return the mask of each component, None where everything is allowed."""
         masks: list[Flags | None] = [None] * len(self._components)
-        for argument, path, keys, space, slots, counts in self._mask_fields:
+        for name, path, keys, slots, counts in self._mask_fields:
             mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
             if mask is None:
-                if space is not None and path == ACTION_MASK:
+                if name is None and path == ACTION_MASK:
                     continue  # it need not be there
+                argument = "FieldMap.action_mask" if name is None else f"actions[{name!r}].mask"
                 raise InvalidObservation(
                     f"{argument}: expected {path!r} in the info, got {list(info)}"
                 )
-            if space is None or isinstance(mask, np.ndarray):
-                each = cut_mask(mask, counts, path)
+            if name is None and not isinstance(mask, np.ndarray):
+                each = split_mask(self._space, mask, path)
             else:
-                each = split_mask(space, mask, path)
+                each = cut_mask(mask, counts, path)
             for slot, count, own in zip(slots, counts, each, strict=True):
                 masks[slot] = own if count else None
         return masks
-
-
-def _keys_of(obs_space: Space, path: str) -> list[Any] | None:
-    """Return the keys that lead to a field of the observation, None if there is none."""
-    try:
-        return locate(obs_space, path, "")[0]
-    except InvalidSpace:
-        return None
 
 
 def _in_info(info: Mapping[str, Any], path: str) -> Any:

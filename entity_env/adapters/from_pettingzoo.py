@@ -1,7 +1,7 @@
 """A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -77,7 +77,7 @@ class FromPettingZoo(Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._make = functools.partial(self.make_world, make_env, **kwargs)
+        self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
             self._translators = translators_of(self.env, mapping, is_team=teams is not None)
@@ -285,10 +285,9 @@ class TupleToParallel:
         self.render_mode = env.render_mode
         self.possible_agents = [str(i) for i in range(len(action_space.spaces))]
         self.agents: list[str] = []
-        by_agent = self._by_agent(obs_space.spaces, "env")
-        self.observation_space: Callable[[str], Space] = by_agent.__getitem__
-        by_agent = self._by_agent(action_space.spaces, "env")
-        self.action_space: Callable[[str], Space] = by_agent.__getitem__
+        spaces_of: Callable[[Any], dict[str, Space]] = partial(self._by_agent, field="env")
+        self.observation_space = spaces_of(obs_space.spaces).__getitem__
+        self.action_space = spaces_of(action_space.spaces).__getitem__
         self._last_actions: dict[str, Any] = {}
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -306,7 +305,7 @@ class TupleToParallel:
         action = tuple(self._last_actions[agent] for agent in self.possible_agents)
         values, *given, info = check_result("step", self.env.step(action))
         names = "reward", "terminated", "truncated"
-        rewards, terminated, truncated = map(self._of_each, given, names)
+        rewards, terminated, truncated = map(self._by_agent, given, names)
         obs = self._by_agent(values, "observation")
         parts = obs, rewards, terminated, truncated, self._infos(info)
         result = tuple({agent: part[agent] for agent in self.agents} for part in parts)
@@ -321,21 +320,16 @@ class TupleToParallel:
         """Close the environment."""
         self.env.close()
 
-    def _by_agent(self, values: Sequence[Any], field: str) -> dict[str, Any]:
+    def _by_agent(self, values: Any, field: str) -> dict[str, Any]:
+        """Return values by agent, which may be given by agent or as one for all of them."""
+        if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) == 0:
+            return dict.fromkeys(self.possible_agents, values)
         if len(values) != len(self.possible_agents):
             raise InvalidObservation(
                 f"{field}: expected one for each of {len(self.possible_agents)} agents, got "
                 f"{len(values)}"
             )
         return dict(zip(self.possible_agents, values, strict=True))
-
-    def _of_each(self, value: Any, field: str) -> dict[str, Any]:
-        """Return a value by agent, which may be given by agent or for all of them."""
-        if isinstance(value, list | tuple):
-            return self._by_agent(value, field)
-        if isinstance(value, bool | float) or np.ndim(value) == 0:
-            return dict.fromkeys(self.possible_agents, value)
-        return self._by_agent(list(value), field)
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """Return the info of each agent: its own, or that of all with its own action mask."""

@@ -1,7 +1,7 @@
 """Paths, names and numbers of the values of Gymnasium spaces."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,8 +33,8 @@ class GraphPart(spaces.Space[Any]):
         return f"the {self.name} of {self.graph}"
 
 
-class Leaf(NamedTuple):
-    """A space within nested spaces that has no parts."""
+class Node(NamedTuple):
+    """A space, or a part of it at any depth."""
 
     path: str
     keys: list[Any]  # on the path
@@ -61,23 +61,24 @@ def children(space: Space) -> list[tuple[Any, Space]]:
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
 
 
-def leaves(
+def nodes(
     space: Space, path: str = "", known: Collection[str] = (), keys: Sequence[Any] = ()
-) -> list[Leaf]:
-    """Return the spaces without parts, in order, but those at or below `known` paths."""
-    if path in known:
-        return []
-    if not isinstance(space, (*_NESTED, spaces.Graph)):
-        return [Leaf(path, [*keys], space)]
-    return [
-        leaf
-        for key, part in children(space)
-        for leaf in leaves(part, join_path(path, key), known, [*keys, key])
-    ]
+) -> Iterator[Node]:
+    """Yield a space and all its parts, in order, but none at or below `known` paths."""
+    if path not in known:
+        yield Node(path, [*keys], space)
+        for key, part in children(space):
+            yield from nodes(part, join_path(path, key), known, [*keys, key])
 
 
-def locate(space: Space, path: str, argument: str) -> tuple[list[Any], Space]:
-    """Return the keys that lead to a field, and its space.
+def leaves(space: Space, path: str = "", known: Collection[str] = ()) -> list[Node]:
+    """Return the nodes that are no `Dict`, `Tuple` or `Graph`."""
+    found = nodes(space, path, known)
+    return [node for node in found if not isinstance(node.space, (*_NESTED, spaces.Graph))]
+
+
+def locate(space: Space, path: str, argument: str) -> Node:
+    """Return the field at a path.
 
     Args:
         space: of the observation.
@@ -87,21 +88,12 @@ def locate(space: Space, path: str, argument: str) -> tuple[list[Any], Space]:
     Raises:
         InvalidSpace: there is no such field.
     """
-    if not path:
-        return [], space
-    for key, part in children(space):
-        if path == str(key) or path.startswith(f"{key}."):
-            try:
-                keys, found = locate(part, path[len(str(key)) + 1 :], argument)
-            except InvalidSpace:
-                continue  # "a.b" may be one key or two
-            return [key, *keys], found
-    raise InvalidSpace(f"{argument}: expected a path among {_all_paths(space)}, got {path!r}")
-
-
-def _all_paths(space: Space, path: str = "") -> list[str]:
-    below = [_all_paths(part, join_path(path, key)) for key, part in children(space)]
-    return [path, *(one for paths in below for one in paths)]
+    found: dict[str, Node] = {}
+    for node in nodes(space):
+        found.setdefault(node.path, node)  # "a.b" may be one key or two
+    if path not in found:
+        raise InvalidSpace(f"{argument}: expected a path among {[*found]}, got {path!r}")
+    return found[path]
 
 
 def value_at(value: Any, keys: Sequence[Any], field: str) -> Any:

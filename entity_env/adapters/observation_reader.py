@@ -84,24 +84,25 @@ class ObservationReader:
             argument = f"FieldMap.entities[{name!r}]"
             if not several:
                 raise InvalidSpace(f"{argument}: expected Rows, got none")
-            readers = [_RowsReader(space, rows, argument, columns) for rows in several]
-            features = readers[0].features
-            for reader in readers:
-                reader.select(features)
+            readers: list[_RowsReader] = []
+            features: list[str] | None = None
+            for rows in several:
+                readers.append(_RowsReader(space, rows, argument, columns, features))
+                features = readers[0].features
             counts = [reader.num_rows for reader in readers if reader.num_rows is not None]
             self.num_rows[name] = sum(counts) if len(counts) == len(readers) else None
             self._entities[join_path(prefix, name)] = readers
-            self.obs_space.entities[join_path(prefix, name)] = Entity(features)
+            self.obs_space.entities[join_path(prefix, name)] = Entity(readers[0].features)
 
         # The numbers of fields that belong to no entity.
         self._globals: list[tuple[str, slice | Indices]] = []
         # A field that several types show is read once.
         self._fields = {r.field.path: r.field for each in self._entities.values() for r in each}
         for given in [*mapping.global_features, *global_features]:
-            field, index, features = _find_globals(space, given)
+            field, index, names = _find_globals(space, given)
             self._fields[field.path] = field
             self._globals.append((field.path, index))
-            self.obs_space.global_features += features
+            self.obs_space.global_features += names
 
     def read(self, observation: Any) -> Frame:
         """Return the entities and global features of an observation.
@@ -150,10 +151,16 @@ class _Field(NamedTuple):
 
 
 class _RowsReader:
-    """Reader of the entities of one field."""
+    """Reader of the entities of one field; `features` are those of the other fields, if any."""
 
-    def __init__(self, space: Space, rows: Rows, argument: str, columns: Sequence[str]) -> None:
-        self._argument = argument
+    def __init__(
+        self,
+        space: Space,
+        rows: Rows,
+        argument: str,
+        columns: Sequence[str],
+        features: list[str] | None,
+    ) -> None:
         self.field = field = _field_at(space, rows.path, f"{argument}.path")
         self._span = field.span(rows.span, f"{argument}.span")
 
@@ -172,7 +179,11 @@ class _RowsReader:
                 )
         elif columns and len(columns) == len(own) and not field.is_flat:
             names = list(columns)
-        self._names, width = names, len(names)
+        self._width = width = len(names)
+        self.num_rows: int | None = None
+        if field.is_flat or field.num_rows is not None:
+            size = self._span.stop - self._span.start
+            self.num_rows = size // width if field.is_flat else size
 
         # Rows that stand for no entity.
         presence = rows.presence
@@ -187,29 +198,24 @@ class _RowsReader:
         if self._absent is not None and self._absent.shape != (width,):
             raise InvalidSpace(f"{argument}.absent: expected {width} numbers, got {rows.absent}")
 
-        self.num_rows: int | None = None
-        if field.is_flat or field.num_rows is not None:
-            size = self._span.stop - self._span.start
-            self.num_rows = size // width if field.is_flat else size
-        self.features = [name for i, name in enumerate(names) if i != presence]
-        if rows.features is not None:
-            self.features = list(rows.features)
-
-    def select(self, features: list[str]) -> None:
-        """Show features in this order, which must be those of this field."""
-        if sorted(features) != sorted(self.features):
+        # The features, in the order of the other fields.
+        shown = rows.features
+        if shown is None:
+            shown = [name for i, name in enumerate(names) if i != presence]
+        self.features = list(shown) if features is None else features
+        if sorted(self.features) != sorted(shown):
             raise InvalidSpace(
-                f"{self._argument}: expected the same features from every field, got "
-                f"{features} and {self.features}; name them in columns and features"
+                f"{argument}: expected the same features from every field, got "
+                f"{features} and {list(shown)}; name them in columns and features"
             )
-        self._columns = _positions(self._names, features, f"{self._argument}.features")
-        self._shows_all = self._columns == list(range(len(self._names)))
+        self._columns = _positions(names, self.features, f"{argument}.features")
+        self._shows_all = self._columns == list(range(width))
 
     def read(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
         """Return the features, the numbers of their rows, and the number of rows of the field."""
         block = values[self.field.path]
         if self.field.is_flat:
-            block = block[0, self._span].reshape(-1, len(self._names))
+            block = block[0, self._span].reshape(-1, self._width)
         else:
             block = block[self._span]
         total = len(block)
@@ -287,16 +293,7 @@ def _is_table(space: Space) -> bool:
 def _infer_fields(
     space: Space, mapping: FieldMap, columns: Sequence[str]
 ) -> tuple[dict[EntityName, Rows], list[Globals]]:
-    """Make entities of tables and sequences, and global features of all other numbers.
-
-    Args:
-        space: of the observation.
-        mapping: the fields that need no inference.
-        columns: names of the columns of tables, from the environment.
-
-    Raises:
-        InvalidSpace: with all fields that are neither.
-    """
+    """Make entities of tables and sequences, and global features of all other numbers."""
     entities: dict[EntityName, Rows] = {}
     global_features, problems = [], []
     is_beside_mask = isinstance(space, spaces.Dict) and (
@@ -332,17 +329,8 @@ def _infer_fields(
 
 
 def _field_at(space: Space, path: str, argument: str) -> _Field:
-    """Return the field of an observation at a path.
-
-    Args:
-        space: of the observation.
-        path: of the field.
-        argument: that names the path, for messages.
-
-    Raises:
-        InvalidSpace: there is no such field, or it does not consist of numbers.
-    """
-    keys, space = locate(space, path, argument)
+    """Return the field of an observation at a path, which `argument` names in messages."""
+    _, keys, space = locate(space, path, argument)
     path, shape = path or _OBSERVATION, space.shape or ()
     is_flat, num_rows = not _is_table(space), None
     columns: list[str]
