@@ -210,9 +210,6 @@ class MappedAction(NamedTuple):
 class ActionTranslator(ABC):
     """Translate an entity action to components of a Gymnasium action, and their masks back.
 
-    Args:
-        mapped: the action.
-
     Attributes:
         slots: the slot of each component.
         num_choices: the number of choices of each component.
@@ -281,12 +278,7 @@ class ActionTranslator(ABC):
         """Return (actors,), the choice of each actor."""
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return the mask of the entity action, None if nothing is allowed.
-
-        Args:
-            frame: the entities.
-            masks: of the components.
-        """
+        """Return the mask of the entity action, None if nothing is allowed."""
         allowed = self._allowed(frame, masks)
         nobody = len(frame.rows[self._actors]) == 0
         if nobody or (allowed is not None and not np.count_nonzero(allowed)):
@@ -320,12 +312,7 @@ class ActionTranslator(ABC):
         return values
 
     def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
-        """Return (actors, choices) bool, None if all is allowed; a row without component has none.
-
-        Args:
-            frame: the entities.
-            masks: of the components.
-        """
+        """Return (actors, choices) bool, None if all is allowed."""
         numbers = frame.rows[self._actors].tolist()
         given = [masks[i] for i in numbers if i < len(masks)]
         if len(numbers) == len(given) == 1 and given[0] is not None:
@@ -334,7 +321,8 @@ class ActionTranslator(ABC):
         if len(given) == len(numbers) and all(mask is None for mask in given):
             return None
         allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
-        for i, mask in enumerate(given):  # rows are in order: those without a component come last
+        # Nothing is allowed to rows without a component, which come last, as rows are in order.
+        for i, mask in enumerate(given):
             allowed[i] = True if mask is None else mask
         return allowed
 

@@ -19,7 +19,7 @@ from entity_env.adapters.action_translators import (
     cut_mask,
     split_mask,
 )
-from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path, locate, value_at
+from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path, nodes, value_at
 from entity_env.adapters.known_envs import EnvNames
 from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
 from entity_env.adapters.observation_reader import Frame, ObservationReader
@@ -102,11 +102,8 @@ class AgentTranslator:
         # A translator for each action, in the order of the mapping and then of the components.
         self.actions: dict[ActionName, ActionTranslator] = {}
         owners: dict[int, ActionName] = {}
-        self._mask_fields: list[_MaskField] = []
-        if self.mapping.action_mask is not None:
-            slots = range(len(self._components))
-            counts = [component.num_choices for component in self._components]
-            self._add_mask(None, self.mapping.action_mask, obs_space, slots, counts)
+        counts = [component.num_choices for component in self._components]
+        masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
             cls = SelectTranslator if isinstance(action, Select) else ChoiceTranslator
             translator = cls(
@@ -122,12 +119,17 @@ class AgentTranslator:
                     )
                 owners[slot] = name
             self.actions[join_path(prefix, name)] = translator
-            if action.mask is not None:
-                counts = [translator.num_choices] * len(found)
-                self._add_mask(name, action.mask, obs_space, translator.slots, counts)
+            counts = [translator.num_choices] * len(found)
+            masked.append((name, action.mask, translator.slots, counts))
         self.action_space: dict[ActionName, ActionSpace] = {
             name: translator.space for name, translator in self.actions.items()
         }
+        keys_of = {node.path: node.keys for node in nodes(obs_space)}
+        self._mask_fields = [
+            _MaskField(name, path, keys_of.get(path), slots, counts)
+            for name, path, slots, counts in masked
+            if path is not None
+        ]
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
@@ -260,20 +262,6 @@ class AgentTranslator:
                 f"{twice}; rename them"
             )
         return actions
-
-    def _add_mask(
-        self,
-        name: ActionName | None,
-        path: str,
-        obs_space: Space,
-        slots: Sequence[int],
-        counts: list[int],
-    ) -> None:
-        try:
-            keys = locate(obs_space, path, "mask").keys
-        except InvalidSpace:
-            keys = None
-        self._mask_fields.append(_MaskField(name, path, keys, slots, counts))
 
     def _masks(self, value: Any, info: Mapping[str, Any]) -> list[Flags | None]:
         """Return the mask of each component, None where everything is allowed."""
