@@ -153,7 +153,7 @@ def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[Flags | None]
             masks = [np.ones(n) if m is None else m for m, n in zip(masks, counts, strict=True)]
         try:
             flats = [np.asarray(one).reshape(-1) for one in masks]
-            flat = np.concatenate(flats)
+            flat = flats[0] if len(flats) == 1 else np.concatenate(flats)
             flags = flat.astype(np.bool_)
             is_valid = bool((flat == flags).all()) and len(flat) == sum(counts)
         except (TypeError, ValueError):
@@ -315,9 +315,8 @@ class ActionTranslator(ABC):
         """Return (actors, choices) bool, None if all is allowed."""
         numbers = frame.rows[self._actors].tolist()
         given = [masks[i] for i in numbers if i < len(masks)]
-        if len(numbers) == len(given) == 1 and given[0] is not None:
-            allowed: Flags = given[0][None]
-            return allowed
+        if len(given) == len(numbers) == 1:
+            return None if given[0] is None else given[0][None, :]
         if len(given) == len(numbers) and all(mask is None for mask in given):
             return None
         allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
