@@ -12,8 +12,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.start_folder import located, paths_from
 from entity_env.errors import EntityEnvError
-from entity_env.play.game import Agent, play_by_hand
-from entity_env.play.menu import HELP
+from entity_env.play.game import HELP, Agent, play_by_hand
 
 _EPILOG = f"""\
 input:

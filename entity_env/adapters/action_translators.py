@@ -1,10 +1,16 @@
-"""Translators between entity actions and components of Gymnasium actions, one class per kind."""
+"""Translators between entity actions and the components of Gymnasium actions.
+
+The components of an action are the discrete choices that it consists of.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
 
 from entity_env.actions import (
     ActionMask,
@@ -12,11 +18,18 @@ from entity_env.actions import (
     GlobalCategoricalActionMask,
     SelectEntityActionMask,
 )
-from entity_env.adapters.action_components import Component, to_box
-from entity_env.adapters.gymnasium_spaces import Flags, join_path
+from entity_env.adapters.gymnasium_spaces import (
+    Flags,
+    Space,
+    children,
+    choices,
+    element_paths,
+    join_path,
+    leaves,
+)
 from entity_env.adapters.mapping import AGENT
-from entity_env.adapters.observation_reader import Frame, Indices
-from entity_env.errors import InvalidSpace
+from entity_env.adapters.observation_reader import Frame
+from entity_env.errors import InvalidObservation, InvalidSpace
 from entity_env.spaces import (
     ActionName,
     ActionSpace,
@@ -31,34 +44,155 @@ Masks: TypeAlias = Sequence[Flags | None]
 """For each component of an action (choices,) bool, None where everything is allowed."""
 
 
-class JoinedFrames:
-    """Frames of one or several agents, whose entities are joined in one observation.
+class Component(NamedTuple):
+    """One discrete choice within an action."""
+
+    path: str  # in the action
+    num_choices: int  # 0 for a Box, for which the mapping gives them
+    start: int = 0  # the number of the first choice
+    box: spaces.Box | None = None  # the space of a Box
+    slot: int = 0  # the position among all components of the action
+
+
+def components_of(space: Space) -> list[Component]:
+    """Return the components of an action, in the order of the space.
+
+    Raises:
+        InvalidSpace: the action does not consist of choices.
+    """
+    found: list[Component] = []
+    for path, _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Box):
+            found.append(Component(path, 0, box=leaf))
+        elif isinstance(leaf, spaces.Discrete):
+            found.append(Component(path, int(leaf.n), int(leaf.start)))
+        elif isinstance(leaf, spaces.MultiBinary):
+            found += [Component(one, 2) for one in element_paths(leaf.shape, path)]
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            found += map(Component, element_paths(leaf.shape, path), *choices(leaf))
+        else:
+            raise InvalidSpace(
+                f"action {path!r}: expected Discrete, MultiDiscrete, MultiBinary or a Dict or "
+                f"Tuple of them, got {leaf}; wrap the environment so that it takes one of these"
+            )
+    return [component._replace(slot=slot) for slot, component in enumerate(found)]
+
+
+def build_action(space: Space, values: Iterator[Any]) -> Any:
+    """Return the action with these values of its components, in the order of the space."""
+    if isinstance(space, spaces.Dict):
+        return {key: build_action(part, values) for key, part in children(space)}
+    if isinstance(space, spaces.Tuple):
+        return tuple(build_action(part, values) for _, part in children(space))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return np.array([next(values) for _ in range(size)], space.dtype).reshape(space.shape)
+    value = next(values)
+    return _to_box(space, value) if isinstance(space, spaces.Box) else np.int64(value)
+
+
+def _to_box(space: spaces.Box, value: Any) -> npt.NDArray[Any]:
+    return np.asarray(value, dtype=space.dtype).reshape(space.shape)
+
+
+def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
+    """Split the mask of an action into the masks of its components.
 
     Args:
-        frames: of each agent.
-        agents: the ids of the entities that stand for the agents themselves.
-        agent_type: their type.
-    """
+        space: of the action.
+        mask: (choices,) for a `Discrete`; for several components their masks concatenated, or as
+            rows, or in a tuple; for a `Dict` or `Tuple` a mask by key. None allows everything.
+        field: the field with the mask, for messages.
 
-    def __init__(
-        self, frames: Sequence[Frame], agents: Sequence[EntityID], agent_type: EntityName
-    ) -> None:
-        self.frames = frames
-        self._agents = agents
-        self._agent_type = agent_type
+    Returns:
+        For each component (choices,) bool, or None where everything is allowed.
+
+    Raises:
+        InvalidObservation: the mask does not fit the action.
+    """
+    parts = children(space)
+    if isinstance(space, spaces.Dict) and isinstance(mask, Mapping):
+        if unknown := [key for key in mask if key not in space.spaces]:
+            raise InvalidObservation(
+                f"{field}: expected masks by the keys {list(space.spaces)}, got {unknown}"
+            )
+        masks = [mask.get(key) for key in space.spaces]
+    elif isinstance(space, spaces.Tuple) and isinstance(mask, list | tuple):
+        if len(mask) != len(parts):
+            raise InvalidObservation(f"{field}: expected {len(parts)} masks, got {len(mask)}")
+        masks = list(mask)
+    else:
+        counts = [component.num_choices for component in components_of(space)]
+        return [None] * len(counts) if mask is None else cut_mask(mask, counts, field)
+    return [
+        one
+        for (key, part), own in zip(parts, masks, strict=True)
+        for one in split_mask(part, own, join_path(field, key))
+    ]
+
+
+def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[Flags | None]:
+    """Cut a mask into one for each component.
+
+    Args:
+        mask: 0 or 1 for each choice, in arrays or lists of any shape; in a list of the masks of
+            all components, None allows everything.
+        counts: (components,) the number of choices of each.
+        field: the field with the mask, for messages.
+
+    Raises:
+        InvalidObservation: the mask does not have this many choices.
+    """
+    ends = list(accumulate(counts))
+    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (sum(counts),):
+        flags = mask.copy()  # the most frequent kind, which needs no checks
+    else:
+        masks = _flatten(mask)
+        is_one_each = len(masks) == len(counts)
+        if is_one_each:
+            masks = [np.ones(n) if m is None else m for m, n in zip(masks, counts, strict=True)]
+        try:
+            flats = [np.asarray(one).reshape(-1) for one in masks]
+            flat = flats[0] if len(flats) == 1 else np.concatenate(flats)
+            flags = flat.astype(np.bool_)
+            is_valid = bool((flat == flags).all()) and len(flat) == sum(counts)
+        except (TypeError, ValueError):
+            is_valid = False
+        if not is_valid or (is_one_each and [len(one) for one in flats] != list(counts)):
+            raise InvalidObservation(
+                f"{field}: expected {sum(counts)} times 0 or 1, for {list(counts)} choices, got "
+                f"{mask!r}"
+            )
+    return [flags[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _flatten(mask: Any) -> list[Any]:
+    """Return the masks in nested lists; a list of numbers is one mask."""
+    if not isinstance(mask, list | tuple) or not any(
+        one is None or isinstance(one, list | tuple | np.ndarray) for one in mask
+    ):
+        return [mask]
+    return [one for nested in mask for one in _flatten(nested)]
+
+
+class JoinedFrames(NamedTuple):
+    """Frames of one or several agents, whose entities are joined in one observation."""
+
+    frames: Sequence[Frame]
+    ids: Mapping[EntityName, Sequence[EntityID]]  # of entities not known by (type, row)
 
     def num_rows(self, name: EntityName) -> list[int]:
         """Return the number of entities of a type in each frame."""
-        if name == self._agent_type:
-            return [1] * len(self.frames)
-        return [len(frame.features[name]) for frame in self.frames]
+        return [len(frame.rows[name]) for frame in self.frames]
 
-    def locator(self, name: EntityName) -> Callable[[Any], tuple[int, int]]:
-        """Return a function from the id of an entity of a type to its frame and its row there."""
-        if name == self._agent_type:
-            return lambda agent: (self._agents.index(agent), 0)
-        places = [(i, row) for i, n in enumerate(self.num_rows(name)) for row in range(n)]
-        return lambda entity: places[entity[1]]
+    def locate(self, name: EntityName, wanted: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return the frame and the row in the field there of entities of a type, by their ids."""
+        places = [
+            (i, row) for i, frame in enumerate(self.frames) for row in frame.rows[name].tolist()
+        ]
+        if name in self.ids:
+            return [places[self.ids[name].index(one)] for one in wanted]
+        return [places[position] for _, position in wanted]
 
 
 class MappedAction(NamedTuple):
@@ -70,30 +204,25 @@ class MappedAction(NamedTuple):
     num_rows: Mapping[EntityName, int | None]  # of each entity type, None if it varies
     labels: Sequence[str]  # of the environment, empty if unknown
     prefix: str  # of the names of types
+    is_team: bool  # agents are entities, which choose where the mapping names no actors
 
 
 class ActionTranslator(ABC):
     """Translate an entity action to components of a Gymnasium action, and their masks back.
 
-    Args:
-        mapped: the action.
-
     Attributes:
         slots: the slot of each component.
         num_choices: the number of choices of each component.
         space: the space of the entity action.
-        adds_agent: frames need an entity that stands for the agent.
-        team: the translator of the same action if the members of a team take it.
 
     Raises:
         InvalidSpace: the action does not fit the environment.
     """
 
     space: ActionSpace
-    adds_agent = False
 
     def __init__(self, mapped: MappedAction) -> None:
-        name, action, components, num_rows, _, prefix = mapped
+        name, action, components, num_rows, *_ = mapped
         argument = f"FieldMap.actions[{name!r}]"
 
         # The types and numbers of the mapping.
@@ -127,93 +256,92 @@ class ActionTranslator(ABC):
             )
 
         self.slots = [component.slot for component in components]
-        self.team: ActionTranslator = self
-        self._is_agent = action.actors is None
-        self._actors = join_path(prefix, action.actors or AGENT)
         self._starts = [component.start for component in components]
+        self._values: Sequence[Any] | None = getattr(action, "values", None)
         self._default: int = action.default
+        self._actors = join_path(mapped.prefix, action.actors or AGENT)
 
     @abstractmethod
     def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
         """Return the number of choices of each component."""
 
     @abstractmethod
-    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return the mask of the entity action, None if nothing is allowed.
-
-        Args:
-            frame: the entities.
-            masks: of the components.
-        """
-
-    @abstractmethod
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
         """Return one mask for the masks of several agents, of which None allows nothing."""
+
+    @abstractmethod
+    def _mask_of(self, allowed: Flags | None) -> ActionMask:
+        """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
 
     @abstractmethod
     def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
         """Return (actors,), the choice of each actor."""
 
+    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
+        """Return the mask of the entity action, None if nothing is allowed."""
+        allowed = self._allowed(frame, masks)
+        nobody = len(frame.rows[self._actors]) == 0
+        if nobody or (allowed is not None and not np.count_nonzero(allowed)):
+            return None
+        return self._mask_of(allowed)
+
     def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
         """Return the choices that an entity action sets, by component, for each agent."""
         decoded: list[dict[int, int]] = [{} for _ in joined.frames]
-        rows = [self._actor_rows(frame).tolist() for frame in joined.frames]
-        places = map(joined.locator(self._actors), action.actors)
+        places = joined.locate(self._actors, action.actors)
         for (i, row), choice in zip(places, self._choices(action, joined), strict=True):
-            decoded[i][rows[i][row]] = choice
+            decoded[i][row] = choice
         return decoded
 
-    def value(self, choice: int, component: int) -> Any:
-        """Return the value of a choice in the Gymnasium action."""
-        return self._starts[component] + choice
-
-    def default_choice(self, mask: Flags | None = None) -> int:
-        """Return the choice where nobody acts: the first allowed one if the default is not."""
-        if mask is None or mask[self._default] or not mask.any():
-            return self._default
-        return int(mask.argmax())
-
-    def _actor_rows(self, frame: Frame) -> Indices:
-        return np.zeros(1, dtype=np.int64) if self._is_agent else frame.rows[self._actors]
-
-    def _allowed(self, rows: Indices, masks: Masks) -> Flags | None:
-        """Return (rows, choices) bool, None if all is allowed. Rows without a component have none.
+    def values(self, chosen: Mapping[int, int], masks: Masks | None) -> list[Any]:
+        """Return the value of each component in the Gymnasium action.
 
         Args:
-            rows: the rows of the actors in the field of the environment.
-            masks: of the components.
+            chosen: choices by component. For the others it is the default, or the first choice
+                that is allowed if the default is not.
+            masks: of the components; without them the defaults need not be allowed.
         """
-        numbers = rows.tolist()
+        values = []
+        for i, start in enumerate(self._starts):
+            choice = chosen.get(i)
+            if choice is None:
+                choice, mask = self._default, None if masks is None else masks[i]
+                if mask is not None and not mask[choice] and mask.any():
+                    choice = int(mask.argmax())
+            values.append(start + choice if self._values is None else self._values[choice])
+        return values
+
+    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
+        """Return (actors, choices) bool, None if all is allowed."""
+        numbers = frame.rows[self._actors].tolist()
         given = [masks[i] for i in numbers if i < len(masks)]
+        if len(given) == len(numbers) == 1:
+            return None if given[0] is None else given[0][None, :]
         if len(given) == len(numbers) and all(mask is None for mask in given):
             return None
-        if len(numbers) == len(given) == 1 and given[0] is not None:
-            allowed: Flags = given[0][None]
-            return allowed
         allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
-        for i, mask in enumerate(given):  # rows are in order: those without a component come last
+        # Nothing is allowed to rows without a component, which come last, as rows are in order.
+        for i, mask in enumerate(given):
             allowed[i] = True if mask is None else mask
         return allowed
 
 
-class CategoricalTranslator(ActionTranslator):
-    """Translate a choice among labels of each entity of a type, or of each member of a team."""
+class ChoiceTranslator(ActionTranslator):
+    """Translate a choice among labels, of entities or of the frame as a whole."""
 
     def __init__(self, mapped: MappedAction) -> None:
         super().__init__(mapped)
-        action, labels = mapped.action, mapped.labels
-        if action.labels:
-            labels = action.labels
-        elif len(labels) != self.num_choices:
+        labels = mapped.action.labels or mapped.labels
+        if not mapped.action.labels and len(labels) != self.num_choices:
             labels = [str(self._starts[0] + i) for i in range(self.num_choices)]
         if len(labels) != self.num_choices:
             raise InvalidSpace(
                 f"FieldMap.actions[{mapped.name!r}].labels: expected {self.num_choices} labels, "
                 f"got {list(labels)}"
             )
-        self.labels = list(labels)
-        self.space = CategoricalActionSpace(self.labels)
-        self._values = action.values
+        is_global = mapped.action.actors is None and not mapped.is_team
+        cls = GlobalCategoricalActionSpace if is_global else CategoricalActionSpace
+        self.space = cls(list(labels))
 
     def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
         counts = [component.num_choices for component in components]
@@ -234,61 +362,33 @@ class CategoricalTranslator(ActionTranslator):
             )
         return counts[0]
 
-    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return a row for each actor; nothing is allowed to those without a component."""
-        rows = self._actor_rows(frame)
-        allowed = self._allowed(rows, masks)
-        if len(rows) == 0 or (allowed is not None and not np.count_nonzero(allowed)):
-            return None
-        return CategoricalActionMask(actor_types=[self._actors], mask=allowed)
+    def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
+        """Return the choices of all actors; a global one is that of the only component."""
+        return [{0: action.index}] if self.space.is_global else super().decode(action, joined)
 
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
         """Return the masks of all agents, one below the other."""
         if all(mask is not None and mask.mask is None for mask in masks):
-            return CategoricalActionMask(actor_types=[self._actors])
-        blocks = [
-            np.full((n, self.num_choices), mask is not None)
-            if mask is None or mask.mask is None
-            else np.reshape(mask.mask, (n, self.num_choices))
-            for mask, n in zip(masks, joined.num_rows(self._actors), strict=True)
-        ]
-        return CategoricalActionMask(actor_types=[self._actors], mask=np.concatenate(blocks))
+            return self._mask_of(None)
+        sizes = joined.num_rows(self._actors)
+        return self._mask_of(np.concatenate(_blocks(masks, sizes, [self.num_choices] * len(sizes))))
+
+    def _mask_of(self, allowed: Flags | None) -> ActionMask:
+        if self.space.is_global:
+            return GlobalCategoricalActionMask(None if allowed is None else allowed[0])
+        return CategoricalActionMask(actor_types=[self._actors], mask=allowed)
 
     def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
-        choices: list[int] = action.indices.tolist()
-        return choices
-
-    def value(self, choice: int, component: int) -> Any:
-        """Return the value of a choice in the Gymnasium action."""
-        return super().value(choice, component) if self._values is None else self._values[choice]
+        indices: list[int] = action.indices.tolist()
+        return indices
 
 
-class GlobalTranslator(CategoricalTranslator):
-    """Translate a choice among labels of the frame as a whole."""
-
-    def __init__(self, mapped: MappedAction) -> None:
-        super().__init__(mapped)
-        self.team = CategoricalTranslator(mapped)
-        self.space = GlobalCategoricalActionSpace(self.labels)
-
-    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return the mask of the only component."""
-        mask = masks[0]
-        nothing = mask is not None and not np.count_nonzero(mask)
-        return None if nothing else GlobalCategoricalActionMask(mask)
-
-    def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
-        """Return the choice of the only component."""
-        return [{0: action.index}]
-
-
-class SelectEntityTranslator(ActionTranslator):
+class SelectTranslator(ActionTranslator):
     """Translate the selection of an entity: a choice is the number of a row."""
 
     def __init__(self, mapped: MappedAction) -> None:
         super().__init__(mapped)
         self.space = SelectEntityActionSpace()
-        self.adds_agent = self._is_agent
         self._actees = join_path(mapped.prefix, mapped.action.actees)
         self._first = mapped.action.first
 
@@ -301,30 +401,26 @@ class SelectEntityTranslator(ActionTranslator):
             )
         return counts.pop()
 
-    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return a row for each actor and a column for each entity that may be selected."""
-        actors = self._actor_rows(frame)
+    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
+        """Return a column for each entity that may be selected."""
         numbers = self._first + frame.rows[self._actees]
         is_choice = numbers < self.num_choices
-        allowed = self._allowed(actors, masks)
+        allowed = super()._allowed(frame, masks)
         if allowed is not None:
-            allowed = allowed[:, np.minimum(numbers, self.num_choices - 1)] & is_choice
-        elif not is_choice.all():
-            allowed = np.tile(is_choice, (len(actors), 1))
-        nobody = len(actors) == 0 or len(numbers) == 0
-        if nobody or (allowed is not None and not np.count_nonzero(allowed)):
+            columns: Flags = allowed[:, np.minimum(numbers, self.num_choices - 1)] & is_choice
+            return columns
+        if len(numbers) > 0 and is_choice.all():
             return None
-        return self._mask_of(allowed)
+        return np.tile(is_choice, (len(frame.rows[self._actors]), 1))
 
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
         """Return a block diagonal mask: agents select among what they see themselves."""
         num_actors, num_actees = map(joined.num_rows, (self._actors, self._actees))
         allowed = np.zeros((sum(num_actors), sum(num_actees)), dtype=np.bool_)
         row = column = 0
-        for mask, n, k in zip(masks, num_actors, num_actees, strict=True):
-            if mask is not None:
-                block = True if mask.mask is None else np.reshape(mask.mask, (n, k))
-                allowed[row : row + n, column : column + k] = block
+        for block in _blocks(masks, num_actors, num_actees):
+            n, k = block.shape
+            allowed[row : row + n, column : column + k] = block
             row, column = row + n, column + k
         return self._mask_of(allowed)
 
@@ -333,17 +429,19 @@ class SelectEntityTranslator(ActionTranslator):
         return SelectEntityActionMask(**types, mask=allowed)
 
     def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
-        rows = [frame.rows[self._actees].tolist() for frame in joined.frames]
-        places = map(joined.locator(self._actees), action.actees)
-        return [self._first + rows[i][row] for i, row in places]
+        return [self._first + row for _, row in joined.locate(self._actees, action.actees)]
 
 
-TRANSLATORS: Mapping[str, type[ActionTranslator]] = {
-    "global": GlobalTranslator,
-    "categorical": CategoricalTranslator,
-    "select": SelectEntityTranslator,
-}
-"""The translator of each kind of action of a mapping."""
+def _blocks(
+    masks: Sequence[Any], num_rows: Sequence[int], num_columns: Sequence[int]
+) -> list[Flags]:
+    """Return the masks of agents as (rows, columns) bool each; None allows nothing."""
+    return [
+        np.full((n, k), mask is not None)
+        if mask is None or mask.mask is None
+        else np.reshape(mask.mask, (n, k))
+        for mask, n, k in zip(masks, num_rows, num_columns, strict=True)
+    ]
 
 
 def _check_values(values: Sequence[Any], component: Component, argument: str) -> None:
@@ -359,7 +457,7 @@ def _check_values(values: Sequence[Any], component: Component, argument: str) ->
         )
     for value in values:
         try:
-            fits = component.box.contains(to_box(component.box, value))
+            fits = component.box.contains(_to_box(component.box, value))
         except (TypeError, ValueError):
             fits = False
         if not fits:

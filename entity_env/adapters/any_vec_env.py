@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,7 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def seed(self, seed: int) -> None:
         """Seed the environments, if they have a `seed` method."""
-        if hasattr(self.env, "seed"):
-            self.env.seed(seed)
+        getattr(self.env, "seed", super().seed)(seed)
 
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -81,30 +80,27 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
-        handed = (
-            {name: to_ragged_buffer(chosen) for name, chosen in actions.items()}
-            if self._takes_buffers
-            else actions
-        )
+        handed: Mapping[ActionName, Any] = actions
+        if self._takes_buffers:
+            handed = {name: to_ragged_buffer(chosen) for name, chosen in actions.items()}
         return self._accept(self.env.act(handed, obs_filter))
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, None if they have no `get_state`."""
-        return self.env.get_state() if hasattr(self.env, "get_state") else None
+        state: dict[str, Any] | None = getattr(self.env, "get_state", super().get_state)()
+        return state
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Restore a state; return None if the environments have no `set_state`."""
-        if not hasattr(self.env, "set_state"):
-            return None
-        obs = self.env.set_state(state, obs_config)
+        obs = getattr(self.env, "set_state", super().set_state)(state, obs_config)
         self._steps = None
         return None if obs is None else self._accept(obs)
 
     def world_code(self) -> dict[str, str]:
         """Return the digests of the environments, none if they have no `world_code`."""
-        code: dict[str, str] = self.env.world_code() if hasattr(self.env, "world_code") else {}
+        code: dict[str, str] = getattr(self.env, "world_code", super().world_code)()
         return code
 
     @exits_as_errors()
@@ -116,8 +112,7 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def close(self) -> None:
         """Close the environments."""
-        if hasattr(self.env, "close"):
-            self.env.close()
+        getattr(self.env, "close", super().close)()
 
     def _accept(self, obs: Any, is_reset: bool = False) -> VecObs:
         """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
@@ -126,11 +121,10 @@ class AnyVecEnv(VecEnv):
         elif self._steps is not None:
             self._steps += 1
         try:
-            if isinstance(obs, VecObs) and not any(map(is_ragged_buffer, obs.features.values())):
-                accepted = _with_own_dtypes(obs)
-            else:
+            if not isinstance(obs, VecObs) or any(map(is_ragged_buffer, obs.features.values())):
                 self._takes_buffers = True
-                accepted = _with_own_dtypes(self._from_buffers(obs))
+                obs = _from_buffers(obs, self._action_space)
+            accepted = _with_own_dtypes(obs)
             if self.validate:
                 check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
@@ -142,19 +136,39 @@ class AnyVecEnv(VecEnv):
             self._steps[accepted.done] = 0
         return accepted
 
-    def _from_buffers(self, obs: Any) -> VecObs:
-        features = {name: from_ragged_buffer(rows) for name, rows in obs.features.items()}
-        frames = len(obs.reward)
-        return VecObs(
-            features={name: _or_empty(rows, frames) for name, rows in features.items()},
-            visible={name: _flat(from_ragged_buffer(v)) for name, v in obs.visible.items()},
-            action_masks={
-                name: _accept_mask(obs.action_masks[name], frames) for name in self.action_space()
-            },
-            reward=_float32(obs.reward, "reward").reshape(-1),
-            done=_bools(obs.done, "done").reshape(-1),
-            metrics=dict(obs.metrics),
-        )
+
+def _from_buffers(obs: Any, names: Iterable[ActionName]) -> VecObs:
+    """Return a batch of entity-gym as a `VecObs`, with the masks of the actions `names`."""
+    frames = len(obs.reward)
+
+    def flat(buffer: Any) -> Ragged:
+        rows = from_ragged_buffer(buffer)
+        return Ragged(rows.values.reshape(-1), rows.lengths)
+
+    def or_empty(rows: Ragged) -> Ragged:
+        # A buffer that was never filled has no frames.
+        return rows if len(rows) == frames else Ragged.empty(rows.values, frames)
+
+    masks: dict[ActionName, VecActionMask] = {}
+    for name in names:
+        mask = obs.action_masks[name]
+        actors = or_empty(flat(mask.actors))
+        if getattr(mask, "actees", None) is not None:  # its other masks have no such attribute
+            masks[name] = VecSelectEntityActionMask(actors, or_empty(flat(mask.actees)))
+        else:
+            # It leaves a mask without rows where no environment gave one.
+            given = mask.mask is not None and mask.mask.size0() > 0
+            allowed = from_ragged_buffer(mask.mask) if given else None
+            masks[name] = VecCategoricalActionMask(actors, allowed)
+    return VecObs(
+        features={n: or_empty(from_ragged_buffer(rows)) for n, rows in obs.features.items()},
+        visible={name: flat(flags) for name, flags in obs.visible.items()},
+        action_masks=masks,
+        reward=obs.reward,
+        done=obs.done,
+        metrics=dict(obs.metrics),
+        truncated=np.zeros(frames, dtype=np.bool_),
+    )
 
 
 def _with_own_dtypes(obs: VecObs) -> VecObs:
@@ -164,27 +178,34 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         InvalidObservation: an array has other values than real numbers, a mask has others than
             booleans, zeros and ones, or one of them is a masked array.
     """
+
+    def converted(rows: Ragged, convert: Callable[[Any, str], Any], field: str) -> Ragged:
+        values = convert(rows.values, field)
+        return rows if values is rows.values else Ragged(values, rows.lengths)
+
     return dataclasses.replace(
         obs,
         features={
-            name: _converted(rows, _float32, f"features of {name!r}")
+            name: converted(rows, _float32, f"features of {name!r}")
             for name, rows in obs.features.items()
         },
         visible={
-            name: _converted(rows, _bools, f"visible[{name!r}]")
+            name: converted(rows, _bools, f"visible[{name!r}]")
             for name, rows in obs.visible.items()
         },
-        action_masks={name: _with_flags(mask, name) for name, mask in obs.action_masks.items()},
-        reward=_float32(obs.reward, "reward"),
-        done=_bools(obs.done, "done"),
+        action_masks={
+            name: mask
+            if mask.mask is None
+            else dataclasses.replace(  # type: ignore[type-var]
+                mask, mask=converted(mask.mask, _bools, f"actions[{name!r}].mask")
+            )
+            for name, mask in obs.action_masks.items()
+        },
+        reward=_float32(obs.reward, "reward").reshape(-1),
+        done=_bools(obs.done, "done").reshape(-1),
         truncated=_bools(obs.truncated, "truncated"),
         final=None if obs.final is None else _with_own_dtypes(obs.final),
     )
-
-
-def _converted(rows: Ragged, convert: Callable[[Any, str], Any], field: str) -> Ragged:
-    values = convert(rows.values, field)
-    return rows if values is rows.values else Ragged(values, rows.lengths)
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
@@ -202,13 +223,6 @@ def _bools(values: Any, field: str) -> npt.NDArray[np.bool_]:
     return as_flags(values, field)
 
 
-def _with_flags(mask: VecActionMask, name: ActionName) -> VecActionMask:
-    if mask.mask is None:
-        return mask
-    flags = _converted(mask.mask, _bools, f"actions[{name!r}].mask")
-    return dataclasses.replace(mask, mask=flags)  # type: ignore[type-var]
-
-
 def _own_obs_space(space: Any) -> Any:
     """Convert an observation space of entity-gym; anything else is returned unchanged."""
     if isinstance(space, ObsSpace) or not hasattr(space, "entities"):
@@ -221,30 +235,10 @@ def _own_action_spaces(spaces: Any) -> Any:
     """Convert the action spaces of entity-gym; anything else is returned unchanged."""
     if not isinstance(spaces, Mapping):
         return spaces
-    return {name: _own_action_space(space) for name, space in spaces.items()}
-
-
-def _own_action_space(space: Any) -> Any:
-    cls = ACTION_SPACES.get(type(space).__name__)
-    if cls is None or isinstance(space, cls):
-        return space
-    return cls(**{field.name: getattr(space, field.name) for field in dataclasses.fields(cls)})
-
-
-def _accept_mask(mask: Any, frames: int) -> VecActionMask:
-    actors = _or_empty(_flat(from_ragged_buffer(mask.actors)), frames)
-    if getattr(mask, "actees", None) is not None:  # entity-gym's other masks have no such attribute
-        actees = _or_empty(_flat(from_ragged_buffer(mask.actees)), frames)
-        return VecSelectEntityActionMask(actors, actees)
-    # entity-gym leaves a mask without rows where no environment gave one
-    given = mask.mask is not None and mask.mask.size0() > 0
-    return VecCategoricalActionMask(actors, from_ragged_buffer(mask.mask) if given else None)
-
-
-def _flat(rows: Ragged) -> Ragged:
-    return Ragged(rows.values.reshape(-1), rows.lengths)
-
-
-def _or_empty(rows: Ragged, frames: int) -> Ragged:
-    """Return the rows; a buffer that was never filled has no frames, and gets empty ones."""
-    return rows if len(rows) == frames else Ragged.empty(rows.values, frames)
+    own = dict(spaces)
+    for name, space in spaces.items():
+        cls = ACTION_SPACES.get(type(space).__name__)
+        if cls is not None and not isinstance(space, cls):
+            fields = dataclasses.fields(cls)
+            own[name] = cls(**{field.name: getattr(space, field.name) for field in fields})
+    return own

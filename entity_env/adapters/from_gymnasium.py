@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import AgentTranslator, View, metrics_of
+from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import (
     MakeGymnasiumEnv,
     as_reward,
@@ -77,26 +77,14 @@ class FromGymnasium(Environment):
         """Begin an episode."""
         seed, self._seed = self._seed, None
         value, info = check_result("reset", self.env.reset(seed=world_seed(seed)))
-        self._view = self._translator.translate_observation(value, info)
-        metrics = metrics_of(info, self._translator.mapping.metrics)
-        return self._view.to_observation(metrics=metrics)
+        return self._observe(value, 0.0, False, False, info)
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """Take a step."""
         if self._view is None:
             raise EntityEnvError("act: call reset first")
-        result = self.env.step(self._translator.translate_actions(self._view, actions))
-        value, reward, terminated, truncated, info = check_result("step", result)
-        is_over = bool(terminated or truncated)
-        view = self._translator.translate_observation(value, info, is_over)
-        self._view = None if is_over else view
-        metrics = metrics_of(info, self._translator.mapping.metrics)
-        return view.to_observation(
-            reward=as_reward(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            metrics=metrics,
-        )
+        action = self._translator.translate_actions(self._view, actions)
+        return self._observe(*check_result("step", self.env.step(action)))
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """Return the picture or text of the `render_mode` that the environment was made with."""
@@ -105,3 +93,16 @@ class FromGymnasium(Environment):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+    def _observe(
+        self, value: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> Observation:
+        is_over = bool(terminated or truncated)
+        view = self._translator.translate_observation(value, info, is_over)
+        self._view = None if is_over else view
+        return view.to_observation(
+            reward=as_reward(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            metrics=self._translator.metrics(info),
+        )

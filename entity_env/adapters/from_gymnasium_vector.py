@@ -1,7 +1,7 @@
 """A vectorised Gymnasium environment as a `VecEnv`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from entity_env.adapters.agent_translator import AgentTranslator, View, metrics_of
+from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import render, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.known_envs import names_of
@@ -62,9 +62,25 @@ class FromGymnasiumVector(VecEnv):
         first_env_index: int = 0,
     ) -> None:
         self.vec_env = vec_env
-        self._mode = _autoreset_mode(vec_env)
-        with _single_env(vec_env) as env:
-            names = names_of(env)
+        mode = vec_env.metadata.get("autoreset_mode")
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError:
+            modes = [f"AutoresetMode.{one.name}" for one in AutoresetMode]
+            raise EntityEnvError(
+                f"metadata['autoreset_mode']: expected one of {modes} of gymnasium.vector, got "
+                f"{mode!r}; set vec_env.metadata['autoreset_mode'] to what the environments do "
+                "after an episode's end"
+            ) from None
+
+        # The names that one of the environments has; it is made anew if they are elsewhere.
+        bare = vec_env.unwrapped
+        envs, env_fns = getattr(bare, "envs", None), getattr(bare, "env_fns", None)
+        if env_fns and not envs:
+            with closing(env_fns[0]()) as env:
+                names = names_of(env)
+        else:
+            names = names_of(envs[0] if envs else bare)
         self._translator = AgentTranslator(
             vec_env.single_observation_space, vec_env.single_action_space, mapping, names
         )
@@ -99,9 +115,8 @@ class FromGymnasiumVector(VecEnv):
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = self.vec_env.reset(seed=seed)
-        each = self._split_infos(infos)
-        self._pending = self._no_ends
-        metrics = [metrics_of(info, self._translator.mapping.metrics) for info in each]
+        each, self._pending = self._split_infos(infos), self._no_ends
+        metrics = [self._translator.metrics(info) for info in each]
         views = self._translate(values, each, self._no_ends.done)
         return self._show(views, obs_config, np.zeros(len(self)), self._no_ends, metrics)
 
@@ -122,8 +137,8 @@ class FromGymnasiumVector(VecEnv):
         ]
         space = self.vec_env.single_action_space
         empty: Any = create_empty_array(space, n=len(self))
-        joined = concatenate(space, each_action, empty)
-        values, rewards, terminated, truncated, infos = self.vec_env.step(joined)
+        result = self.vec_env.step(concatenate(space, each_action, empty))
+        values, rewards, terminated, truncated, infos = result
 
         # The results of each environment; what comes with a pending end belongs to no episode.
         each = self._split_infos(infos)
@@ -132,19 +147,20 @@ class FromGymnasiumVector(VecEnv):
         terminated = as_flags(terminated, "terminated").reshape(len(self))
         truncated = as_flags(truncated, "truncated").reshape(len(self))
         done = (terminated | truncated) & ~pending.done
-        truncated = truncated & ~terminated & done
-        paths = self._translator.mapping.metrics
-        metrics = [metrics_of(info.get("final_info", info), paths) for info in each]
+        ends = _EpisodeEnds(done, truncated & ~terminated & done, {})
+        metrics = [self._translator.metrics(info.get("final_info", info)) for info in each]
 
         # The frames, and the episodes that end in this step or, with NEXT_STEP, in the next.
+        ended = np.flatnonzero(done).tolist()
         if self._mode == AutoresetMode.NEXT_STEP:
             views = self._translate(values, each, done)
-            self._pending = _EpisodeEnds(done, truncated, dict(enumerate(views)))
+            self._pending = ends._replace(final={i: views[i] for i in ended})
             return self._show(views, obs_filter, rewards, pending, metrics)
-        ends = _EpisodeEnds(done, truncated, self._final_views(values, infos, done, truncated))
-        if done.any() and self._mode == AutoresetMode.DISABLED:
+        if ended:
+            ends = ends._replace(final=self._final_views(values, infos, ends))
+        if ended and self._mode == AutoresetMode.DISABLED:
             values, infos = self.vec_env.reset(options={"reset_mask": done.copy()})
-            for i in np.flatnonzero(done).tolist():
+            for i in ended:
                 each[i] = _info_of(infos, i, len(self))
         views = self._translate(values, each, self._no_ends.done)
         return self._show(views, obs_filter, rewards, ends, metrics)
@@ -178,23 +194,26 @@ class FromGymnasiumVector(VecEnv):
         return [_info_of(infos, i, len(self)) for i in range(len(self))]
 
     def _final_views(
-        self, values: Any, infos: Mapping[str, Any], done: Flags, truncated: Flags
+        self, values: Any, infos: Mapping[str, Any], ends: _EpisodeEnds
     ) -> dict[int, View]:
-        """Return the last observations of the episodes that ended in this step."""
-        ended = np.flatnonzero(done).tolist()
-        if self._mode == AutoresetMode.SAME_STEP and ended:
+        """Return the last observations of the episodes that ended in this step, if they are known.
+
+        Raises:
+            InvalidObservation: one that was cut off has none.
+        """
+        if self._mode == AutoresetMode.SAME_STEP:
             values = infos.get("final_obs")
-            if values is None and truncated.any():
+            if values is None and ends.truncated.any():
                 raise InvalidObservation(
                     f"infos['final_obs']: expected the last observations of environments "
-                    f"{np.flatnonzero(truncated).tolist()}, which were cut off, got infos with "
-                    f"{list(infos)}; give them, or declare another autoreset_mode"
+                    f"{np.flatnonzero(ends.truncated).tolist()}, which were cut off, got infos "
+                    f"with {list(infos)}; give them, or declare another autoreset_mode"
                 )
-        if not ended or values is None:
-            return {}
+            if values is None:
+                return {}
         is_list = isinstance(values, np.ndarray) and values.dtype == np.object_
         by_env = values if is_list else list(iterate(self.vec_env.observation_space, values))
-        return {i: self._view(i, by_env[i], {}, True) for i in ended}
+        return {i: self._view(i, by_env[i], {}, True) for i in np.flatnonzero(ends.done).tolist()}
 
     def _show(
         self,
@@ -207,47 +226,18 @@ class FromGymnasiumVector(VecEnv):
         """Return the batch, and keep the frames for the actions of the next step."""
         space, done, truncated = self.obs_space(), ends.done.tolist(), ends.truncated.tolist()
         outcomes = [
-            (ends.final.get(i, view) if done[i] else view).to_observation(
+            ends.final.get(i, view).to_observation(
                 reward=reward, done=done[i], truncated=truncated[i], metrics=metrics[i]
             )
             for i, (view, reward) in enumerate(zip(views, rewards.tolist(), strict=True))
         ]
+        frames = [views[i].to_observation() if done[i] else obs for i, obs in enumerate(outcomes)]
         if shown_space != space:
             outcomes = [filter_observation(obs, space, shown_space) for obs in outcomes]
-        frames = list(outcomes)
-        for i in np.flatnonzero(ends.done).tolist():
-            frames[i] = filter_observation(views[i].to_observation(), space, shown_space)
+            frames = [filter_observation(obs, space, shown_space) for obs in frames]
         self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
         self._views, self._frames, self._shown_space = views, frames, shown_space
         return self._batch
-
-
-def _autoreset_mode(vec_env: GymnasiumVectorEnv) -> AutoresetMode:
-    mode = vec_env.metadata.get("autoreset_mode")
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        modes = [f"AutoresetMode.{one.name}" for one in AutoresetMode]
-        raise EntityEnvError(
-            f"metadata['autoreset_mode']: expected one of {modes} of gymnasium.vector, got "
-            f"{mode!r}; set vec_env.metadata['autoreset_mode'] to what the environments do after "
-            "an episode's end"
-        ) from None
-
-
-@contextmanager
-def _single_env(vec_env: GymnasiumVectorEnv) -> Iterator[Any]:
-    """Yield one of the environments, made anew and closed if they are in other processes."""
-    bare = vec_env.unwrapped
-    envs, env_fns = getattr(bare, "envs", None), getattr(bare, "env_fns", None)
-    if envs or not env_fns:
-        yield envs[0] if envs else bare
-        return
-    env = env_fns[0]()
-    try:
-        yield env
-    finally:
-        env.close()
 
 
 def _info_of(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import View, metrics_of
+from entity_env.adapters.agent_translator import View
 from entity_env.adapters.gymnasium_api import (
+    GymnasiumEnv,
     MakeGymnasiumEnv,
     as_reward,
     check_result,
@@ -18,6 +20,7 @@ from entity_env.adapters.gymnasium_api import (
     render,
     world_seed,
 )
+from entity_env.adapters.gymnasium_spaces import Space
 from entity_env.adapters.known_envs import keeps_state
 from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.side_translators import (
@@ -28,9 +31,8 @@ from entity_env.adapters.side_translators import (
     check_teams,
     translators_of,
 )
-from entity_env.adapters.tuple_to_parallel import TupleToParallel
 from entity_env.environment import Observation
-from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
 from entity_env.match import Match
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
@@ -75,10 +77,10 @@ class FromPettingZoo(Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._make = functools.partial(self.make_world, make_env, **kwargs)
+        self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
-            self._translators = translators_of(self.env, mapping)
+            self._translators = translators_of(self.env, mapping, is_team=teams is not None)
             agents = list(self.env.possible_agents)
             self._sides: list[SideTranslator] = []
             if teams is None:
@@ -98,7 +100,6 @@ class FromPettingZoo(Match):
             self.env.close()
             raise
         self.num_sides = len(self._sides)
-        self._has_metrics = any(one.mapping.metrics for one in self._translators.values())
         self._remake = keeps_state(self.env) if remake is None else remake
         self._seed: int | None = None
         self._was_reset = self._is_running = False
@@ -192,12 +193,21 @@ class FromPettingZoo(Match):
             self._truncated[agent] = bool(truncated.get(agent) and not terminated.get(agent))
         for agent in alive:
             self._truncated.pop(agent, None)
-
         if alive:
             self._views = self._translate(values, infos, alive)
             return [self._observation(side, self._views, rewards, infos) for side in self._sides]
+
+        # The end: the last views of members who were cut off, if any were. Their future has a
+        # value, which is estimated from these.
         self._views, self._is_running = {}, False
-        return [self._final_observation(side, final, rewards, infos) for side in self._sides]
+        shown = []
+        for side in self._sides:
+            cut_off = [a for a in side.members if self._truncated.get(a) and a in self._last_views]
+            views = {a: self._last_views[a] for a in cut_off} or final
+            obs = self._observation(side, views, rewards, infos)
+            obs.truncated, obs.terminated = bool(cut_off), not cut_off
+            shown.append(obs)
+        return shown
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """Return the picture or text of the `render_mode` that the environment was made with."""
@@ -238,32 +248,100 @@ class FromPettingZoo(Match):
         """Return what a side sees, with the sum of rewards and the means of metrics."""
         obs = side.observation(views)
         obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
-        if self._has_metrics:
-            values: dict[str, list[float]] = {}
-            for agent in side.members:
-                paths = self._translators[agent].mapping.metrics
-                for name, value in metrics_of(infos.get(agent, {}), paths).items():
-                    values.setdefault(name, []).append(value)
-            obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
+        values: dict[str, list[float]] = {}
+        for agent in side.members:
+            for name, value in self._translators[agent].metrics(infos.get(agent, {})).items():
+                values.setdefault(name, []).append(value)
+        obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
         return obs
 
-    def _final_observation(
-        self,
-        side: SideTranslator,
-        final: Mapping[AgentName, View],
-        rewards: Mapping[AgentName, Any],
-        infos: Mapping[AgentName, Any],
-    ) -> Observation:
-        """Return the last observation: the last views of members who were cut off, if any were.
 
-        Their future has a value, which is estimated from these.
+class TupleToParallel:
+    """A Gymnasium environment of `Tuple` spaces with the methods of a parallel PettingZoo one.
+
+    The parts of the spaces are those of agents "0", "1", and so on. A reward, a flag or an info
+    that is not given by agent is that of each of them.
+
+    Args:
+        env: the environment, whose observations and actions are tuples with a part for each agent.
+
+    Raises:
+        InvalidSpace: the spaces are not of this kind.
+    """
+
+    def __init__(self, env: GymnasiumEnv) -> None:
+        obs_space, action_space = env.observation_space, env.action_space
+        if not (
+            isinstance(obs_space, spaces.Tuple)
+            and isinstance(action_space, spaces.Tuple)
+            and len(obs_space.spaces) == len(action_space.spaces) > 0
+        ):
+            raise InvalidSpace(
+                f"env: expected Tuple spaces with one part for each agent, got {obs_space} and "
+                f"{action_space}; an environment with one agent is for FromGymnasium"
+            )
+        self.env = env
+        self.unwrapped: Any = env.unwrapped
+        self.render_mode = env.render_mode
+        self.possible_agents = [str(i) for i in range(len(action_space.spaces))]
+        self.agents: list[str] = []
+        spaces_of: Callable[[Any], dict[str, Space]] = partial(self._by_agent, field="env")
+        self.observation_space = spaces_of(obs_space.spaces).__getitem__
+        self.action_space = spaces_of(action_space.spaces).__getitem__
+        self._last_actions: dict[str, Any] = {}
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode; observations and infos by agent."""
+        values, info = check_result("reset", self.env.reset(seed=seed))
+        self.agents = list(self.possible_agents)
+        return self._by_agent(values, "observation"), self._infos(info)
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Take a step: observations, rewards, terminations, truncations and infos by agent.
+
+        An agent that is done before the others repeats its last action, which has no effect.
         """
-        cut_off = [a for a in side.members if self._truncated.get(a) and a in self._last_views]
-        views = {a: self._last_views[a] for a in cut_off} if cut_off else final
-        obs = self._observation(side, views, rewards, infos)
-        obs.truncated = bool(cut_off)
-        obs.terminated = not cut_off
-        return obs
+        self._last_actions |= actions
+        action = tuple(self._last_actions[agent] for agent in self.possible_agents)
+        values, *given, info = check_result("step", self.env.step(action))
+        names = "reward", "terminated", "truncated"
+        rewards, terminated, truncated = map(self._by_agent, given, names)
+        obs = self._by_agent(values, "observation")
+        parts = obs, rewards, terminated, truncated, self._infos(info)
+        result = tuple({agent: part[agent] for agent in self.agents} for part in parts)
+        self.agents = [a for a in self.agents if not (terminated[a] or truncated[a])]
+        return result
+
+    def render(self) -> Any:
+        """Return the picture of the environment."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _by_agent(self, values: Any, field: str) -> dict[str, Any]:
+        """Return values by agent, which may be given by agent or as one for all of them."""
+        if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) == 0:
+            return dict.fromkeys(self.possible_agents, values)
+        if len(values) != len(self.possible_agents):
+            raise InvalidObservation(
+                f"{field}: expected one for each of {len(self.possible_agents)} agents, got "
+                f"{len(values)}"
+            )
+        return dict(zip(self.possible_agents, values, strict=True))
+
+    def _infos(self, info: Any) -> dict[str, Any]:
+        """Return the info of each agent: its own, or that of all with its own action mask."""
+        n = len(self.possible_agents)
+        if isinstance(info, list | tuple):
+            return self._by_agent(info, "info")
+        if len(info) == n and set(map(str, info)) == set(self.possible_agents):
+            return {str(agent): one for agent, one in info.items()}
+        mask = info.get("action_mask")
+        if isinstance(mask, list | tuple | np.ndarray) and len(mask) == n and np.size(mask[0]) > 1:
+            return {a: {**info, "action_mask": mask[i]} for i, a in enumerate(self.possible_agents)}
+        return dict.fromkeys(self.possible_agents, info)
 
 
 class FromGymnasiumAgents(FromPettingZoo):

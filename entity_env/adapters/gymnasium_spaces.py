@@ -1,7 +1,8 @@
 """Paths, names and numbers of the values of Gymnasium spaces."""
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,26 @@ _NESTED = spaces.Dict, spaces.Tuple
 _DISCRETE = spaces.Discrete, spaces.MultiDiscrete
 
 
+class GraphPart(spaces.Space[Any]):
+    """The nodes or the edges of a graph, as a field of their own."""
+
+    def __init__(self, graph: spaces.Graph, name: str) -> None:
+        super().__init__()
+        self.graph = graph
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"the {self.name} of {self.graph}"
+
+
+class Node(NamedTuple):
+    """A space, or a part of it at any depth."""
+
+    path: str
+    keys: list[Any]  # on the path
+    space: Space
+
+
 def join_path(path: str, key: object) -> str:
     """Return the path of a part of the field at `path`."""
     return f"{path}.{key}" if path else str(key)
@@ -31,10 +52,66 @@ def element_paths(shape: tuple[int, ...], path: str) -> list[str]:
 
 
 def children(space: Space) -> list[tuple[Any, Space]]:
-    """Return the keys and spaces of the parts of a `Dict` or `Tuple`, [] for any other space."""
+    """Return the keys and spaces of the parts of a `Dict`, `Tuple` or `Graph`, [] for others."""
+    if isinstance(space, spaces.Graph):
+        names = ["nodes"] if space.edge_space is None else ["nodes", "edges"]
+        return [(name, GraphPart(space, name)) for name in names]
     if isinstance(space, spaces.Dict):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
+
+
+def nodes(
+    space: Space, path: str = "", known: Collection[str] = (), keys: Sequence[Any] = ()
+) -> Iterator[Node]:
+    """Yield a space and all its parts, in order, but none at or below `known` paths."""
+    if path not in known:
+        yield Node(path, [*keys], space)
+        for key, part in children(space):
+            yield from nodes(part, join_path(path, key), known, [*keys, key])
+
+
+def leaves(space: Space, path: str = "", known: Collection[str] = ()) -> list[Node]:
+    """Return the nodes that are no `Dict`, `Tuple` or `Graph`."""
+    found = nodes(space, path, known)
+    return [node for node in found if not isinstance(node.space, (*_NESTED, spaces.Graph))]
+
+
+def locate(space: Space, path: str, argument: str) -> Node:
+    """Return the field at a path.
+
+    Args:
+        space: of the observation.
+        path: of the field.
+        argument: that names the path, for messages.
+
+    Raises:
+        InvalidSpace: there is no such field.
+    """
+    found: dict[str, Node] = {}
+    for node in nodes(space):
+        found.setdefault(node.path, node)  # "a.b" may be one key or two
+    if path not in found:
+        raise InvalidSpace(f"{argument}: expected a path among {[*found]}, got {path!r}")
+    return found[path]
+
+
+def value_at(value: Any, keys: Sequence[Any], field: str) -> Any:
+    """Return the value of a field.
+
+    Raises:
+        InvalidObservation: the value has no such field.
+    """
+    for i, key in enumerate(keys):
+        if key in ("nodes", "edges") and hasattr(value, "edge_links"):
+            return value  # the edges are read with the nodes that they connect
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            raise InvalidObservation(
+                f"{field}: expected a value at {'.'.join(map(str, keys[: i + 1]))}, got {value!r}"
+            ) from None
+    return value
 
 
 def choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[list[int], list[int]]:
@@ -54,29 +131,28 @@ def number_names(space: Space, name: str) -> list[str]:
     Raises:
         InvalidSpace: the space is of another kind, or has too many choices for a number each.
     """
-    if isinstance(space, _NESTED):
-        return [
-            one for key, part in children(space) for one in number_names(part, join_path(name, key))
-        ]
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return _array_names(space.shape, name)
-    if not isinstance(space, _DISCRETE):
-        raise InvalidSpace(
-            f"{name or 'observation'}: expected a space of numbers, got {space}; "
-            "name it in ignore, or wrap the environment"
-        )
-    counts, starts = choices(space)
-    if sum(counts) > _MAX_CHOICES:
-        raise InvalidSpace(
-            f"{name}: expected at most {_MAX_CHOICES} choices, as each becomes a number, got "
-            f"{sum(counts)}; name it in ignore, or wrap the environment so that it is a Box"
-        )
-    components = [name] if isinstance(space, spaces.Discrete) else _array_names(space.shape, name)
-    return [
-        f"{component}={start + i}"
-        for component, count, start in zip(components, counts, starts, strict=True)
-        for i in range(count)
-    ]
+    names: list[str] = []
+    for path, _, leaf in leaves(space, name):
+        shape = leaf.shape or ()
+        elements = [path] if math.prod(shape) == 1 else element_paths(shape, path)
+        if isinstance(leaf, spaces.Box | spaces.MultiBinary):
+            names += elements
+        elif isinstance(leaf, _DISCRETE):
+            counts, starts = choices(leaf)
+            if sum(counts) > _MAX_CHOICES:
+                raise InvalidSpace(
+                    f"{path}: expected at most {_MAX_CHOICES} choices, as each becomes a number, "
+                    f"got {sum(counts)}; name it in ignore, or wrap the environment so that it is "
+                    "a Box"
+                )
+            for element, count, start in zip(elements, counts, starts, strict=True):
+                names += [f"{element}={start + i}" for i in range(count)]
+        else:
+            raise InvalidSpace(
+                f"{path or 'observation'}: expected a space of numbers, got {leaf}; "
+                "name it in ignore, or wrap the environment"
+            )
+    return names
 
 
 def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
@@ -95,15 +171,10 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
         InvalidObservation: the value is not of this space.
     """
     if isinstance(space, _NESTED):
-        try:
-            parts = [
-                to_numbers(part, value[key], n, join_path(field, key))
-                for key, part in children(space)
-            ]
-        except (KeyError, IndexError, TypeError) as error:
-            raise InvalidObservation(
-                f"{field}: expected {space}, got {value!r} ({error})"
-            ) from None
+        parts = [
+            to_numbers(part, value_at(value, [key], field), n, join_path(field, key))
+            for key, part in children(space)
+        ]
         return np.hstack([np.zeros((n, 0), dtype=np.float32), *parts])
     shape = n, *(space.shape or ())
     if not isinstance(space, _DISCRETE):
@@ -130,6 +201,10 @@ def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.flo
     Raises:
         InvalidObservation: the value does not consist of numbers, or has another shape.
     """
+    # Almost every value is an array of this shape, which needs no further checks.
+    flat, usual = (shape[0], math.prod(shape[1:])), shape[1:] if shape[0] == 1 else shape
+    if type(value) is np.ndarray and value.shape == usual and value.dtype.kind in "fiub":
+        return value.astype(dtype).reshape(flat)
     try:
         array = np.array(real_array(value), dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -137,10 +212,5 @@ def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.flo
             f"{field}: expected numbers, got {short_repr(value, LONG)} ({error})"
         ) from None
     if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
-        expected = shape[1:] if shape[0] == 1 else shape
-        raise InvalidObservation(f"{field}: expected shape {expected}, got {array.shape}")
-    return array.reshape(shape[0], math.prod(shape[1:]))
-
-
-def _array_names(shape: tuple[int, ...], name: str) -> list[str]:
-    return [name] if math.prod(shape) == 1 else element_paths(shape, name)
+        raise InvalidObservation(f"{field}: expected shape {usual}, got {array.shape}")
+    return array.reshape(flat)

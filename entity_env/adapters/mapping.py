@@ -6,7 +6,7 @@ observation or action. The nodes and edges of a graph are its fields "nodes" and
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from entity_env.errors import InvalidSpace
 from entity_env.spaces import ActionName, EntityName
@@ -85,11 +85,6 @@ class Choice:
     column: int = 0
     of: int = 1
 
-    @property
-    def kind(self) -> str:
-        """The kind of the action, for its translator."""
-        return "global" if self.actors is None else "categorical"
-
 
 @dataclass(frozen=True)
 class Select:
@@ -115,7 +110,6 @@ class Select:
     default: int = 0
     column: int = 0
     of: int = 1
-    kind: ClassVar[str] = "select"
 
 
 @dataclass(frozen=True)
@@ -141,15 +135,21 @@ class FieldMap:
     metrics: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("ignore", "metrics"):
-            if isinstance(getattr(self, name), str):
+        for name, paths in (("ignore", self.ignore), ("metrics", self.metrics)):
+            if isinstance(paths, str):
+                raise InvalidSpace(f"FieldMap.{name}: expected a list of paths, got {paths!r}")
+        rows = [one for several in self.rows().values() for one in several]
+        is_list = isinstance(self.global_features, Sequence)
+        for name, parts, kinds in (
+            ("entities", rows, (Rows,)),
+            ("global_features", self.global_features if is_list else [None], (Globals,)),
+            ("actions", self.actions.values(), (Choice, Select)),
+        ):
+            if not all(isinstance(part, kinds) for part in parts):
+                expected = " or ".join(kind.__name__ for kind in kinds)
                 raise InvalidSpace(
-                    f"FieldMap.{name}: expected a list of paths, got {getattr(self, name)!r}"
+                    f"FieldMap.{name}: expected {expected} for each, got {getattr(self, name)!r}"
                 )
-        rows = [*self.rows().values()]
-        _check_kind("entities", self.entities, (Rows,), rows)
-        _check_kind("global_features", self.global_features, (Globals,), [self.global_features])
-        _check_kind("actions", self.actions, (Choice, Select), [[*self.actions.values()]])
 
     def rows(self) -> dict[EntityName, list[Rows]]:
         """Return the fields of each entity type, as lists."""
@@ -164,13 +164,3 @@ class FieldMap:
         mapped += [part.path for part in self.global_features]
         masks = [self.action_mask, *(action.mask for action in self.actions.values())]
         return {*mapped, *(mask for mask in masks if mask is not None), *self.ignore}
-
-
-def _check_kind(name: str, given: Any, kinds: tuple[type, ...], groups: Sequence[Any]) -> None:
-    """Raise unless all values in groups of them are of the right classes."""
-    if not all(
-        isinstance(group, Sequence) and all(isinstance(one, kinds) for one in group)
-        for group in groups
-    ):
-        expected = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidSpace(f"FieldMap.{name}: expected {expected} for each, got {given!r}")

@@ -1,21 +1,37 @@
 """Reader of observations as entities and global features."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
-from entity_env.adapters.field_inference import infer_fields
-from entity_env.adapters.gymnasium_spaces import Numbers, Space, join_path, number_names
+from entity_env.adapters.gymnasium_spaces import (
+    GraphPart,
+    Numbers,
+    Space,
+    as_array,
+    children,
+    join_path,
+    leaves,
+    locate,
+    number_names,
+    to_numbers,
+    value_at,
+)
 from entity_env.adapters.mapping import FieldMap, Globals, Rows
-from entity_env.adapters.observation_fields import Field, field_at, locate
-from entity_env.errors import InvalidSpace
+from entity_env.errors import InvalidObservation, InvalidSpace
 from entity_env.spaces import Entity, EntityName, ObsSpace
 
 Indices: TypeAlias = npt.NDArray[np.int64]
+_Convert: TypeAlias = Callable[[Any], Numbers]
 
+_OBSERVATION = "observation"
+"""The name of an observation without keys, and the usual key beside an action mask."""
+_FEATURE = "feature"
+"""The name of the numbers of a field, to which `number_names` adds their positions."""
 _FEW = 64
 """A number of elements that Python compares in less time than a call of numpy takes."""
 
@@ -53,28 +69,40 @@ class ObservationReader:
         for path in mapping.ignore:
             locate(space, path, "FieldMap.ignore")
         named = mapping.rows()
-        inferred, global_features = infer_fields(space, mapping, columns)
+        inferred, global_features = _infer_fields(space, mapping, columns)
         if twice := sorted(named.keys() & inferred.keys()):
             raise InvalidSpace(
                 f"FieldMap.entities: expected other names than those of inferred types, got {twice}"
                 "; rename them, or name the fields of that name in the mapping or in ignore"
             )
-        several = named | {name: [rows] for name, rows in inferred.items()}
-        readers = {
-            name: _EntityReader(space, name, rows, columns) for name, rows in several.items()
-        }
-        self.num_rows = {name: reader.num_rows for name, reader in readers.items()}
-        self._entities = {join_path(prefix, name): reader for name, reader in readers.items()}
-        global_features = [*mapping.global_features, *global_features]
-        self._globals = [_GlobalsReader(space, given) for given in global_features]
+
+        # Readers of the fields of each type, which show the same features.
+        self.obs_space = ObsSpace()
+        self.num_rows: dict[EntityName, int | None] = {}
+        self._entities: dict[EntityName, list[_RowsReader]] = {}
+        for name, several in (named | {name: [rows] for name, rows in inferred.items()}).items():
+            argument = f"FieldMap.entities[{name!r}]"
+            if not several:
+                raise InvalidSpace(f"{argument}: expected Rows, got none")
+            readers: list[_RowsReader] = []
+            features: list[str] | None = None
+            for rows in several:
+                readers.append(_RowsReader(space, rows, argument, columns, features))
+                features = readers[0].features
+            counts = [reader.num_rows for reader in readers if reader.num_rows is not None]
+            self.num_rows[name] = sum(counts) if len(counts) == len(readers) else None
+            self._entities[join_path(prefix, name)] = readers
+            self.obs_space.entities[join_path(prefix, name)] = Entity(readers[0].features)
+
+        # The numbers of fields that belong to no entity.
+        self._globals: list[tuple[str, slice | Indices]] = []
         # A field that several types show is read once.
-        fields = [rows.field for reader in readers.values() for rows in reader.rows]
-        fields += [reader.field for reader in self._globals]
-        self._fields = {field.path: field for field in fields}
-        self.obs_space = ObsSpace(
-            [name for reader in self._globals for name in reader.features],
-            {name: Entity(reader.features) for name, reader in self._entities.items()},
-        )
+        self._fields = {r.field.path: r.field for each in self._entities.values() for r in each}
+        for given in [*mapping.global_features, *global_features]:
+            field, index, names = _find_globals(space, given)
+            self._fields[field.path] = field
+            self._globals.append((field.path, index))
+            self.obs_space.global_features += names
 
     def read(self, observation: Any) -> Frame:
         """Return the entities and global features of an observation.
@@ -84,49 +112,57 @@ class ObservationReader:
         """
         values = {path: field.read(observation) for path, field in self._fields.items()}
         features, rows = {}, {}
-        for name, reader in self._entities.items():
-            features[name], rows[name], _ = reader.read(values)
-        blocks = [reader.read(values) for reader in self._globals]
+        for name, readers in self._entities.items():
+            features[name], rows[name], start = readers[0].read(values)
+            for reader in readers[1:]:
+                more, more_rows, total = reader.read(values)
+                features[name] = np.concatenate([features[name], more])
+                rows[name] = np.concatenate([rows[name], start + more_rows])
+                start += total
+        blocks = [values[path][0, index] for path, index in self._globals]
         if len(blocks) == 1:
             return Frame(features, rows, blocks[0])
         return Frame(features, rows, np.concatenate([np.zeros(0, dtype=np.float32), *blocks]))
 
 
-class _EntityReader:
-    """Reader of the entities of one type, from one or several fields."""
+class _Field(NamedTuple):
+    """A field of an observation."""
 
-    def __init__(
-        self, space: Space, name: EntityName, several: Sequence[Rows], columns: Sequence[str]
-    ) -> None:
-        argument = f"FieldMap.entities[{name!r}]"
-        if not several:
-            raise InvalidSpace(f"{argument}: expected Rows, got none")
-        self.rows = [_RowsReader(space, rows, argument, columns) for rows in several]
-        self.features = self.rows[0].features
-        for rows in self.rows:
-            rows.select(self.features)
-        counts = [rows.num_rows for rows in self.rows if rows.num_rows is not None]
-        self.num_rows = sum(counts) if len(counts) == len(self.rows) else None
-        self.read = self.rows[0].read if len(self.rows) == 1 else self._read_several
+    path: str  # "observation" for all of it
+    keys: list[Any]  # on the path
+    space: Space
+    columns: list[str]  # names of the numbers of a row
+    convert: _Convert  # value -> (rows, columns) float32, a copy
+    is_flat: bool  # it has no rows of its own: it is one row, which a mapping may cut
+    num_rows: int | None  # None if it varies
 
-    def _read_several(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
-        """Return the features, the numbers of their rows, and the number of rows of all fields."""
-        blocks, kept, start = [], [], 0
-        for reader in self.rows:
-            block, rows, total = reader.read(values)
-            blocks.append(block)
-            kept.append(start + rows)
-            start += total
-        return np.concatenate(blocks), np.concatenate(kept), start
+    def read(self, observation: Any) -> Numbers:
+        """Return (rows, columns) float32, of which parts may be shown as they are."""
+        return self.convert(value_at(observation, self.keys, self.path))
+
+    def span(self, span: tuple[int, int] | None, argument: str) -> slice:
+        """Return the part of the numbers of a flat field, or of the rows of a table."""
+        size = len(self.columns) if self.is_flat else self.num_rows
+        start, end = span or (0, size)
+        if span is not None and not 0 <= start < span[1] <= (span[1] if size is None else size):
+            limit = "" if size is None else f" <= {size}"
+            raise InvalidSpace(f"{argument}: expected 0 <= start < end{limit}, got {span}")
+        return slice(start, end)
 
 
 class _RowsReader:
-    """Reader of the entities of one field."""
+    """Reader of the entities of one field; `features` are those of the other fields, if any."""
 
-    def __init__(self, space: Space, rows: Rows, argument: str, columns: Sequence[str]) -> None:
-        self._argument = argument
-        self.field = field = field_at(space, rows.path, f"{argument}.path")
-        self._span = _span(field, rows.span, f"{argument}.span")
+    def __init__(
+        self,
+        space: Space,
+        rows: Rows,
+        argument: str,
+        columns: Sequence[str],
+        features: list[str] | None,
+    ) -> None:
+        self.field = field = _field_at(space, rows.path, f"{argument}.path")
+        self._span = field.span(rows.span, f"{argument}.span")
 
         # The names of the numbers of a row: given, from the environment, or positions.
         own = field.columns[self._span] if field.is_flat else field.columns
@@ -143,7 +179,11 @@ class _RowsReader:
                 )
         elif columns and len(columns) == len(own) and not field.is_flat:
             names = list(columns)
-        self._names, self._width = names, len(names)
+        self._width = width = len(names)
+        self.num_rows: int | None = None
+        if field.is_flat or field.num_rows is not None:
+            size = self._span.stop - self._span.start
+            self.num_rows = size // width if field.is_flat else size
 
         # Rows that stand for no entity.
         presence = rows.presence
@@ -151,36 +191,25 @@ class _RowsReader:
             presence = "presence"
         if isinstance(presence, str):
             presence = _positions(names, [presence], f"{argument}.presence")[0]
-        elif presence is not None and not 0 <= presence < len(names):
-            raise InvalidSpace(
-                f"{argument}.presence: expected 0 to {len(names) - 1}, got {presence}"
-            )
+        elif presence is not None and not 0 <= presence < width:
+            raise InvalidSpace(f"{argument}.presence: expected 0 to {width - 1}, got {presence}")
         self._presence = presence
         self._absent = None if rows.absent is None else np.asarray(rows.absent, dtype=np.float32)
-        if self._absent is not None and self._absent.shape != (self._width,):
-            raise InvalidSpace(
-                f"{argument}.absent: expected {self._width} numbers, got {rows.absent}"
-            )
-        self._absent_row = None if self._absent is None else self._absent.tolist()
+        if self._absent is not None and self._absent.shape != (width,):
+            raise InvalidSpace(f"{argument}.absent: expected {width} numbers, got {rows.absent}")
 
-        self.num_rows: int | None = None
-        if field.is_flat or field.num_rows is not None:
-            size = self._span.stop - self._span.start
-            self.num_rows = size // self._width if field.is_flat else size
-        self.features = [name for i, name in enumerate(names) if i != presence]
-        if rows.features is not None:
-            self.features = list(rows.features)
-        self.select(self.features)
-
-    def select(self, features: list[str]) -> None:
-        """Show features in this order, which must be those of this field."""
-        if sorted(features) != sorted(self.features):
+        # The features, in the order of the other fields.
+        shown = rows.features
+        if shown is None:
+            shown = [name for i, name in enumerate(names) if i != presence]
+        self.features = list(shown) if features is None else features
+        if sorted(self.features) != sorted(shown):
             raise InvalidSpace(
-                f"{self._argument}: expected the same features from every field, got "
-                f"{features} and {self.features}; name them in columns and features"
+                f"{argument}: expected the same features from every field, got "
+                f"{features} and {list(shown)}; name them in columns and features"
             )
-        self._columns = _positions(self._names, features, f"{self._argument}.features")
-        self._shows_all = self._columns == list(range(self._width))
+        self._columns = _positions(names, self.features, f"{argument}.features")
+        self._shows_all = self._columns == list(range(width))
 
     def read(self, values: Mapping[str, Numbers]) -> tuple[Numbers, Indices, int]:
         """Return the features, the numbers of their rows, and the number of rows of the field."""
@@ -204,10 +233,11 @@ class _RowsReader:
         if absent is None and presence is None:
             return _first_rows(total)
         if block.size <= _FEW:
+            absent_row = None if absent is None else absent.tolist()
             present = [
                 i
                 for i, row in enumerate(block.tolist())
-                if row != self._absent_row and (presence is None or row[presence] != 0)
+                if row != absent_row and (presence is None or row[presence] != 0)
             ]
             return _first_rows(total) if len(present) == total else np.array(present, np.int64)
         is_present = np.ones(total, dtype=np.bool_)
@@ -218,32 +248,6 @@ class _RowsReader:
         return np.flatnonzero(is_present)
 
 
-class _GlobalsReader:
-    """Reader of the numbers of one field that belong to no entity."""
-
-    def __init__(self, space: Space, given: Globals) -> None:
-        argument = f"FieldMap.global_features[{given.path!r}]"
-        self.field = field = field_at(space, given.path, argument)
-        if not field.is_flat:
-            raise InvalidSpace(
-                f"{argument}: expected a field with a fixed number of numbers, got {field.space}; "
-                "name it in entities"
-            )
-        self._span = _span(field, given.span, f"{argument}.span")
-        size = self._span.stop - self._span.start
-        names = given.columns or number_names(field.space, field.path)[self._span]
-        if len(names) != size:
-            raise InvalidSpace(f"{argument}.columns: expected {size} names, got {list(names)}")
-        self.features = list(given.features or names)
-        self._columns = _positions(names, self.features, f"{argument}.features")
-        self._shows_all = self._columns == list(range(size))
-
-    def read(self, values: Mapping[str, Numbers]) -> Numbers:
-        """Return the features."""
-        numbers = values[self.field.path][0, self._span]
-        return numbers if self._shows_all else numbers.take(self._columns)
-
-
 @lru_cache(maxsize=256)
 def _first_rows(n: int) -> Indices:
     """Return the numbers of the first n rows, which many frames share."""
@@ -252,18 +256,166 @@ def _first_rows(n: int) -> Indices:
     return rows
 
 
-def _span(field: Field, span: tuple[int, int] | None, argument: str) -> slice:
-    """Return the part of the numbers of a flat field, or of the rows of a table, that is shown."""
-    size = len(field.columns) if field.is_flat else field.num_rows
-    start, end = span or (0, size)
-    if span is not None and not 0 <= start < span[1] <= (span[1] if size is None else size):
-        limit = "" if size is None else f" <= {size}"
-        raise InvalidSpace(f"{argument}: expected 0 <= start < end{limit}, got {span}")
-    return slice(start, end)
+def _find_globals(space: Space, given: Globals) -> tuple[_Field, slice | Indices, list[str]]:
+    """Return the field of global features, their columns in it, and their names."""
+    argument = f"FieldMap.global_features[{given.path!r}]"
+    field = _field_at(space, given.path, argument)
+    if not field.is_flat:
+        raise InvalidSpace(
+            f"{argument}: expected a field with a fixed number of numbers, got {field.space}; "
+            "name it in entities"
+        )
+    span = field.span(given.span, f"{argument}.span")
+    names = list(given.columns or number_names(field.space, field.path)[span])
+    if len(names) != span.stop - span.start:
+        raise InvalidSpace(
+            f"{argument}.columns: expected {span.stop - span.start} names, got {names}"
+        )
+    if not given.features:
+        return field, span, names
+    columns = _positions(names, given.features, f"{argument}.features")
+    return field, span.start + np.array(columns), list(given.features)
 
 
 def _positions(names: Sequence[str], wanted: Sequence[str], argument: str) -> list[int]:
-    missing = [name for name in wanted if name not in names]
-    if missing:
+    if missing := [name for name in wanted if name not in names]:
         raise InvalidSpace(f"{argument}: expected columns among {list(names)}, got {missing}")
     return [list(names).index(name) for name in wanted]
+
+
+def _is_table(space: Space) -> bool:
+    """Return whether a field has rows of its own."""
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return len(space.shape) == 2
+    return isinstance(space, spaces.Sequence | GraphPart)
+
+
+def _infer_fields(
+    space: Space, mapping: FieldMap, columns: Sequence[str]
+) -> tuple[dict[EntityName, Rows], list[Globals]]:
+    """Make entities of tables and sequences, and global features of all other numbers."""
+    entities: dict[EntityName, Rows] = {}
+    global_features, problems = [], []
+    is_beside_mask = isinstance(space, spaces.Dict) and (
+        set(space.spaces) == {_OBSERVATION, mapping.action_mask}
+    )
+    root = _OBSERVATION if is_beside_mask else ""
+    for path, _, field in leaves(space, known=mapping.paths()):
+        name = "" if path == root else path.removeprefix(f"{root}.")
+        shape = field.shape if isinstance(field, spaces.Box) else ()
+        # A flat field that the columns divide is a table in one row.
+        is_flattened = len(shape) == 1 and columns and shape[0] and shape[0] % len(columns) == 0
+        if _is_table(field) or is_flattened:
+            if name in entities:
+                problems.append(f"{path!r}, which is the path of two fields")
+            has_columns = is_flattened or (columns and shape[-1:] == (len(columns),))
+            entities[name or "entity"] = Rows(path, columns=list(columns) if has_columns else None)
+        elif len(shape) > 2:
+            problems.append(f"{path!r}, which looks like an image: {field}")
+        elif isinstance(
+            field, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        ):
+            names = number_names(field, name or _OBSERVATION)
+            global_features.append(Globals(path, columns=names))
+        else:
+            problems.append(f"{path!r}: {field}")
+    if problems:
+        raise InvalidSpace(
+            f"observation: expected tables, sequences, graphs and numbers, got "
+            f"{'; '.join(problems)}. Name each in a FieldMap: as Rows(path) to make entities of "
+            "its rows or cells, or in ignore; or wrap the environment"
+        )
+    return entities, global_features
+
+
+def _field_at(space: Space, path: str, argument: str) -> _Field:
+    """Return the field of an observation at a path, which `argument` names in messages."""
+    _, keys, space = locate(space, path, argument)
+    path, shape = path or _OBSERVATION, space.shape or ()
+    is_flat, num_rows = not _is_table(space), None
+    columns: list[str]
+    convert: _Convert
+    try:
+        if isinstance(space, GraphPart):
+            columns, convert = _graph_converter(space, path)
+        elif isinstance(space, spaces.Sequence):
+            columns, convert = _sequence_converter(space, path)
+        elif isinstance(space, spaces.Box) and len(shape) == 3:
+            is_flat, num_rows = False, shape[0] * shape[1]
+            columns, convert = _grid_converter(shape, path)
+        else:
+            row: Space = space
+            if not is_flat:
+                num_rows, row = shape[0], spaces.Box(-np.inf, np.inf, shape[1:])
+            if isinstance(space, spaces.MultiDiscrete) and not is_flat:  # choices of all rows
+                first, end = space.start.min(axis=0), (space.start + space.nvec).max(axis=0)
+                row = spaces.MultiDiscrete(end - first, start=first)
+            columns, n = number_names(row, _FEATURE), 1 if num_rows is None else num_rows
+            if isinstance(row, spaces.Box):
+                convert = partial(as_array, shape=(n, *row.shape), field=path)
+            else:
+                convert = partial(to_numbers, row, n=n, field=path)
+    except InvalidSpace as error:
+        raise InvalidSpace(f"{path}: {error}") from None
+    return _Field(path, keys, space, columns, convert, is_flat, num_rows)
+
+
+def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Convert]:
+    """Convert the cells of a grid to rows, with their places."""
+    height, width, channels = shape
+    cells = np.indices((height, width), dtype=np.float32).reshape(2, -1).T
+
+    def convert(value: Any) -> Numbers:
+        values = as_array(value, (1, *shape), path)
+        return np.hstack([cells, values.reshape(len(cells), channels)])
+
+    return ["row", "column", *(f"{_FEATURE}.{i}" for i in range(channels))], convert
+
+
+def _sequence_converter(space: spaces.Sequence, path: str) -> tuple[list[str], _Convert]:
+    element = space.feature_space
+    names = number_names(element, _FEATURE)
+    # The values of a stacked sequence are arrays, of which one has the length.
+    first = leaves(element)[0].keys if space.stack and children(element) else []
+
+    def convert(value: Any) -> Numbers:
+        one = value_at(value, first, path)
+        try:
+            n = len(one)
+        except TypeError:
+            raise InvalidObservation(f"{path}: expected several values, got {one!r}") from None
+        if n == 0:
+            return np.zeros((0, len(names)), dtype=np.float32)
+        if space.stack or not children(element):
+            return to_numbers(element, value, n, path)
+        return np.concatenate([to_numbers(element, one, 1, path) for one in value])
+
+    return names, convert
+
+
+def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
+    """Convert the nodes; or the edges, with their own features and those of both ends.
+
+    Node numbers would mean nothing to a network that does not know the order of entities.
+    """
+    graph, edge_space = part.graph, part.graph.edge_space
+    columns = names = number_names(graph.node_space, _FEATURE)
+    if part.name == "edges" and edge_space is not None:
+        columns = number_names(edge_space, _FEATURE)
+        columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
+
+    def convert(value: Any) -> Numbers:
+        if part.name == "edges" and (value.edge_links is None or len(value.edge_links) == 0):
+            return np.zeros((0, len(columns)), dtype=np.float32)
+        nodes = to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
+        if part.name == "nodes" or edge_space is None:
+            return nodes
+        links = np.asarray(value.edge_links, dtype=np.int64)
+        if links.min() < 0 or links.max() >= len(nodes):
+            raise InvalidObservation(
+                f"{path}: expected links between {len(nodes)} nodes, got {links.tolist()}"
+            )
+        features = to_numbers(edge_space, value.edges, len(links), path)
+        return np.hstack([features, nodes[links[:, 0]], nodes[links[:, 1]]])
+
+    return columns, convert

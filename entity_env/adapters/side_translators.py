@@ -40,6 +40,8 @@ class SideTranslator(ABC):
         self._groups = list(dict.fromkeys(translators.values()))
         self.obs_space = ObsSpace()
         self.action_space: dict[ActionName, ActionSpace] = {}
+        for group in self._groups:
+            self.action_space |= group.action_space
 
     @abstractmethod
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
@@ -58,27 +60,24 @@ class SoloSide(SideTranslator):
     def __init__(self, agent: AgentName, translators: Mapping[AgentName, AgentTranslator]) -> None:
         super().__init__([agent], translators)
         self._agent, self._translator = agent, translators[agent]
-        sizes = [len(group.obs_space.global_features) for group in self._groups]
-        own = self._groups.index(self._translator)
-        self._own_globals = slice(sum(sizes[:own]), sum(sizes[: own + 1]))
-        self._no_globals: Numbers = np.zeros(sum(sizes), dtype=np.float32)
         for group in self._groups:
+            start = len(self.obs_space.global_features)
             self.obs_space.global_features += [
                 join_path(group.prefix, name) for name in group.obs_space.global_features
             ]
+            if group is self._translator:
+                self._own_globals = slice(start, len(self.obs_space.global_features))
             self.obs_space.entities |= group.obs_space.entities
-            self.action_space |= group.action_space
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return the observation of the agent, with nothing in it if the agent is dead."""
         view = views.get(self._agent)
-        if view is None:
-            return Observation(global_features=self._no_globals.copy())
-        obs = view.to_observation()
-        if len(self._groups) > 1:
-            global_features = self._no_globals.copy()
-            global_features[self._own_globals] = view.frame.global_features
-            obs.global_features = global_features
+        obs = Observation() if view is None else view.to_observation()
+        if view is not None and len(self._groups) == 1:
+            return obs
+        obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
+        if view is not None:
+            obs.global_features[self._own_globals] = view.frame.global_features
         return obs
 
     def translate_actions(
@@ -123,7 +122,6 @@ class TeamSide(SideTranslator):
             for name, entity in own.entities.items():
                 if name != agent_type:
                     self.obs_space.entities[name] = Entity([*entity.features, *columns])
-            self.action_space |= {name: one.team.space for name, one in group.actions.items()}
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return an observation of the living members and everything that each of them sees."""
@@ -142,12 +140,12 @@ class TeamSide(SideTranslator):
             for name in group.obs_space.entities:
                 if name != group.agent_type:
                     rows = np.concatenate([frame.features[name] for frame in joined.frames])
-                    seen_by = np.repeat(columns, joined.num_rows(name), axis=0)
+                    seen_by = columns.repeat(joined.num_rows(name), axis=0)
                     features[name] = np.hstack([rows, seen_by])
             for name, translator in group.actions.items():
                 masks = [views[agent].actions.get(name) for agent in agents]
                 if any(mask is not None for mask in masks):
-                    actions[name] = translator.team.join_masks(masks, joined)
+                    actions[name] = translator.join_masks(masks, joined)
         return Observation(features=features, ids=ids, actions=actions)
 
     def translate_actions(
@@ -158,7 +156,7 @@ class TeamSide(SideTranslator):
         for group in self._groups:
             agents, joined = self._join(group, views)
             decoded = {
-                name: translator.team.decode(actions[name], joined)
+                name: translator.decode(actions[name], joined)
                 for name, translator in group.actions.items()
                 if name in actions
             }
@@ -173,11 +171,11 @@ class TeamSide(SideTranslator):
         """Return the living members of a group, and what they see."""
         agents = [a for a in self.members if a in views and self._translators[a] is group]
         frames = [views[agent].frame for agent in agents]
-        return agents, JoinedFrames(frames, agents, group.agent_type)
+        return agents, JoinedFrames(frames, {group.agent_type: agents})
 
 
 def translators_of(
-    env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None
+    env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
 ) -> dict[AgentName, AgentTranslator]:
     """Return the translator of each agent; agents with equal spaces share one.
 
@@ -185,6 +183,7 @@ def translators_of(
         env: with the methods of a parallel environment of PettingZoo.
         mapping: of all agents, or by the name of their group: that of its agents without the
             number at the end.
+        is_team: agents are members of teams.
 
     Raises:
         InvalidSpace: a mapping does not fit, or is for no group.
@@ -193,12 +192,11 @@ def translators_of(
     groups: list[tuple[tuple[Any, Any], list[AgentName]]] = []
     for agent in env.possible_agents:
         spaces = env.observation_space(agent), env.action_space(agent)
-        for known, agents in groups:
-            if known == spaces:
-                agents.append(agent)
-                break
-        else:
+        alike = next((agents for known, agents in groups if known == spaces), None)
+        if alike is None:
             groups.append((spaces, [agent]))
+        else:
+            alike.append(agent)
     firsts = [str(agents[0]) for _, agents in groups]
     names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
     if len(set(names)) < len(names):
@@ -210,7 +208,7 @@ def translators_of(
     translators: dict[AgentName, AgentTranslator] = {}
     for name, (spaces, agents) in zip(names, groups, strict=True):
         prefix = name if len(groups) > 1 else ""
-        translator = AgentTranslator(*spaces, by_group.get(name), env_names, prefix)
+        translator = AgentTranslator(*spaces, by_group.get(name), env_names, prefix, is_team)
         translators |= dict.fromkeys(agents, translator)
     return translators
 

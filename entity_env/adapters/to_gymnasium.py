@@ -193,9 +193,18 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             self._obs_space, self._action_space, max_entities, actors or {}
         )
         self.heads = layout.heads
-        sizes = [layout.num_choices[head.action] for head in layout.heads]
-        self.action_space = spaces.MultiDiscrete(sizes)
-        self.observation_space = self._padded_space()
+        self.action_space = spaces.MultiDiscrete(np.diff(layout.mask_starts))
+        fields: dict[str, spaces.Space[Any]] = {}
+        for name, size in layout.max_entities.items():
+            if width := len(self._obs_space.entities[name].features):
+                fields[f"entities/{name}"] = spaces.Box(-np.inf, np.inf, (size, width), np.float32)
+            fields[f"present/{name}"] = spaces.MultiBinary(size)
+        if width := len(self._obs_space.global_features):
+            fields["globals"] = spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        fields["acts"] = spaces.MultiBinary(len(self.heads))
+        fields["action_mask"] = spaces.MultiBinary(int(layout.mask_starts[-1]))
+        padded: Any = spaces.Dict(fields)
+        self.observation_space = padded
         self._obs: Observation | None = None
         self._batch: VecObs
         self._actors: dict[ActionName, _Actors] = {}
@@ -254,18 +263,6 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         """Close the environment."""
         self.world.close()
 
-    def _padded_space(self) -> Any:
-        fields: dict[str, spaces.Space[Any]] = {}
-        for name, size in self._layout.max_entities.items():
-            if width := len(self._obs_space.entities[name].features):
-                fields[f"entities/{name}"] = spaces.Box(-np.inf, np.inf, (size, width), np.float32)
-            fields[f"present/{name}"] = spaces.MultiBinary(size)
-        if width := len(self._obs_space.global_features):
-            fields["globals"] = spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        fields["acts"] = spaces.MultiBinary(len(self.heads))
-        fields["action_mask"] = spaces.MultiBinary(int(self._layout.mask_starts[-1]))
-        return spaces.Dict(fields)
-
     def _show(self, obs: Observation) -> Arrays:
         """Return the padded frame, and keep it for the next step unless it is the last one."""
         layout = self._layout
@@ -275,25 +272,36 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         self._batch = batch_obs([frame], self._obs_space, self._action_space)
         self._obs = None if obs.done else frame
 
-        # Entities and global features.
+        # Entities and global features; and the slot of each position in the frame, the last of
+        # which is that of the frame itself.
         shown: Arrays = {}
+        slots: list[Indices] = []
+        start = 0
         for name, size in layout.max_entities.items():
-            self._pad(name, size, shown)
+            rows = self._batch.features[name].values
+            if len(rows) > size:
+                raise InvalidObservation(
+                    f"features of {name!r}: expected at most {size} entities, got {len(rows)}; "
+                    f"give max_entities a larger number for {name!r}"
+                )
+            flags = self._batch.visible.get(name)
+            seen = np.arange(len(rows)) if flags is None else np.flatnonzero(flags.values)
+            if rows.shape[1]:
+                shown[f"entities/{name}"] = np.zeros((size, rows.shape[1]), dtype=np.float32)
+                shown[f"entities/{name}"][seen] = rows[seen]
+            shown[f"present/{name}"] = np.zeros(size, dtype=np.int8)
+            shown[f"present/{name}"][seen] = 1
+            slots.append(start + np.arange(len(rows)))
+            start += size
+        slot_of = np.concatenate([*slots, [start]])
         if self._obs_space.global_features:
             shown["globals"] = self._batch.features[GLOBAL].values[0].copy()
 
-        # Actors and masks. The slots of all entities in the frame, then that of the frame itself:
-        slots = np.array(
-            [
-                slot
-                for slot, (name, row) in enumerate(layout.slots)
-                if name is None or row < self._batch.features[name].items()
-            ]
-        )
+        # Actors and masks.
         shown["acts"] = np.zeros(len(self.heads), dtype=np.int8)
         self._mask = np.zeros(layout.mask_starts[-1], dtype=np.int8)
         for name, mask in self._batch.action_masks.items():
-            actors = self._actors[name] = self._actors_of(name, mask, slots)
+            actors = self._actors[name] = self._actors_of(name, mask, slot_of)
             shown["acts"][actors.heads] = 1
             columns = np.arange(layout.num_choices[name])
             self._mask[layout.mask_starts[actors.heads][:, None] + columns] = actors.legal
@@ -301,30 +309,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         shown["action_mask"] = self._mask.copy()
         return shown
 
-    def _pad(self, name: EntityName, size: int, shown: Arrays) -> None:
-        """Add the entities of a type to an observation."""
-        rows = self._batch.features[name].values
-        if len(rows) > size:
-            raise InvalidObservation(
-                f"features of {name!r}: expected at most {size} entities, got {len(rows)}; "
-                f"give max_entities a larger number for {name!r}"
-            )
-        flags = self._batch.visible.get(name)
-        seen = np.arange(len(rows)) if flags is None else np.flatnonzero(flags.values)
-        if self._obs_space.entities[name].features:
-            shown[f"entities/{name}"] = np.zeros((size, rows.shape[1]), dtype=np.float32)
-            shown[f"entities/{name}"][seen] = rows[seen]
-        shown[f"present/{name}"] = np.zeros(size, dtype=np.int8)
-        shown[f"present/{name}"][seen] = 1
-
     def _actors_of(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Actors:
-        """Return the actors of an action.
-
-        Args:
-            name: of the action.
-            mask: of the action, in the batch.
-            slots: of each position in the frame.
-        """
+        """Return the actors of an action; `slots` are those of the positions in the frame."""
         layout = self._layout
         heads = layout.head_of[name][slots[mask.actors.values]]
         if (heads < 0).any():

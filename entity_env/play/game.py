@@ -1,8 +1,13 @@
-"""Episodes that a person plays by hand, alone, with an agent's advice, or against the agent."""
+"""Episodes that a person plays by hand, alone, with an agent's advice, or against the agent.
+
+Frames are shown as text, with numbered menus of the legal choices.
+"""
 
 import contextlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,25 +18,184 @@ from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, Solo
-from entity_env.play.menu import (
-    Ask,
-    Menu,
-    Quit,
-    Show,
-    ask_line,
-    entities_by_type,
-    features_text,
-    menus_of,
-)
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityID, EntityName, ObsSpace
+from entity_env.vec.batch import batch_obs
 from entity_env.vec.env_list import EnvList
 from entity_env.vec.features import batch_entities
 from entity_env.vec.vec_env import VecObs
 
+Ask: TypeAlias = Callable[[str], str]
+"""Shows a prompt and returns the line that was typed; EOFError when there are no more."""
+Show: TypeAlias = Callable[[str], None]
+"""Shows lines of text."""
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
 """Returns the actions in a frame, with the probabilities of all choices, and the value."""
+
+HELP = """\
+  2           the choice with this number
+  1 1 2       one choice for each of the next actors
+  * 2         the same choice for all remaining actors
+  (nothing)   the most probable choice of the agent, if there is one; `*` for all remaining actors
+  ?           this help
+  q           quit; what was recorded so far is kept
+Only legal choices are listed. A choice has the same number for every actor."""
+
+
+class Quit(Exception):  # noqa: N818 (ends a game)
+    """The person typed `q` or Ctrl-C, or the input ended."""
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Choices of all actors of an action in a frame."""
+
+    titles: list[str]  # the action and each actor
+    choices: list[tuple[str, str]]  # names and features; labels have no features
+    legal: npt.NDArray[np.bool_]  # (actors, choices)
+    probs: npt.NDArray[np.float32] | None  # (actors, choices), of an agent; None if not known
+    advised: list[int]  # the choice of the agent for each actor
+
+    def ask(self, prompt: str, ask: Ask, show: Show) -> list[int]:
+        """Return the choice of each actor, counted from 0, when all have been typed.
+
+        Raises:
+            Quit: the person wants to.
+        """
+        chosen: list[int] = []
+        listed = -1
+        while len(chosen) < len(self.titles):
+            actor, remaining = len(chosen), len(self.titles) - len(chosen)
+            if listed != actor:  # not again after a mistake
+                listed = actor
+                show(self.listed(actor))
+            of_all = f" [1 of {remaining}]" if remaining > 1 else ""
+            text = ask_line(f"{prompt}{of_all}> ", ask, show)
+            words = text.split() or [""]
+            if text.startswith("*"):
+                words = (text[1:].split() or [""]) * remaining
+            try:
+                if len(words) > remaining:
+                    raise ValueError(f"{prompt}: expected at most {remaining} choices, got {text}")
+                chosen += [self.find(word, actor + i) for i, word in enumerate(words)]
+            except ValueError as error:
+                show(str(error))
+        return chosen
+
+    def find(self, word: str, actor: int) -> int:
+        """Return the choice with a number; without one, the most probable.
+
+        Raises:
+            ValueError: the actor has no such choice, or the probabilities are not known.
+        """
+        legal = np.flatnonzero(self.legal[actor])
+        if not word and self.probs is not None:
+            return int(legal[self.probs[actor, legal].argmax()])
+        numbers = [str(choice + 1) for choice in legal]
+        if word in numbers:
+            return int(word) - 1
+        expected = ", ".join(numbers) if len(numbers) < 12 else f"{numbers[0]} to {numbers[-1]}"
+        got = f"{word!r}" if word else "nothing"
+        raise ValueError(f"{self.titles[actor]}: expected {expected}, got {got}; ? for help")
+
+    def listed(self, actor: int) -> str:
+        """Return an actor and its numbered choices."""
+        cells = []
+        for choice in np.flatnonzero(self.legal[actor]).tolist():
+            name, features = self.choices[choice]
+            cells.append(f"{choice + 1}) {name}" + (f"  ({features})" if features else ""))
+            if self.probs is not None:
+                best = " <- Enter" if choice == self.find("", actor) else ""
+                cells[-1] += f"  {self.probs[actor, choice]:.1%}{best}"
+        if not any(features for _, features in self.choices):  # several in a line
+            words = "   ".join(cell.replace(" ", "\0") for cell in cells)
+            lines = textwrap.wrap(words, 80, break_long_words=False, break_on_hyphens=False)
+            cells = [line.replace("\0", " ") for line in lines]
+        return "\n  ".join([f"{self.titles[actor]}:", *cells])
+
+
+def ask_line(prompt: str, ask: Ask, show: Show) -> str:
+    """Return the line that was typed, after answering `?`.
+
+    Raises:
+        Quit: `q` or Ctrl-C was typed, or there are no more lines.
+    """
+    while True:
+        try:
+            text = ask(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            raise Quit from None
+        if text == "q":
+            raise Quit
+        if text != "?":
+            return text
+        show(HELP)
+
+
+def menus_of(
+    obs: Observation,
+    obs_space: ObsSpace,
+    action_space: Mapping[ActionName, ActionSpace],
+    advice: Mapping[ActionName, Action],
+) -> dict[ActionName, Menu]:
+    """Return the menus of a frame by action, with the choices and probabilities in `advice`."""
+    batch, ids = batch_obs([obs], obs_space, action_space), obs.index_to_id(obs_space)
+    rows, _ = batch_entities([obs], obs_space, with_globals=False)
+    # By position in the frame; the global actor comes last.
+    entities = [*chain.from_iterable(_entities_by_type(obs, obs_space, rows).values()), ("", "")]
+    menus = {}
+    for name, space in action_space.items():
+        mask, action = batch.action_masks[name], advice.get(name)
+        actors = [entities[i] for i in mask.actors.values]
+        titles = [f"{name}, {actor} ({features})" for actor, features in actors]
+        titles = [title.removesuffix(" ()").removesuffix(", ") for title in titles]
+        values: list[EntityID] = [*space.labels]
+        choices = [(label, "") for label in space.labels]
+        if mask.actees is not None:
+            choices = [entities[i] for i in mask.actees.values]
+            values = [ids[i] for i in mask.actees.values]
+        shape = len(titles), len(choices)
+        legal = np.ones(shape, np.bool_) if mask.mask is None else mask.mask.values.reshape(shape)
+        advised = [] if action is None else [values.index(value) for value in action.chosen]
+        probs = None if titles else np.zeros(shape, np.float32)
+        if action is not None and action.probs is not None:
+            probs = np.asarray(action.probs, dtype=np.float32).reshape(shape)
+        menus[name] = Menu(titles, choices, legal, probs, advised)
+    return menus
+
+
+def frame_text(obs: Observation, obs_space: ObsSpace) -> str:
+    """Return the globals and the visible entities of a frame, type by type."""
+    rows, visible = batch_entities([obs], obs_space, with_globals=True)
+    lines = []
+    if obs_space.global_features:
+        lines.append(f"globals: {_features(obs_space.global_features, rows[GLOBAL].values[0])}")
+    for name, entities in _entities_by_type(obs, obs_space, rows).items():
+        flags = visible[name].values if name in visible else [True] * len(entities)
+        seen = [entity for entity, is_seen in zip(entities, flags, strict=True) if is_seen]
+        lines.append(f"{name}: {len(seen) or 'none'}")
+        lines += [f"  {entity}  {features}".rstrip() for entity, features in seen]
+    return "\n".join(lines)
+
+
+def _entities_by_type(
+    obs: Observation, obs_space: ObsSpace, rows: Mapping[EntityName, Ragged]
+) -> dict[EntityName, list[tuple[str, str]]]:
+    """Return name and features of each entity of a frame, also of those that are not visible."""
+    return {
+        name: [
+            (f"{name} {row if i == (name, row) else i}", _features(entity.features, values))
+            for row, (i, values) in enumerate(
+                zip(obs.ids_of_type(name), rows[name].values, strict=True)
+            )
+        ]
+        for name, entity in obs_space.entities.items()
+    }
+
+
+def _features(names: list[str], values: npt.NDArray[np.float32]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
 
 
 class PlayedEpisode(NamedTuple):
@@ -54,7 +218,7 @@ def play_by_hand(
 ) -> list[PlayedEpisode]:
     """Show frames and ask for actions until enough episodes are played or the person quits.
 
-    `menu.HELP` lists the input. Ctrl-C and the end of the input quit as well.
+    `HELP` lists the input. Ctrl-C and the end of the input quit as well.
 
     Args:
         create_env: makes the environment, or a match, of which the person plays all sides in turn.
@@ -122,7 +286,7 @@ class _ShownMatch(Match):
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
         self.frames = self.match.act(actions)
         if any(obs.done for obs in self.frames):
-            self.end = self.picture() or _table(self.frames[0], self.obs_space())
+            self.end = self.picture() or frame_text(self.frames[0], self.obs_space())
         return self.frames
 
     def picture(self) -> str | None:
@@ -158,23 +322,45 @@ class _Game:
 
     def step(self) -> VecObs:
         """Let all sides choose, and take a step."""
+        spaces = self.world.obs_space(), self.world.action_space()
         picture = self.world.picture()
         if picture is not None:
             self.show(picture)
-        menus, chosen, is_asked = [], [], False
+        menus: list[dict[ActionName, Menu]] = []
+        chosen: list[dict[ActionName, list[int]]] = []
+        is_asked = False
         for side, obs in enumerate(self.world.frames):
-            menus.append(self.show_side(side, obs, has_picture=picture is not None))
-            if self.side in (None, side):
-                is_asked |= any(menu.titles for menu in menus[-1].values())
-                chosen.append({n: m.ask(n, self.ask, self.show) for n, m in menus[-1].items()})
-            else:
-                chosen.append({name: menu.advised for name, menu in menus[-1].items()})
+            advice, value = ({}, None) if self.agent is None else self.agent(obs)
+            own = menus_of(obs, *spaces, advice)
+            menus.append(own)
+
+            # A side that the agent plays.
+            if self.side not in (None, side):
+                taken = [
+                    f"{name} {', '.join(menu.choices[i][0] for i in menu.advised)}"
+                    for name, menu in own.items()
+                    if menu.advised
+                ]
+                self.show(f"side {side}, the agent: {'; '.join(taken) or 'nothing to choose'}")
+                chosen.append({name: menu.advised for name, menu in own.items()})
+                continue
+
+            # A side that the person plays.
+            if self.world.num_sides > 1:
+                self.show(f"side {side}")
+            if picture is None:
+                self.show(frame_text(obs, spaces[0]))
+            if value is not None:
+                self.show(f"the agent expects {value:.3g}")
+            is_asked |= any(menu.titles for menu in own.values())
+            chosen.append({n: menu.ask(n, self.ask, self.show) for n, menu in own.items()})
         if not is_asked:
             ask_line("nothing to choose, Enter continues> ", self.ask, self.show)
+
         actions = {name: _cat([np.array(c[name], np.int64) for c in chosen]) for name in chosen[0]}
         has_probs = self.is_recorded and self.agent is not None
         recorded = self.probs_and_logits(menus, chosen) if has_probs else ()
-        shown: VecObs = self.envs.act(actions, self.world.obs_space(), *recorded)
+        shown: VecObs = self.envs.act(actions, spaces[0], *recorded)
         return shown
 
     def probs_and_logits(
@@ -187,55 +373,18 @@ class _Game:
         """
         probs, logits = {}, {}
         for name, space in self.world.action_space().items():
-            sides = []
-            for menu in (of_side[name] for of_side in menus):
-                if menu.probs is None:
-                    raise ValueError(
-                        f"agent: expected the probabilities of all choices of {name!r} to record, "
-                        "got none"
-                    )
-                sides.append(menu.probs)
-            rows = zip(sides, (c[name] for c in chosen), strict=True)
+            sides = [of_side[name].probs for of_side in menus]
+            known = [p for p in sides if p is not None]
+            if len(known) < len(sides):
+                raise ValueError(
+                    f"agent: expected the probabilities of all choices of {name!r} to record, got "
+                    "none"
+                )
+            rows = zip(known, (c[name] for c in chosen), strict=True)
             probs[name] = _cat([p[np.arange(len(c)), c] for p, c in rows])
             with np.errstate(divide="ignore"):  # illegal choices have -inf
-                logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in sides])
+                logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in known])
         return probs, logits
-
-    def show_side(self, side: int, obs: Observation, has_picture: bool) -> dict[ActionName, Menu]:
-        """Show what a side sees, or what the agent chose for it, and return its menus."""
-        spaces = self.world.obs_space(), self.world.action_space()
-        advice, value = ({}, None) if self.agent is None else self.agent(obs)
-        menus = menus_of(obs, *spaces, advice)
-        if self.side not in (None, side):
-            chosen = [
-                f"{name} {', '.join(menu.choices[i][0] for i in menu.advised)}"
-                for name, menu in menus.items()
-                if menu.advised
-            ]
-            self.show(f"side {side}, the agent: {'; '.join(chosen) or 'nothing to choose'}")
-            return menus
-        if self.world.num_sides > 1:
-            self.show(f"side {side}")
-        if not has_picture:
-            self.show(_table(obs, spaces[0]))
-        if value is not None:
-            self.show(f"the agent expects {value:.3g}")
-        return menus
-
-
-def _table(obs: Observation, obs_space: ObsSpace) -> str:
-    """Return the globals and the visible entities of a frame, type by type."""
-    rows, visible = batch_entities([obs], obs_space, with_globals=True)
-    lines = []
-    if obs_space.global_features:
-        globals_text = features_text(obs_space.global_features, rows[GLOBAL].values[0])
-        lines.append(f"globals: {globals_text}")
-    for name, entities in entities_by_type(obs, obs_space).items():
-        flags = visible[name].values if name in visible else [True] * len(entities)
-        seen = [entity for entity, is_seen in zip(entities, flags, strict=True) if is_seen]
-        lines.append(f"{name}: {len(seen) or 'none'}")
-        lines += [f"  {entity}  {features}".rstrip() for entity, features in seen]
-    return "\n".join(lines)
 
 
 def _cat(rows: Sequence[npt.NDArray[Any]]) -> Ragged:

@@ -16,7 +16,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_env.adapters.action_components import cut_mask
+from entity_env.adapters.action_translators import cut_mask
 from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.known_envs import EnvNames
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select

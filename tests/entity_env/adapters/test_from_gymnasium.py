@@ -17,7 +17,7 @@ from entity_env import (
     ParallelEnvList,
     check_env,
 )
-from entity_env.adapters.agent_translator import metrics_of
+from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.gymnasium_api import as_reward
 from entity_env.adapters.gymnasium_spaces import as_array
@@ -180,6 +180,9 @@ def test_class_of_a_world_takes_more_arguments_by_name() -> None:
     assert cls(longest=7).env.longest == 7  # type: ignore[call-arg, attr-defined]
 
 
+SPEED = AgentTranslator(spaces.Discrete(2), spaces.Discrete(2), FieldMap(metrics=["speed"]))
+
+
 @pytest.mark.parametrize(
     "value", ["1.5", 1j, np.complex64(1), np.ma.masked, np.timedelta64(1), None, 10**400]
 )
@@ -187,12 +190,12 @@ def test_reward_or_metric_that_is_no_real_number_is_refused(value: Any) -> None:
     with pytest.raises(InvalidObservation, match="reward: expected a number, got"):
         as_reward(value)
     with pytest.raises(InvalidObservation, match="metrics: expected numbers in the info, got"):
-        metrics_of({"speed": value} if value is not None else {"speed": [value]}, ["speed"])
+        SPEED.metrics({"speed": value} if value is not None else {"speed": [value]})
 
 
 @pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.array([[1]]), Fraction(1)])
 def test_reward_or_metric_that_is_a_real_number_is_accepted(value: Any) -> None:
-    assert as_reward(value) == metrics_of({"speed": value}, ["speed"])["speed"] == 1.0
+    assert as_reward(value) == SPEED.metrics({"speed": value})["speed"] == 1.0
 
 
 @pytest.mark.parametrize(

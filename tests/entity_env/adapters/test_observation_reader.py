@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import InvalidObservation, InvalidSpace
-from entity_env.adapters import observation_fields, observation_reader
+from entity_env.adapters import observation_reader
 from entity_env.adapters.mapping import FieldMap, Globals, Rows
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from tests import strategies  # noqa: F401 (loads the profile)
@@ -287,13 +287,13 @@ def test_features_can_be_joined_without_copying_each() -> None:
 
 def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = [0]
-    to_numbers = observation_fields.to_numbers
+    as_array = observation_reader.as_array
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         count[0] += 1
-        return to_numbers(*args, **kwargs)
+        return as_array(*args, **kwargs)
 
-    monkeypatch.setattr(observation_fields, "to_numbers", counting)
+    monkeypatch.setattr(observation_reader, "as_array", counting)
     kinds = {name: Rows(columns=["a", "b"], presence=name) for name in ("a", "b")}
     frame = read(box(2, 2), [[1, 0], [1, 1]], FieldMap(kinds))
     assert [len(frame.rows[name]) for name in ("a", "b")] == [2, 1]
