@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from rogue_net.dropout import dropout
 from rogue_net.layout import PIECE_ROWS, Bucket, Layout, of_buckets
-from rogue_net.relpos_attention import Pairs
-from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.relpos.attention import Pairs
+from rogue_net.relpos.encoding import RelposEncoding
 
 
 class Context(ABC):

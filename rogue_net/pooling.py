@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rogue_net.attention import Context, PaddedContext
-from rogue_net.layout import Bucket, Layout, of_buckets
-from rogue_net.native.functions import frame_means
+from rogue_net.layout import Bucket, masked_mean, of_buckets
 
 
 class Pool(nn.Module):
@@ -61,40 +60,9 @@ def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
     """
     parts = []
     if "mean" in pooling:
-        parts.append(mean(x, among))
+        parts.append(masked_mean(x, among))
     if "max" in pooling:
         masked = x if among is None else x.masked_fill(~among.unsqueeze(2), -math.inf)
         largest = masked.amax(dim=1)
         parts.append(largest.masked_fill(largest == -math.inf, 0))
     return torch.cat(parts, dim=1)
-
-
-def mean(x: Tensor, among: Tensor | None) -> Tensor:
-    """Return the mean of some rows of each frame, (b, n, d) -> (b, d); zero without rows."""
-    if among is None:
-        return x.mean(dim=1)
-    among = among.unsqueeze(2)
-    # Masked mean: sum_i m_i x_i / max(1, sum_i m_i)
-    return (x * among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
-
-
-def mean_over_frames(x: Tensor, layout: Layout) -> Tensor:
-    """Return the mean over the entities of each frame; zero for an empty frame.
-
-    Args:
-        x: (P, d), padded rows.
-        layout: the frames of the rows.
-
-    Returns:
-        (B, d).
-    """
-    if layout.packed is not None:
-        return frame_means(x, layout.packed)
-    means = [
-        mean(rows.view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
-        for rows, bucket in zip(of_buckets(x, layout.buckets), layout.buckets, strict=True)
-    ]
-    pooled = x.new_zeros(len(layout.lengths), x.shape[1])
-    if not means:
-        return pooled
-    return pooled.index_copy(0, layout.frame_order, torch.cat(means))

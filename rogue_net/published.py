@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rogue_net.embedding import module_key
-from rogue_net.relpos_encoding import ALL_TYPES
+from rogue_net.relpos.encoding import ALL_TYPES
 
 _BLOCK = r"backbone\.blocks\.(\d+)\."
 _RENAMED = [

@@ -1,7 +1,8 @@
 """`RogueNet`: a network from a ragged batch of entities to actions and values."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,15 @@ from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import PaddedContext, attention_mask, weights_by_frame
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import Decision, decide, random_draws
+from rogue_net.distributions import decide, random_draws
 from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, visible_rows
 from rogue_net.native import backend
-from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
-from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
 
@@ -133,17 +133,13 @@ class RogueNet(nn.Module):
             )
         # All in compiled code where it can; attention weights come from torch alone.
         weights: list[list[Tensor]] | None = [] if attention else None
-        decisions: dict[str, Decision] = {}
-        compiled = None
+        entities = None
         if weights is None:
-            net = self._modules_of_network()
-            compiled = backend.run(net, batch, with_heads=True, actions=actions, uniforms=uniforms)
-        if compiled is not None:
-            x, layout, decisions = compiled.x, compiled.layout, compiled.decisions
-            values = self._named_values(compiled.means)
-        else:
-            x, layout = self.embed(batch, weights)
-            values = self._values(x, layout)
+            entities = backend.run(self, batch, with_heads=True, actions=actions, uniforms=uniforms)
+        if entities is None:
+            entities = backend.Output(*self._embed(batch, weights))
+        x, layout, decisions = entities.x, entities.layout, {**entities.decisions}
+        values = self._values(entities)
 
         # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
         if generator is not None:
@@ -173,66 +169,38 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        compiled = backend.run(self._modules_of_network(), batch, with_heads=False)
-        if compiled is not None:
-            return self._named_values(compiled.means)
-        return self._values(*self.embed(batch))
+        entities = backend.run(self, batch) or backend.Output(*self._embed(batch))
+        return self._values(entities)
 
-    def embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
-    ) -> tuple[Tensor, Layout]:
-        """Return the entities after the transformer.
-
-        Args:
-            batch: B frames.
-            weights: list to append the attention weights of each layer and bucket to, if given.
-
-        Returns:
-            (P, d_model) in padded rows, and their layout.
-        """
-        if weights is None:
-            net = self._modules_of_network()
-            if (compiled := backend.run(net, batch, with_heads=False)) is not None:
-                return compiled.x, compiled.layout
-            if (embedded := backend.embed(net, batch)) is not None:
-                return embedded
-        if self.config.precision == "float32":
-            return self._embed(batch, weights)
-        device = batch.features[self.embedding.types[0]].values.device
-        with torch.autocast(device.type, torch.bfloat16):
-            return self._embed(batch, weights)
+    def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
+        """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
+        entities = backend.run(self, batch) or backend.Output(*self._embed(batch))
+        return entities.x, entities.layout
 
     def _embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
     ) -> tuple[Tensor, Layout]:
+        """Embed in torch, appending the attention weights of each layer and bucket if asked."""
         layout = layout_of(batch, self.embedding.types, self.relpos is not None)
-        inputs = self.embedding.inputs(batch)
-        visible = visible_rows(batch, self.embedding.types, layout)
-        context = PaddedContext(
-            buckets=layout.buckets,
-            visible=visible,
-            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
-            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
-            relpos=self.relpos,
-            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
-            weights=weights,
-        )
-        # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of heads
-        # keep the precision of the parameters.
-        with torch.autocast(layout.row_of_entity.device.type, enabled=False):
-            x = layout.pad(self.embedding(inputs))
-        return self.transformer(x, context), layout
-
-    def _modules_of_network(self) -> backend.Modules:
-        return backend.Modules(
-            self.config,
-            self.embedding,
-            self.transformer,
-            self.relpos,
-            {name: self.action_heads[module_key(name)] for name in self.action_space},  # type: ignore[misc]
-            [self.regression_heads[module_key(name)] for name in self._regression_sizes],  # type: ignore[misc]
-            self.training,
-        )
+        device = layout.row_of_entity.device.type
+        is_half = self.config.precision == "bfloat16"
+        with torch.autocast(device, torch.bfloat16) if is_half else nullcontext():
+            inputs = self.embedding.inputs(batch)
+            visible = visible_rows(batch, self.embedding.types, layout)
+            context = PaddedContext(
+                buckets=layout.buckets,
+                visible=visible,
+                masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+                pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+                relpos=self.relpos,
+                keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+                weights=weights,
+            )
+            # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
+            # heads keep the precision of the parameters.
+            with torch.autocast(device, enabled=False):
+                x = layout.pad(self.embedding(inputs))
+            return self.transformer(x, context), layout
 
     @property
     def has_compiled_blocks(self) -> bool:
@@ -262,18 +230,15 @@ class RogueNet(nn.Module):
             assert isinstance(norm, InputNorm)
             norm.merge(one)
 
-    def _values(self, x: Tensor, layout: Layout) -> dict[str, Tensor]:
-        if not self._regression_sizes:
-            return {}
-        with torch.autocast(x.device.type, enabled=False):
-            pooled = mean_over_frames(x, layout)
-            heads = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
-            return self._named_values([full_precision(head(pooled)) for head in heads])
-
-    def _named_values(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _values(self, entities: backend.Output) -> dict[str, Tensor]:
         """Return the outputs of the regression heads by name; of bins also the expectation."""
-        values = {}
-        for (name, size), one in zip(self._regression_sizes.items(), outputs, strict=True):
+        outputs, values = entities.means, {}
+        if outputs is None and self._regression_sizes:
+            with torch.autocast(entities.x.device.type, enabled=False):
+                pooled = entities.layout.means(entities.x)
+                heads = self.regression_heads.values()
+                outputs = [full_precision(head(pooled)) for head in heads]
+        for (name, size), one in zip(self._regression_sizes.items(), outputs or (), strict=True):
             values[name] = one
             if not isinstance(size, int):
                 values[f"{name}_logits"], values[name] = one, expected_values(one, size)

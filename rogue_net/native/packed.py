@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rogue_net.native.library import VECTOR, Embedding, Frames, address
-from rogue_net.native.threads import num_parts, num_threads
 from rogue_net.ragged import Lengths
 
 
@@ -68,27 +67,6 @@ class PackedFrames:
         return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
 
 
-class Tables(NamedTuple):
-    """Tables of relative keys and values, (rows, d_head) each, with a gradient."""
-
-    keys: Tensor
-    values: Tensor
-
-
-class Gate(NamedTuple):
-    """Parameters of the factors of each target's relative values: a function of a linear layer.
-
-    Attributes:
-        kind: "linear", "relu", "gelu" or "sigmoid".
-        weight: (d_head, d_model).
-        bias: (d_head,).
-    """
-
-    kind: str
-    weight: Tensor
-    bias: Tensor
-
-
 class TypeRows(NamedTuple):
     """The n entities of a type, with the parameters of its embedding.
 
@@ -114,48 +92,31 @@ class Call:
     def __init__(self, frames: PackedFrames, width: int, heads: int = 1, layers: int = 1) -> None:
         scores = heads * frames.padded_pair_start
         self.num_scores = int(scores[-1])
-        self.alive: list[Any] = [frames, scores]
+        visible = None
+        if frames.visible is not None:
+            visible = frames.visible.contiguous().view(torch.uint8)
+        self._alive = frames, scores, visible
         self.frames = Frames(
             num_frames=len(frames.lengths),
             row_start=address(frames.row_start),
             score_start=address(scores),
+            visible=address(visible),
             width=width,
             heads=heads,
             layers=layers,
         )
-        if frames.visible is not None:
-            self.set(visible=frames.visible.contiguous().view(torch.uint8))
         if frames.pairs is not None:
             self.frames.pair_start = address(frames.pair_start)
-            for of_frames, packed in zip(self._pair_rows(), frames.pairs, strict=True):
-                of_frames.corners = packed.rows.shape[1]
-                self.set(of_frames, rows=packed.rows, weights=packed.weights)
+            for rows, packed in zip(
+                (self.frames.keys, self.frames.values), frames.pairs, strict=True
+            ):
+                rows.corners = packed.rows.shape[1]
+                rows.rows, rows.weights = address(packed.rows), address(packed.weights)
 
-    def set(self, struct: Any = None, **tensors: Tensor | None) -> None:
-        """Set some of the pointers, by default of `Frames`."""
-        for name, x in tensors.items():
-            self.alive.append(x)
-            setattr(self.frames if struct is None else struct, name, address(x))
-
-    def set_tables(self, *tables: Tensor | None) -> None:
-        """Set the tables of relative keys and values."""
-        for of_frames, table in zip(self._pair_rows(), tables, strict=True):
-            self.set(of_frames, table=table)
-
-    def set_table_gradients(self, *gradients: Tensor | None) -> None:
-        """Set the tensors to which the tables' gradients are added."""
-        for of_frames, gradient in zip(self._pair_rows(), gradients, strict=True):
-            self.set(of_frames, table_grad=gradient)
-
-    def _pair_rows(self) -> tuple[Any, Any]:
-        return self.frames.keys, self.frames.values
-
-    def set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
-        """Set the number of threads and of parts of the work, and return that of parts."""
-        self.frames.threads = num_threads()
-        self.frames.parts = num_parts(num_rows, self.frames.width, num_gradients)
-        self.frames.gradient_stride = num_gradients
-        return int(self.frames.parts)
+    def set_tables(self, keys: Tensor | None, values: Tensor | None, field: str = "table") -> None:
+        """Set the tables of relative keys and values, or "table_grad", which is added to."""
+        setattr(self.frames.keys, field, address(keys))
+        setattr(self.frames.values, field, address(values))
 
 
 def rows_of_type(one: TypeRows) -> Embedding:
