@@ -55,6 +55,7 @@ MOVED: dict[str, str] = {
     "enn_trainer.ppo.loss_state": "enn_trainer.ppo.ppo",
     "enn_trainer.ppo.optimize": "enn_trainer.ppo.ppo",
     "enn_trainer.ppo.snapshot": "enn_trainer.snapshot",
+    "rogue_net.narrow": "rogue_net.ragged",
     "rogue_net.native.threads": "rogue_net.native.network",
     "rogue_net.pair_rows": "rogue_net.relpos.attention",
     "rogue_net.pair_vectors": "rogue_net.relpos.attention",

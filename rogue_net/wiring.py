@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from rogue_net.answer import decide_all, output_of
 from rogue_net.distributions import random_draws
-from rogue_net.narrow import ActionSubset, restrict_action
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
+from rogue_net.ragged import (
+    ActionBatch,
+    ActionSubset,
+    EntityBatch,
+    Lengths,
+    RaggedTensor,
+    restrict_action,
+    to_device,
+)
 from rogue_net.rogue_net import NetOutput
 
 

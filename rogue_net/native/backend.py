@@ -16,13 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from entity_env.ragged import row_indices
 from entity_env.seeding import mix, mix_ints, uniforms
 from entity_env.spaces import ActionSpace
 from rogue_net.attention import Attention, Context
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.heads import CategoricalHead, actor_ranks
+from rogue_net.heads import CategoricalHead
 from rogue_net.input_norm import CLIP
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
@@ -151,7 +152,8 @@ def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Leng
     """
     if library.AVAILABLE:
         return library.draw_uniforms(mix_ints(*keys), env, lengths)
-    bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
+    rank_in_frame = row_indices(np.zeros_like(lengths), lengths)
+    bits = mix(*keys, np.repeat(env, lengths), rank_in_frame)
     return torch.from_numpy(uniforms(bits))
 
 
