@@ -1,8 +1,12 @@
-"""`RogueNet`: a network from a ragged batch of entities to actions and values."""
+"""`RogueNet`: a network from a ragged batch of entities to actions and values.
+
+`RogueNetWithValueNet` has the values from a second one.
+"""
 
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +14,9 @@ from torch import Tensor, nn
 from entity_env.checks.check_spaces import check_spaces
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, answer, output_of
-from rogue_net.attention import PaddedContext, attention_mask, weights_by_frame
+from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import decide, random_draws
-from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
@@ -24,7 +27,7 @@ from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
 
-__all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "answer"]
+__all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 
 
 class RogueNet(nn.Module):
@@ -243,6 +246,78 @@ class RogueNet(nn.Module):
             if not isinstance(size, int):
                 values[f"{name}_logits"], values[name] = one, expected_values(one, size)
         return values
+
+
+class RogueNetWithValueNet(nn.Module):
+    """Policy and value function in two networks that share neither weights nor statistics.
+
+    Args:
+        config: settings of the policy.
+        vf_config: settings of the value function.
+        obs_space: the entity types and features that both take.
+        action_space: the actions of the policy.
+        regression_heads: sizes of the outputs of the value function by name, or bins.
+
+    Raises:
+        ValueError: as of `RogueNet`; begins with `vf_config` if it is of the value function.
+    """
+
+    def __init__(
+        self,
+        config: RogueNetConfig,
+        vf_config: RogueNetConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_space = obs_space
+        self.action_space = dict(action_space)
+        self.policy = RogueNet(config, obs_space, action_space)
+        heads: Mapping[str, int | ValueBinsConfig] = {"value": 1}
+        if regression_heads is not None:
+            heads = regression_heads
+        global_entity = has_global_choice(action_space)
+        try:
+            self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
+        except ValueError as error:
+            raise ValueError(f"vf_config: {error}") from error
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+        **options: Any,
+    ) -> NetOutput:
+        """Choose or evaluate actions like `RogueNet`; attention is the policy's."""
+        out: NetOutput = self.policy(batch, actions, uniforms, **options)
+        return out._replace(values=self.values(batch))
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Return the output of the value function: (B, size) float32 each."""
+        return self.value_function.values(batch)
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Add the features of a batch to the statistics of both."""
+        self.merge_input_moments(self.input_moments(batch))
+
+    def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
+        """Return the moments of a batch, by the module whose statistics they update."""
+        return {
+            f"{part}.{module}": moments
+            for part, net in self._parts().items()
+            for module, moments in net.input_moments(batch).items()
+        }
+
+    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
+        """Add moments of `input_moments`, here or of another process, to the statistics."""
+        for part, net in self._parts().items():
+            own = {m.removeprefix(f"{part}."): x for m, x in moments.items() if m.startswith(part)}
+            net.merge_input_moments(own)
+
+    def _parts(self) -> dict[str, RogueNet]:
+        return {"policy": self.policy, "value_function": self.value_function}
 
 
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:

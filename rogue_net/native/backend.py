@@ -27,9 +27,9 @@ from rogue_net.heads import CategoricalHead
 from rogue_net.input_norm import CLIP
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
+from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
 from rogue_net.native.network import threads_at_work
-from rogue_net.native.packed import PackedFrames, TypeRows
 from rogue_net.native.pairs import packed_pairs
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, to_device
 from rogue_net.relpos.encoding import RelposEncoding

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.native import library, packed
+from rogue_net.native import functions, library
+from rogue_net.native.functions import (
+    Call,
+    PackedFrames,
+    TypeRows,
+    contiguous,
+    cut,
+    rows_of_type,
+    sizes,
+)
 from rogue_net.native.library import (
     CHOICE_HEAD,
     GATES,
@@ -26,15 +35,6 @@ from rogue_net.native.library import (
     array_of,
     call,
     numbers_for_backward,
-)
-from rogue_net.native.packed import (
-    Call,
-    PackedFrames,
-    TypeRows,
-    contiguous,
-    cut,
-    rows_of_type,
-    sizes,
 )
 
 WIDEST = 64
@@ -150,7 +150,7 @@ class _Compiled:
         network, struct = self.network, self.struct
         # Memory of the entities, the pooled frames and the activations.
         rows, frames = network.frames.num_rows, len(network.frames.lengths)
-        x = packed.empty(rows, network.width)
+        x = functions.empty(rows, network.width)
         struct.x = x.data_ptr()
         self._set_parts(rows)
         if network.num_means:
@@ -164,12 +164,12 @@ class _Compiled:
         widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
         outputs = [x]
         for i, width in enumerate(widths[num_choices:]):
-            outputs.append(packed.empty(frames, width))
+            outputs.append(functions.empty(frames, width))
             self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
         for i, (choice, width) in enumerate(zip(network.choices, widths, strict=False)):
             n = len(choice.rows)
             log_probs, log_prob, entropy = (
-                packed.empty(*shape) for shape in ((n, width), (n,), (n,))
+                functions.empty(*shape) for shape in ((n, width), (n,), (n,))
             )
             outputs += [log_probs, log_prob, entropy]
             chosen = None
@@ -228,7 +228,7 @@ class _Compiled:
         return parts
 
     def _keep(self, count: int) -> int:
-        self.kept.append(packed.empty(count))
+        self.kept.append(functions.empty(count))
         return self.kept[-1].data_ptr()
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from entity_env.ragged import row_indices
 from rogue_net.layout import Layout
+from rogue_net.native.functions import PackedFrames, PackedPairs, PackedRows
 from rogue_net.native.library import MOST_AXES, PairCells, address, call
-from rogue_net.native.packed import PackedFrames, PackedPairs, PackedRows
 from rogue_net.ragged import to_device
 from rogue_net.relpos.cells import Cells
 from rogue_net.relpos.encoding import RelposEncoding, heading_of
