@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -135,12 +135,25 @@ def decide(
 
 
 def random_draws(
-    num_actors: int, num_draws: int, generator: torch.Generator, device: torch.device
-) -> Tensor:
-    """Return random numbers to sample with: (A,) float32 in [0, 1), or (A, num_draws)."""
-    shape = (num_actors,) if num_draws == 1 else (num_actors, num_draws)
-    bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
-    return bits.to(device).float() * 2.0**-23
+    actions: Mapping[str, ActionBatch], names: Iterable[str], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return random numbers to sample with.
+
+    Args:
+        actions: per action its A actors.
+        names: the actions to draw for, in this order.
+        generator: to draw with.
+
+    Returns:
+        Per action (A,) float32 in [0, 1), multiples of 2**-23, or (A, num_draws).
+    """
+    draws = {}
+    for name in names:
+        actors, num_draws = actions[name].actors.values, actions[name].num_draws
+        shape = (len(actors),) if num_draws == 1 else (len(actors), num_draws)
+        bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
+        draws[name] = bits.to(actors.device).float() * 2.0**-23
+    return draws
 
 
 class CategoricalDistribution(ActionDistribution):
@@ -165,6 +178,7 @@ class CategoricalDistribution(ActionDistribution):
         probs = self.log_probs.exp()
         # A GPU adds in another order for each sum, which may grow where the probability is zero.
         cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
+        # min {k: sum_(i<=k) p_i > u * sum_i p_i}
         # Draws are multiples of 2**-23, so that their product with the total stays below it.
         threshold = draws.unsqueeze(-1) * cumulative.amax(dim=-1, keepdim=True)
         return (cumulative > threshold).to(torch.uint8).argmax(dim=-1)
@@ -185,6 +199,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
         """Compute entropy / log(number of legal choices)."""
+        # H(p) / log |{k: p_k > 0}|
         legal = (self.log_probs > -math.inf).sum(dim=-1)
         choosing = legal > 1
         share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)

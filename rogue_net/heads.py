@@ -96,6 +96,7 @@ class CategoricalHead(ActionHead):
         self, x: Tensor, layout: Layout, action: ActionBatch
     ) -> CategoricalDistribution:
         """Project each actor to the logits of its choices."""
+        # log p = log softmax(W x + b)
         logits = full_precision(self.project(_entities(x, layout, action.actors)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)

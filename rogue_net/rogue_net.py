@@ -16,7 +16,7 @@ from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import decide, random_draws
+from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
@@ -134,36 +134,30 @@ class RogueNet(nn.Module):
                 f"attention: expected a network with attention, this one has "
                 f"pooling={self.config.pooling!r} instead"
             )
-        # All in compiled code where it can; attention weights come from torch alone.
         weights: list[list[Tensor]] | None = [] if attention else None
-        entities = None
-        if weights is None:
-            entities = backend.run(self, batch, with_heads=True, actions=actions, uniforms=uniforms)
-        if entities is None:
-            entities = backend.Output(*self._embed(batch, weights))
-        x, layout, decisions = entities.x, entities.layout, {**entities.decisions}
+        entities = self._entities(
+            batch, weights, with_heads=True, actions=actions, uniforms=uniforms
+        )
+        x, layout = entities.x, entities.layout
         values = self._values(entities)
 
         # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
         if generator is not None:
-            uniforms = {
-                name: random_draws(len(a.actors.values), a.num_draws, generator, x.device)
-                for name in self.action_space
-                for a in [batch.actions[name]]
-            }
+            uniforms = random_draws(batch.actions, self.action_space, generator)
+        decisions: dict[str, Decision] = {}
         with torch.autocast(x.device.type, enabled=False):
-            for name in self.action_space:
+            for name, head in zip(self.action_space, self.action_heads.values(), strict=True):
                 chosen = None if actions is None else actions[name]
                 draws = None if uniforms is None else uniforms[name]
-                if name not in decisions:
-                    head = self.action_heads[module_key(name)]
+                decision = entities.decisions.get(name)
+                if decision is None:
                     action = batch.actions[name]
-                    decisions[name] = head(x, layout, action, chosen, draws, temperature)
+                    decision = head(x, layout, action, chosen, draws, temperature)
                 elif temperature != 1 or generator is not None:
-                    distribution = decisions[name].distribution.tempered(temperature)
-                    decisions[name] = decide(distribution, chosen, draws)
-        in_order = {name: decisions[name] for name in self.action_space}
-        return output_of(in_order, values)._replace(
+                    distribution = decision.distribution.tempered(temperature)
+                    decision = decide(distribution, chosen, draws)
+                decisions[name] = decision
+        return output_of(decisions, values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -172,18 +166,26 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        entities = backend.run(self, batch) or backend.Output(*self._embed(batch))
-        return self._values(entities)
+        return self._values(self._entities(batch))
 
     def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
         """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
-        entities = backend.run(self, batch) or backend.Output(*self._embed(batch))
+        entities = self._entities(batch)
         return entities.x, entities.layout
 
-    def _embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
-    ) -> tuple[Tensor, Layout]:
-        """Embed in torch, appending the attention weights of each layer and bucket if asked."""
+    def _entities(
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None, **options: Any
+    ) -> backend.Output:
+        """Return the entities after all blocks, and what else was compiled.
+
+        Args:
+            batch: B frames.
+            weights: list to append the attention weights of each layer and bucket to, if given,
+                which torch alone computes.
+            options: of `backend.run`.
+        """
+        if weights is None and (compiled := backend.run(self, batch, **options)) is not None:
+            return compiled
         layout = layout_of(batch, self.embedding.types, self.relpos is not None)
         device = layout.row_of_entity.device.type
         is_half = self.config.precision == "bfloat16"
@@ -203,7 +205,7 @@ class RogueNet(nn.Module):
             # heads keep the precision of the parameters.
             with torch.autocast(device, enabled=False):
                 x = layout.pad(self.embedding(inputs))
-            return self.transformer(x, context), layout
+            return backend.Output(self.transformer(x, context), layout)
 
     @property
     def has_compiled_blocks(self) -> bool:

@@ -24,7 +24,6 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import CategoricalHead
-from rogue_net.input_norm import CLIP
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
 from rogue_net.native.functions import PackedFrames, TypeRows
@@ -248,22 +247,17 @@ def _run_whole(
     choices: Mapping[str, network.ChoiceInput],
 ) -> Output:
     """Compute a narrow network in one call."""
-    config, relpos = net.config, net.relpos
-    gate = None if relpos is None else relpos.gate
+    gate = None if net.relpos is None else net.relpos.gate
     heads = [net.action_heads[module_key(name)] for name in choices]
     linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
     linears += net.regression_heads.values()
     outputs = network.run(
         network.Network(
-            frames=context.frames,
-            types=types,
-            width=config.d_model,
-            heads=config.n_head,
-            clip=CLIP,
-            gate_kind=None if relpos is None else relpos.config.value_gate,
-            num_blocks=config.n_layer,
-            choices=[*choices.values()],
-            num_means=len(net.regression_heads),
+            context.frames,
+            types,
+            net.config,
+            [*choices.values()],
+            [linear.out_features for linear in linears[len(choices) :]],
         ),
         [
             *context.tables,
@@ -287,7 +281,7 @@ def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -
     """Embed entities and run the blocks, with compiled embedding and attention."""
     num_rows = context.num_rows
     with torch.autocast("cpu", enabled=False):
-        x = functions.embed(types, num_rows, net.embedding.d_model, CLIP)
+        x = functions.embed(types, num_rows, net.embedding.d_model)
     if torch.is_autocast_enabled("cpu"):
         x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
     return net.transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
@@ -372,4 +366,5 @@ def _choice(
         mask=mask,
         given=None if given is None else given.to(torch.int64).contiguous(),
         uniforms=None if uniforms is None else uniforms.float().contiguous(),
+        num_choices=num_choices,
     )

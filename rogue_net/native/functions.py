@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rogue_net.input_norm import CLIP
 from rogue_net.native.library import VECTOR, Embedding, Frames, address, call
 from rogue_net.ragged import Lengths
 
@@ -91,20 +92,19 @@ class TypeRows(NamedTuple):
     parameters: Sequence[Tensor]
 
 
-def embed(types: Sequence[TypeRows], num_rows: int, width: int, clip: float) -> Tensor:
+def embed(types: Sequence[TypeRows], num_rows: int, width: int) -> Tensor:
     """Embed all entities.
 
     Args:
         types: the entities; together they have every row.
         num_rows: R.
         width: d_model.
-        clip: of normalised features.
 
     Returns:
         (R, d_model).
     """
     parameters = [parameter for one in types for parameter in one.parameters]
-    x: Tensor = _Embed.apply(types, num_rows, width, clip, *parameters)  # type: ignore[no-untyped-call]
+    x: Tensor = _Embed.apply(types, num_rows, width, *parameters)  # type: ignore[no-untyped-call]
     return x
 
 
@@ -140,34 +140,29 @@ def frame_means(x: Tensor, frames: PackedFrames) -> Tensor:
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        types: Sequence[TypeRows],
-        num_rows: int,
-        width: int,
-        clip: float,
-        *parameters: Tensor,
+        ctx: Any, types: Sequence[TypeRows], num_rows: int, width: int, *parameters: Tensor
     ) -> Tensor:
         out, kept = empty(num_rows, width), []
         for one in types:
             made = None if one.mean is None else empty(len(one.x) * (width + 2))
-            call("embed_forward", embedding(one, width, made), width, clip, out)
+            call("embed_forward", embedding(one, width, made), width, CLIP, out)
             kept.append(made)
         ctx.save_for_backward(*kept, *parameters)
-        ctx.rest = types, clip
+        ctx.types = types
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        types, clip = ctx.rest
+        types = ctx.types
         kept, parameters = ctx.saved_tensors[: len(types)], ctx.saved_tensors[len(types) :]
         gradients = zeros_like(parameters)
         dout, width = dout.contiguous(), dout.shape[1]
         left = iter(gradients)
         for one, made in zip(types, kept, strict=True):
             own = [next(left) for _ in one.parameters]
-            call("embed_backward", embedding(one, width, made, own), width, clip, dout)
-        return None, None, None, None, *gradients
+            call("embed_backward", embedding(one, width, made, own), width, CLIP, dout)
+        return None, None, None, *gradients
 
 
 class _Attention(torch.autograd.Function):
@@ -276,7 +271,7 @@ def embedding(
     one: TypeRows,
     width: int,
     made: Tensor | None,
-    gradients: Sequence[Tensor | None] | None = None,
+    gradients: Sequence[Tensor | None] = (),
 ) -> Embedding:
     """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
 
@@ -293,7 +288,7 @@ def embedding(
     names = ("bias",) if made is None else ("weight", "bias", "norm_weight", "norm_bias")
     for name, parameter in zip(names, one.parameters, strict=True):
         setattr(of_call, name, address(parameter))
-    for name, gradient in zip(names, gradients or (), strict=gradients is not None):
+    for name, gradient in zip(names, gradients, strict=bool(gradients)):
         setattr(of_call, f"{name}_grad", address(gradient))
     return of_call
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -137,17 +137,13 @@ def fits(width: int, heads: int) -> bool:
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
-
-
-def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
+def call(name: str, of: ctypes.Structure, *arguments: Tensor | float | None) -> None:
     """Call a function of `blocks.h`, without the interpreter's lock.
 
     Args:
         name: the name of the function.
         of: its first argument.
-        arguments: the other ones: numbers, tensors, and sequences of tensors for pointers to
-            pointers.
+        arguments: the other ones.
 
     Raises:
         MemoryError: there is not enough memory.
@@ -199,14 +195,10 @@ def array_of(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * len(items))(*items)
 
 
-def _argument(argument: Argument) -> Any:
+def _argument(argument: Tensor | float | None) -> Any:
     if argument is None or isinstance(argument, Tensor):
-        return ctypes.c_void_p(address(argument))
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    if isinstance(argument, float):
-        return ctypes.c_float(argument)
-    return array_of(ctypes.c_void_p, [*map(address, argument)])
+        return _POINTER(address(argument))
+    return _INT(argument) if isinstance(argument, int) else _FLOAT(argument)
 
 
 def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:

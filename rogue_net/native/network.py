@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rogue_net.config import RogueNetConfig
+from rogue_net.input_norm import CLIP
 from rogue_net.native import functions, library
 from rogue_net.native.functions import (
     Call,
@@ -54,12 +56,14 @@ class ChoiceInput(NamedTuple):
         mask: (actors, choices) bool, the legal choices; None if all are.
         given: (actors,) int64, choices to evaluate; None to choose.
         uniforms: (actors,) float32 in [0, 1), to sample with; None for the most probable choices.
+        num_choices: the number of labels.
     """
 
     rows: Tensor
     mask: Tensor | None
     given: Tensor | None
     uniforms: Tensor | None
+    num_choices: int
 
 
 @dataclass(frozen=True)
@@ -69,24 +73,16 @@ class Network:
     Attributes:
         frames: the rows of each frame.
         types: the entities; together they have every row.
-        width: d_model.
-        heads: of attention.
-        clip: of normalised features.
-        gate_kind: the function of the gate on relative values; None without gate.
-        num_blocks: the number of blocks.
+        config: sizes and settings.
         choices: the actions.
-        num_means: the number of linear functions of the means.
+        sizes_of_means: the number of outputs of each linear function of the means.
     """
 
     frames: PackedFrames
     types: Sequence[TypeRows]
-    width: int
-    heads: int
-    clip: float
-    gate_kind: str | None
-    num_blocks: int
-    choices: Sequence[ChoiceInput] = ()
-    num_means: int = 0
+    config: RogueNetConfig
+    choices: Sequence[ChoiceInput]
+    sizes_of_means: Sequence[int]
 
 
 def run(network: Network, parameters: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -120,13 +116,15 @@ class _Compiled:
 
     def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
         self.network = network
+        config, relpos = network.config, network.config.relpos_encoding
         self.flat = [contiguous(x) for x in flat]
         self.types = array_of(Embedding, [rows_of_type(one) for one in network.types])
         self.choices = (Head * len(network.choices))()
-        self.means = (Head * network.num_means)()
+        self.means = (Head * len(network.sizes_of_means))()
         self.addresses = array_of(ctypes.c_void_p, [address(x) for x in self.flat])
-        self.of_frames = Call(network.frames, network.width, network.heads, network.num_blocks)
-        self.of_frames.frames.gate_kind = GATES.index(network.gate_kind)
+        self.of_frames = Call(network.frames, config.d_model, config.n_head, config.n_layer)
+        gate_kind = None if relpos is None else relpos.value_gate
+        self.of_frames.frames.gate_kind = GATES.index(gate_kind)
         self.struct = library.Network(
             frames=self.of_frames.frames,
             num_types=len(self.types),
@@ -137,7 +135,7 @@ class _Compiled:
             means=ctypes.addressof(self.means),
             num_parameters=len(self.flat),
             parameters=ctypes.addressof(self.addresses),
-            clip=network.clip,
+            clip=CLIP,
         )
         self.kept: list[Tensor] = []
 
@@ -149,28 +147,26 @@ class _Compiled:
         """
         network, struct = self.network, self.struct
         # Memory of the entities, the pooled frames and the activations.
-        rows, frames = network.frames.num_rows, len(network.frames.lengths)
-        x = functions.empty(rows, network.width)
+        width, rows = network.config.d_model, network.frames.num_rows
+        num_frames = len(network.frames.lengths)
+        x = functions.empty(rows, width)
         struct.x = x.data_ptr()
         self._set_parts(rows)
-        if network.num_means:
-            struct.pooled = self._keep(frames * network.width)
+        if network.sizes_of_means:
+            struct.pooled = self._keep(num_frames * width)
         with_features = sum(len(one.x) for one in network.types if one.mean is not None)
-        struct.embedded = self._keep(with_features * (network.width + 2))
+        struct.embedded = self._keep(with_features * (width + 2))
         struct.made = self._keep(numbers_for_backward(struct.frames)) if keep else None
-        # Heads: the last parameters are their weights and biases, those of choices first.
-        num_choices = len(network.choices)
-        of_heads = self.flat[len(self.flat) - 2 * (num_choices + network.num_means) :]
-        widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
+        # Heads.
         outputs = [x]
-        for i, width in enumerate(widths[num_choices:]):
-            outputs.append(functions.empty(frames, width))
-            self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
-        for i, (choice, width) in enumerate(zip(network.choices, widths, strict=False)):
-            n = len(choice.rows)
-            log_probs, log_prob, entropy = (
-                functions.empty(*shape) for shape in ((n, width), (n,), (n,))
-            )
+        for i, size in enumerate(network.sizes_of_means):
+            said = functions.empty(num_frames, size)
+            outputs.append(said)
+            self.means[i] = Head(LINEAR_HEAD, num_frames, size, num_frames, said=address(said))
+        for i, choice in enumerate(network.choices):
+            n, size = len(choice.rows), choice.num_choices
+            log_probs = functions.empty(n, size)
+            log_prob, entropy = functions.empty(n), functions.empty(n)
             outputs += [log_probs, log_prob, entropy]
             chosen = None
             if choice.given is None:
@@ -179,7 +175,7 @@ class _Compiled:
             self.choices[i] = Head(
                 kind=CHOICE_HEAD,
                 rows=n,
-                width=width,
+                width=size,
                 x_rows=rows,
                 from_rows=address(choice.rows),
                 mask=address(choice.mask),
@@ -223,7 +219,8 @@ class _Compiled:
 
     def _set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
         """Set the number of threads and of parts of the work, and return that of parts."""
-        frames, parts = self.struct.frames, num_parts(num_rows, self.network.width, num_gradients)
+        frames = self.struct.frames
+        parts = num_parts(num_rows, frames.width, num_gradients)
         frames.threads, frames.parts, frames.gradient_stride = num_threads(), parts, num_gradients
         return parts
 
