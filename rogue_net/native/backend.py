@@ -295,30 +295,26 @@ def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> 
         device: where the index tensors go.
     """
     lengths = [np.ascontiguousarray(one, dtype=np.int64) for one in type_lengths.values()]
-    if len(lengths[0]) > MOST_REMEMBERED:
-        return _packed_layout(np.stack(lengths), device)
-    return _cached_layout(b"".join([one.data for one in lengths]), len(lengths), device)
+    plan = _plan if len(lengths[0]) <= MOST_REMEMBERED else _plan.__wrapped__
+    return plan(b"".join([one.data for one in lengths]), len(lengths), device)
 
 
 @lru_cache(maxsize=8)
-def _cached_layout(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
-    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)
-    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
-        return _packed_layout(counts.copy(), device)  # torch wants numbers that can be written
-
-
-def _packed_layout(counts: Lengths, device: torch.device) -> PackedLayout:
-    frames = PackedFrames(counts.sum(axis=0))  # counts are (types, B)
+def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
+    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)  # (types, B)
+    frames = PackedFrames(counts.sum(axis=0))
     first_row = frames.row_start[:-1]
-    row_of_entity = to_device(rows_of_types(first_row, counts), device)
+    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
+        row_of_entity = to_device(rows_of_types(first_row, counts), device)
+        frame_order = to_device(np.flatnonzero(frames.lengths), device)
     return PackedLayout(
         frames.lengths,
         len(row_of_entity),
         [],
         row_of_entity,
         first_row,
-        to_device(np.flatnonzero(frames.lengths), device),
-        is_in_order=len(counts) == 1,
+        frame_order,
+        is_in_order=num_types == 1,
         frames=frames,
     )
 

@@ -77,7 +77,10 @@ class RelposEncoding(nn.Module):
         self.columns = _position_columns(config, features)
         self.heading_columns = _heading_columns(config, features, [*self.columns])
         # Keys and values of cells.
-        self.num_cells = _num_cells(config)
+        sizes = config.extent
+        if not config.radial and not config.distance:
+            sizes = [2 * e + 1 for e in config.extent]
+        self.num_cells = math.prod(sizes)
         self.types = list(features)
         self.keys = nn.Parameter(0.05 * torch.randn(self.num_cells, d_head))
         num_values = self.num_cells * (len(features) if config.per_entity_values else 1)
@@ -125,7 +128,11 @@ class RelposEncoding(nn.Module):
             layout: of the batch.
         """
         places = self.places(inputs, layout)
-        make = partial(make_rows, dtype=_dtype_of(self.keys))
+        # The dtype to compute with: that of autocast, or of the parameters without it.
+        dtype, device = self.keys.dtype, self.keys.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        make = partial(make_rows, dtype=dtype)
         pairs = []
         for bucket in layout.buckets:
             position, heading, placed, types = (
@@ -272,18 +279,6 @@ def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) ->
     if config.distance:
         along.append(distance_cells(relative, extent[-1], scale, interpolate))
     return combined(along, extent)
-
-
-def _num_cells(config: RelposEncodingConfig) -> int:
-    by_distance_or_angle = config.radial or config.distance
-    return math.prod(e if by_distance_or_angle else 2 * e + 1 for e in config.extent)
-
-
-def _dtype_of(parameter: Tensor) -> torch.dtype:
-    """Return the dtype to compute with: that of autocast, or of a parameter without it."""
-    if torch.is_autocast_enabled(parameter.device.type):
-        return torch.get_autocast_dtype(parameter.device.type)
-    return parameter.dtype
 
 
 def _relative(position: Tensor) -> Tensor:
