@@ -90,15 +90,13 @@ class RogueNet(nn.Module):
                 for name, space in action_space.items()
             }
         )
-        self.regression_heads = nn.ModuleDict(
-            {
-                module_key(name): _zero_linear(
-                    config.d_model, size if isinstance(size, int) else size.num_bins
-                )
-                for name, size in (regression_heads or {}).items()
-            }
-        )
         self._regression_sizes = dict(regression_heads or {})
+        self.regression_heads = nn.ModuleDict()
+        for name, size in self._regression_sizes.items():
+            linear = nn.Linear(config.d_model, size if isinstance(size, int) else size.num_bins)
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            self.regression_heads[module_key(name)] = linear
 
     def forward(
         self,
@@ -325,10 +323,3 @@ class RogueNetWithValueNet(nn.Module):
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
     """Return whether an action is taken by the frame as a whole, by its global entity."""
     return any(space.is_global for space in action_space.values())
-
-
-def _zero_linear(d_in: int, d_out: int) -> nn.Linear:
-    linear = nn.Linear(d_in, d_out)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

@@ -101,18 +101,28 @@ class Wired(nn.Module):
         self.network.update_input_stats(self._adapted(batch)[0])
 
     def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
-        known = self._known
-        by_name = dict(batch.actions)
+        """Return the input of the network, and the actions that it has only a part of."""
+        shown, known = self.obs_space, self._known
+        # Masks in the order of the network's labels.
+        actions = dict(batch.actions)
         for name, (of_known, _) in self._labels.items():
-            mask = by_name[name].mask
+            mask = actions[name].mask
             if mask is not None:
                 mask = RaggedTensor(mask.values[:, of_known], mask.lengths)
-                by_name[name] = replace(by_name[name], mask=mask)
-        batch = replace(batch, actions=by_name)
-        parts = _known_parts(batch, self.obs_space, known)
-        taken = {name: part.action for name, part in parts.items()}
-        narrow = replace(batch, actions={**batch.actions, **taken})
-        return adapt_batch(narrow, self.obs_space, known), parts
+                actions[name] = replace(actions[name], mask=mask)
+        # Actions in which entities of unknown types take part, without these.
+        parts = {}
+        if shown.entities.keys() - known.entities.keys():
+            types = [*shown.entities, GLOBAL]
+            is_known = np.array([name == GLOBAL or name in known.entities for name in types])
+            _, ends = _spans(batch, types)
+            for name, action in actions.items():
+                actors = is_known[_types(action.actors, ends)]
+                actees = None if action.actees is None else is_known[_types(action.actees, ends)]
+                if not actors.all() or (actees is not None and not actees.all()):
+                    parts[name] = restrict_action(action, actors, actees)
+        actions |= {name: part.action for name, part in parts.items()}
+        return adapt_batch(replace(batch, actions=actions), shown, known), parts
 
 
 def _label_orders(
@@ -176,22 +186,6 @@ def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityB
     if [*shown.entities] != [*known.entities]:
         actions = _moved(batch, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
     return replace(batch, features=features, visible=visible, actions=actions)
-
-
-def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[str, ActionSubset]:
-    """Return the restricted actions, for those in which entities of unknown types take part."""
-    if not shown.entities.keys() - known.entities.keys():
-        return {}
-    types = [*shown.entities, GLOBAL]
-    is_known = np.array([name == GLOBAL or name in known.entities for name in types])
-    _, ends = _spans(batch, types)
-    parts = {}
-    for name, action in batch.actions.items():
-        actors = is_known[_types(action.actors, ends)]
-        actees = None if action.actees is None else is_known[_types(action.actees, ends)]
-        if not actors.all() or (actees is not None and not actees.all()):
-            parts[name] = restrict_action(action, actors, actees)
-    return parts
 
 
 def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:

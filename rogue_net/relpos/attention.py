@@ -286,7 +286,10 @@ class _Contraction(torch.autograd.Function):
             # Sums y_hi = sum_j a_hij * g_j * v_ij, so with u_ij = sum_h a_hij * dL/dy_hi:
             # dL/dg_j = sum_i v_ij * u_ij, dL/dv_ij = g_j * u_ij
             weights, of_query = (grad, x) if ctx.over == WIDTH else (x, grad)
-            grad_vectors = _spread(weights[heads], of_query[heads], out=gated)
+            weights, of_query = weights[heads].unsqueeze(4), of_query[heads].unsqueeze(3)
+            grad_vectors = torch.mul(weights[:, 0], of_query[:, 0], out=gated)
+            for head in range(1, weights.shape[1]):
+                grad_vectors.addcmul_(weights[:, head], of_query[:, head])
             if gate is not None and grad_gate is not None:
                 vectors *= grad_vectors
                 grad_gate[piece.frames] += vectors.sum(dim=1)
@@ -346,20 +349,3 @@ def _contract_piece(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
     the_other = TARGETS if over == WIDTH else WIDTH
     for head in range(x.shape[1]):
         out[:, head] = (vectors * x[:, head].unsqueeze(the_other)).sum(dim=over)
-
-
-def _spread(weights: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Write the sums over heads of outer products of `weights` and `x` into `out`.
-
-    Args:
-        weights: (f, H, q, n).
-        x: (f, H, q, d).
-        out: (f, q, n, d), the result.
-
-    Returns:
-        `out`.
-    """
-    torch.mul(weights[:, 0].unsqueeze(3), x[:, 0].unsqueeze(2), out=out)
-    for head in range(1, weights.shape[1]):
-        out.addcmul_(weights[:, head].unsqueeze(3), x[:, head].unsqueeze(2))
-    return out
