@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rogue_net.pair_rows import make_rows
-from rogue_net.relpos_attention import relative_scores, relative_values
+from rogue_net.relpos.attention import make_rows, relative_scores, relative_values, table_of
+from rogue_net.relpos.cells import Cells
 
 LAYERS, HEADS, D_HEAD = 2, 2, 16
 
@@ -63,8 +63,9 @@ def attention_inputs(kind: Kind, b: int, n: int, gated: bool, d_head: int = D_HE
 def attention_of_network(x: Inputs) -> Tensor:
     """Compute attention as the network does, (layers, b, H, n, d_head)."""
     both = torch.ones_like(x.corners[0], dtype=torch.bool)
-    pairs = make_rows(x.corners, x.weights, both, None, len(x.key_table), torch.float32)
-    keys, values = (pairs.table(table, None) for table in (x.key_table, x.value_table))
+    cells = Cells(x.corners, x.weights)
+    pairs = make_rows(cells, both, None, len(x.key_table), torch.float32)
+    keys, values = (table_of(x, None, pairs.has_zeros) for x in (x.key_table, x.value_table))
     results = []
     for layer, (q, k, v) in enumerate(x.qkv):
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, final
 import torch
 
 from enn_trainer.experience.frame_memory import rogue_nets
-from rogue_net.native.threads import threads_at_work
+from rogue_net.native.backend import threads_at_work
 
 T = TypeVar("T")
 _WAITING = 2  # submitted tasks per lane, which bounds the results in memory

@@ -15,8 +15,7 @@ from entity_env.spaces import (
     ActionSpace,
     ObsSpace,
 )
-from rogue_net.rogue_net import RogueNet
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
 def _of_algorithm(name: str, doc: str) -> Any:

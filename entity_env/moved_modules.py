@@ -139,6 +139,17 @@ MOVED: dict[str, str] = {
     "entity_env.worker_process": "entity_env.workers.worker_process",
     "entity_env.world_errors": "entity_env.vec.world_errors",
     "entity_env.world_times": "entity_env.vec.world_times",
+    "rogue_net.dropout": "rogue_net.attention",
+    "rogue_net.narrow": "rogue_net.ragged",
+    "rogue_net.native.packed": "rogue_net.native.functions",
+    "rogue_net.native.threads": "rogue_net.native.network",
+    "rogue_net.pair_rows": "rogue_net.relpos.attention",
+    "rogue_net.pair_vectors": "rogue_net.relpos.attention",
+    "rogue_net.pooling": "rogue_net.transformer",
+    "rogue_net.relpos_attention": "rogue_net.relpos.attention",
+    "rogue_net.relpos_cells": "rogue_net.relpos.cells",
+    "rogue_net.relpos_encoding": "rogue_net.relpos.encoding",
+    "rogue_net.value_net": "rogue_net.rogue_net",
 }
 """The path of each moved module, by the path that it had."""
 _IN_MOVED_FOLDERS = {

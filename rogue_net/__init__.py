@@ -2,10 +2,9 @@
 
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
+from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.translate import TranslationConfig
 from rogue_net.value_bins import ValueBinsConfig
-from rogue_net.value_net import RogueNetWithValueNet
 
 __all__ = [
     "RogueNet",

@@ -1,4 +1,4 @@
-"""The settings of the network. See `enn_trainer/config.py` for how they are written."""
+"""The settings of the network. See `enn_trainer/config/` for how they are written."""
 
 from dataclasses import dataclass
 from typing import Literal, Optional

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.ragged import row_indices
-from rogue_net.narrow import ActionSubset
-from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
+from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, to_device
 
 
 class ActionDistribution(ABC):
@@ -136,12 +135,25 @@ def decide(
 
 
 def random_draws(
-    num_actors: int, num_draws: int, generator: torch.Generator, device: torch.device
-) -> Tensor:
-    """Return random numbers to sample with: (A,) float32 in [0, 1), or (A, num_draws)."""
-    shape = (num_actors,) if num_draws == 1 else (num_actors, num_draws)
-    bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
-    return bits.to(device).float() * 2.0**-23
+    actions: Mapping[str, ActionBatch], names: Iterable[str], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return random numbers to sample with.
+
+    Args:
+        actions: per action its A actors.
+        names: the actions to draw for, in this order.
+        generator: to draw with.
+
+    Returns:
+        Per action (A,) float32 in [0, 1), multiples of 2**-23, or (A, num_draws).
+    """
+    draws = {}
+    for name in names:
+        actors, num_draws = actions[name].actors.values, actions[name].num_draws
+        shape = (len(actors),) if num_draws == 1 else (len(actors), num_draws)
+        bits = torch.randint(2**23, shape, generator=generator, device=generator.device)
+        draws[name] = bits.to(actors.device).float() * 2.0**-23
+    return draws
 
 
 class CategoricalDistribution(ActionDistribution):
@@ -166,6 +178,7 @@ class CategoricalDistribution(ActionDistribution):
         probs = self.log_probs.exp()
         # A GPU adds in another order for each sum, which may grow where the probability is zero.
         cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
+        # min {k: sum_(i<=k) p_i > u * sum_i p_i}
         # Draws are multiples of 2**-23, so that their product with the total stays below it.
         threshold = draws.unsqueeze(-1) * cumulative.amax(dim=-1, keepdim=True)
         return (cumulative > threshold).to(torch.uint8).argmax(dim=-1)
@@ -186,6 +199,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
         """Compute entropy / log(number of legal choices)."""
+        # H(p) / log |{k: p_k > 0}|
         legal = (self.log_probs > -math.inf).sum(dim=-1)
         choosing = legal > 1
         share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
@@ -243,20 +257,56 @@ class CategoricalDistribution(ActionDistribution):
 
     def widened(self, part: ActionSubset) -> Self:
         """Return the log-probabilities of all choices of all actors."""
-        return type(self)(part.widened(self.log_probs))
+        # Equal probabilities, first of all actors.
+        allowed = legal_choices(part.whole, self.log_probs.shape[1])
+        wide = self.uniform(allowed, self.log_probs.dtype).log_probs
+        actors = to_device(np.flatnonzero(part.actors), wide.device)
+        if part.actees is None:
+            wide[actors] = self.log_probs
+            return type(self)(wide)
+        # Of entities -inf for the actors of `part`, then the log-probabilities of their pairs.
+        wide[actors] = -math.inf
+        pairs = to_device(np.flatnonzero(part.pairs), wide.device)
+        places = _flat_positions(part.whole, wide).index_select(0, pairs)
+        wide.view(-1)[places] = self.to_rows(part.action).values
+        return type(self)(wide)
 
     def relabelled(self, labels: Sequence[int]) -> Self:
         """Return the columns in another order."""
         return type(self)(self.log_probs[:, labels])
 
     @classmethod
-    def uniform(cls, allowed: Tensor) -> Self:
+    def uniform(cls, allowed: Tensor, dtype: torch.dtype = torch.float32) -> Self:
         """Return equal probabilities for all that is allowed, (A, choices) bool."""
-        logits = torch.zeros(allowed.shape, device=allowed.device)
+        logits = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
         return cls(logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1))
 
     def _no_choices(self) -> Tensor:
         return torch.zeros(0, dtype=torch.int64, device=self.log_probs.device)
+
+
+def legal_choices(action: ActionBatch, num_labels: int = 0) -> Tensor:
+    """Return the choices that the mask of an action allows.
+
+    Args:
+        action: A actors of B frames.
+        num_labels: the number of labels, of an action that has them.
+
+    Returns:
+        (A, labels) bool; or (A, most actees of a frame with actors), False beyond the actees.
+    """
+    actors, device = action.actors, action.actors.values.device
+    if action.actees is None:
+        if action.mask is not None:
+            return action.mask.values
+        return torch.ones(len(actors.values), num_labels, dtype=torch.bool, device=device)
+    most = int(action.actees.lengths[actors.lengths > 0].max(initial=0))
+    if action.mask is None:
+        num_actees = np.repeat(action.actees.lengths, actors.lengths)
+        return to_device(np.arange(most) < num_actees[:, None], device)
+    allowed = torch.zeros(len(actors.values), most, dtype=torch.bool, device=device)
+    allowed.view(-1)[_flat_positions(action, allowed)] = action.mask.values
+    return allowed
 
 
 def _flat_positions(action: ActionBatch, padded: Tensor) -> Tensor:

@@ -87,12 +87,6 @@ class EntityEmbedding(nn.Module):
             if isinstance(self.by_type[module_key(name)], TypeEmbedding)
         }
 
-    def norm(self, name: str) -> InputNorm:
-        """Return the input normalisation of a type that has features."""
-        embedding = self.by_type[module_key(name)]
-        assert isinstance(embedding, TypeEmbedding)
-        return embedding.norm
-
 
 class TypeEmbedding(nn.Module):
     """Embedding of a type: normalise, project, rectify, normalise again."""

@@ -20,6 +20,7 @@ from rogue_net.distributions import (
     CategoricalDistribution,
     Decision,
     decide,
+    legal_choices,
 )
 from rogue_net.layout import Layout
 from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
@@ -95,6 +96,7 @@ class CategoricalHead(ActionHead):
         self, x: Tensor, layout: Layout, action: ActionBatch
     ) -> CategoricalDistribution:
         """Project each actor to the logits of its choices."""
+        # log p = log softmax(W x + b)
         logits = full_precision(self.project(_entities(x, layout, action.actors)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
@@ -103,13 +105,7 @@ class CategoricalHead(ActionHead):
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
         """Return equal probabilities for all legal labels."""
-        if action.mask is not None:
-            return CategoricalDistribution.uniform(action.mask.values)
-        actors = action.actors.values
-        shape = len(actors), len(space.labels)
-        return CategoricalDistribution.uniform(
-            torch.ones(shape, dtype=torch.bool, device=actors.device)
-        )
+        return CategoricalDistribution.uniform(legal_choices(action, len(space.labels)))
 
 
 class SelectEntityHead(ActionHead):
@@ -139,15 +135,13 @@ class SelectEntityHead(ActionHead):
         scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))
         scores = scores / math.sqrt(queries.shape[-1])
         logits = scores.flatten(0, 1).index_select(0, query_rows)  # (A, K)
-        allowed = _allowed_actees(action, logits.shape[1])
-        return CategoricalDistribution(logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1))
+        logits = logits.masked_fill(~legal_choices(action), -math.inf)
+        return CategoricalDistribution(logits.log_softmax(dim=-1))
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
         """Return equal probabilities for all legal actees."""
-        assert action.actees is not None
-        most = action.actees.lengths[action.actors.lengths > 0].max(initial=0)
-        return CategoricalDistribution.uniform(_allowed_actees(action, int(most)))
+        return CategoricalDistribution.uniform(legal_choices(action))
 
 
 HEADS: dict[type[ActionSpace], type[ActionHead]] = {
@@ -181,21 +175,3 @@ def _pad(x: Tensor, rows: RaggedTensor) -> tuple[Tensor, Tensor]:
     )
     padded = x.new_zeros(len(rows.lengths) * longest, x.shape[1]).index_copy(0, positions, x)
     return padded.view(len(rows.lengths), longest, -1), positions
-
-
-def _allowed_actees(action: ActionBatch, longest: int) -> Tensor:
-    """Return (A, longest) bool: the actees there are, without those that the mask forbids."""
-    assert action.actees is not None
-    device = action.actors.values.device
-    num_actees = np.repeat(action.actees.lengths, action.actors.lengths)
-    if action.mask is None:
-        return to_device(np.arange(longest) < num_actees[:, None], device)
-    flat = torch.zeros(len(num_actees) * longest, dtype=torch.bool, device=device)
-    places = row_indices(longest * np.arange(len(num_actees)), num_actees)
-    flat[to_device(places, device)] = action.mask.values
-    return flat.view(-1, longest)
-
-
-def actor_ranks(lengths: Lengths) -> Lengths:
-    """Return the index of each actor in its frame, (frames,) -> (actors,) int64."""
-    return row_indices(np.zeros_like(lengths), lengths)

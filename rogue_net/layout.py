@@ -6,7 +6,6 @@ index tensors are made here, once per batch, and handed down.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from entity_env.ragged import exclusive_cumsum, row_indices
-from rogue_net.native.packed import PackedFrames
 from rogue_net.ragged import EntityBatch, Lengths, to_device
 
 MAX_PADDING = 0.02
@@ -25,9 +23,6 @@ FREE_PADDING_OF_PAIRS = 128
 """The same with relative positions, for which a bucket has more operations."""
 PIECE_ROWS = 4096
 """Rows that go through all layers together: their activations stay in the processor's cache."""
-MOST_REMEMBERED = 512
-"""Most frames of a packed layout that is cached: many environments show as many entities in each
-step, and planning takes a tenth of the time to act in few frames."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,6 @@ class Layout:
         first_row: (B,) int64 on the host, the padded row of the first entity of each frame; the
             others follow. 0 for an empty frame.
         frame_order: (frames with entities,) int64, the frames in the order of their rows.
-        packed: the frames of a layout without padding, one after the other; it has no buckets.
         is_in_order: True if entities are in the order of their rows.
     """
 
@@ -89,7 +83,6 @@ class Layout:
     row_of_entity: Tensor
     first_row: npt.NDArray[np.int64]
     frame_order: Tensor
-    packed: PackedFrames | None = None
     is_in_order: bool = False
 
     def rows(self, positions: Tensor, frame_of_position: npt.NDArray[np.int64]) -> Tensor:
@@ -109,6 +102,33 @@ class Layout:
         if self.is_in_order:
             return x
         return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
+
+    def means(self, x: Tensor) -> Tensor:
+        """Return the mean over the entities of each frame; zero for an empty frame.
+
+        Args:
+            x: (P, d), padded rows.
+
+        Returns:
+            (B, d).
+        """
+        means = [
+            masked_mean(rows.view(bucket.num_frames, bucket.length, -1), bucket.is_entity)
+            for rows, bucket in zip(of_buckets(x, self.buckets), self.buckets, strict=True)
+        ]
+        pooled = x.new_zeros(len(self.lengths), x.shape[1])
+        if not means:
+            return pooled
+        return pooled.index_copy(0, self.frame_order, torch.cat(means))
+
+
+def masked_mean(x: Tensor, among: Tensor | None) -> Tensor:
+    """Return the mean of some rows of each frame, (b, n, d) -> (b, d); zero without rows."""
+    if among is None:
+        return x.mean(dim=1)
+    among = among.unsqueeze(2)
+    # sum_i m_i x_i / max(1, sum_i m_i)
+    return (x * among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
 
 
 def make_layout(
@@ -140,44 +160,13 @@ def make_layout(
         lengths,
         start,
         buckets,
-        to_device(_rows_of_types(first_row, counts), device),
+        to_device(rows_of_types(first_row, counts), device),
         first_row,
         to_device(order, device),
     )
 
 
-def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> Layout:
-    """Return the rows of a batch without any padding.
-
-    Args:
-        type_lengths: (B,) entities per frame for each type, in the order of the types.
-        device: where the index tensors go.
-    """
-    lengths = [np.ascontiguousarray(one, dtype=np.int64) for one in type_lengths.values()]
-    if len(lengths[0]) > MOST_REMEMBERED:
-        return _packed_layout(np.stack(lengths), device)
-    return _cached_layout(b"".join([one.data for one in lengths]), len(lengths), device)
-
-
-@lru_cache(maxsize=8)
-def _cached_layout(lengths: bytes, num_types: int, device: torch.device) -> Layout:
-    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)
-    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
-        return _packed_layout(counts.copy(), device)  # torch wants numbers that can be written
-
-
-def _packed_layout(counts: Lengths, device: torch.device) -> Layout:
-    frames = PackedFrames(counts.sum(axis=0))  # counts are (types, B)
-    first_row = frames.row_start[:-1]
-    row_of_entity = to_device(_rows_of_types(first_row, counts), device)
-    order = to_device(np.flatnonzero(frames.lengths), device)
-    is_in_order = len(counts) == 1
-    return Layout(
-        frames.lengths, len(row_of_entity), [], row_of_entity, first_row, order, frames, is_in_order
-    )
-
-
-def _rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
+def rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
     """Return the row of each entity, type after type, from (B,) first rows of the frames."""
     in_frame = np.cumsum(counts, axis=0) - counts  # (types, B), the first position of each type
     rows = [
@@ -207,21 +196,16 @@ def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
     return ranges[::-1]
 
 
-def layout_of(
-    batch: EntityBatch, types: list[str], of_pairs: bool = False, is_packed: bool = False
-) -> Layout:
+def layout_of(batch: EntityBatch, types: list[str], of_pairs: bool = False) -> Layout:
     """Return the layout of a batch's entities of the given types, in their order.
 
     Args:
         batch: B frames.
         types: the types of the entities.
         of_pairs: True with relative positions.
-        is_packed: True to pad nothing.
     """
     device = batch.features[types[0]].values.device
     lengths = {name: batch.features[name].lengths for name in types}
-    if is_packed:
-        return packed_layout(lengths, device)
     return make_layout(lengths, device, FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING)
 
 

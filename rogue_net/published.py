@@ -1,36 +1,55 @@
 """Conversion of the weights of the published network, rogue-net 0.1.9."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from rogue_net.embedding import module_key
-from rogue_net.relpos_encoding import ALL_TYPES
+from rogue_net.relpos.encoding import ALL_TYPES
 
 _BLOCK = r"backbone\.blocks\.(\d+)\."
-_RENAMED = [
+_RELPOS = r"backbone\.relpos_encoding\."
+# A projection of one type has the type's name in between, which may hold anything.
+_PROJECTION = _RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)"
+_PROJECTIONS = {"kproj": "key_projection", "vproj": "value_projection"}
+_EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
+_HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
+_RENAMED: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (_BLOCK + r"ln([12])\.(.*)", r"transformer.blocks.\1.norm_\2.\3"),
     (_BLOCK + r"attn\.proj\.(.*)", r"transformer.blocks.\1.attention.project.\2"),
     (_BLOCK + r"attn\.prepool\.(.*)", r"transformer.blocks.\1.attention.prepool.\2"),
     (_BLOCK + r"mlp\.([02])\.(.*)", r"transformer.blocks.\1.mlp.\2.\3"),
-]
-_RELPOS = r"backbone\.relpos_encoding\."
-_RENAMED += [
     (_RELPOS + r"(keys|values)\.weight", r"relpos.\1"),
     (_RELPOS + r"value_gate_proj\.(\w+)", r"relpos.gate.\1"),
     (_RELPOS + r"relpos_norm\.(\w+)", r"relpos.norm.\1"),
+    (
+        _PROJECTION,
+        lambda m: f"relpos.{_PROJECTIONS[m[1]]}.{module_key(m[2] or ALL_TYPES)}.{m[3]}",
+    ),
+    (
+        r"embedding\.embeddings\.(.*)\.([013])\.(\w+)",
+        lambda m: f"embedding.by_type.{module_key(m[1])}.{_EMBEDDED[m[2]]}.{m[3]}",
+    ),
+    (
+        r"embedding\.embeddings\.(.*)\.embedding",
+        lambda m: f"embedding.by_type.{module_key(m[1])}.vector",
+    ),
+    (
+        r"action_heads\.(.*)\.(proj|query_proj|key_proj)\.(\w+)",
+        lambda m: f"action_heads.{module_key(m[1])}.{_HEADS[m[2]]}.{m[3]}",
+    ),
+    (
+        r"auxiliary_heads\.(.*)\.(weight|bias)",
+        lambda m: f"regression_heads.{module_key(m[1])}.{m[2]}",
+    ),
 ]
-# A projection of one type has the type's name in between, which may hold anything.
-_PROJECTION = _RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)"
-_PROJECTIONS = {"kproj": "key_projection", "vproj": "value_projection"}
+"""Patterns of published names, and the names here."""
 _UNUSED = [
     _BLOCK + r"attn\.relpos_encoding\..*",  # every block names again what all of them share
     _RELPOS + r"(strides|extent_tensor|distance_values\.weight)",  # follow from the config; unread
 ]
-_EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
-_HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
 
 
 def from_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -101,26 +120,7 @@ def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _rename(name: str) -> str:
-    for pattern, replacement in _RENAMED:
-        if re.fullmatch(pattern, name):
-            return re.sub(pattern, replacement, name)
-    if match := re.fullmatch(_PROJECTION, name):
-        which, entity, parameter = match.groups()
-        key = module_key(ALL_TYPES if entity is None else entity)
-        return f"relpos.{_PROJECTIONS[which]}.{key}.{parameter}"
-    section, _, rest = name.partition(".")
-    if section == "embedding" and (
-        match := re.fullmatch(r"embeddings\.(.*)\.([013])\.(\w+)", rest)
-    ):
-        entity, layer, parameter = match.groups()
-        return f"embedding.by_type.{module_key(entity)}.{_EMBEDDED[layer]}.{parameter}"
-    if section == "embedding" and (match := re.fullmatch(r"embeddings\.(.*)\.embedding", rest)):
-        return f"embedding.by_type.{module_key(match[1])}.vector"
-    if section == "action_heads" and (
-        match := re.fullmatch(r"(.*)\.(proj|query_proj|key_proj)\.(\w+)", rest)
-    ):
-        action, layer, parameter = match.groups()
-        return f"action_heads.{module_key(action)}.{_HEADS[layer]}.{parameter}"
-    if section == "auxiliary_heads" and (match := re.fullmatch(r"(.*)\.(weight|bias)", rest)):
-        return f"regression_heads.{module_key(match[1])}.{match[2]}"
+    for pattern, new in _RENAMED:
+        if match := re.fullmatch(pattern, name):
+            return match.expand(new) if isinstance(new, str) else new(match)
     raise ValueError(f"{name}: not a parameter of a network that can be converted")

@@ -4,7 +4,7 @@ All index arithmetic starts from the lengths, which stay numpy arrays, so that i
 the device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,8 @@ from entity_env.spaces import GLOBAL
 from entity_env.vec.vec_env import VecActionMask, VecObs
 
 Lengths = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Slice = slice  # inside the classes `slice` is a method
 
 
 @dataclass(frozen=True)
@@ -122,21 +124,16 @@ class ActionBatch:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
         """Return the given frames, in the given order."""
-        return ActionBatch(
-            self.actors.take(frames),
-            None if self.mask is None else self.mask.take(frames),
-            None if self.actees is None else self.actees.take(frames),
-            self.num_draws,
-        )
+        return self._each(lambda rows: rows.take(frames))
 
     def slice(self, frames: slice) -> "ActionBatch":
         """Return consecutive frames, whose rows are views."""
-        return ActionBatch(
-            self.actors.slice(frames),
-            None if self.mask is None else self.mask.slice(frames),
-            None if self.actees is None else self.actees.slice(frames),
-            self.num_draws,
-        )
+        return self._each(lambda rows: rows.slice(frames))
+
+    def _each(self, change: Callable[[RaggedTensor], RaggedTensor]) -> "ActionBatch":
+        mask = None if self.mask is None else change(self.mask)
+        actees = None if self.actees is None else change(self.actees)
+        return ActionBatch(change(self.actors), mask, actees, self.num_draws)
 
 
 def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
@@ -199,21 +196,24 @@ class EntityBatch:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
         """Return the given frames, in the given order."""
-        return EntityBatch(
-            {name: rows.take(frames) for name, rows in self.features.items()},
-            {name: rows.take(frames) for name, rows in self.visible.items()},
-            {name: action.take(frames) for name, action in self.actions.items()},
-            len(frames),
-            None if self.keys is None else self.keys[frames],
-        )
+        return self._each(lambda rows: rows.take(frames), frames, len(frames))
 
     def slice(self, frames: slice) -> "EntityBatch":
         """Return consecutive frames, whose rows are views."""
+        num_frames = len(range(self.num_frames)[frames])
+        return self._each(lambda rows: rows.slice(frames), frames, num_frames)
+
+    def _each(
+        self,
+        change: Callable[[RaggedTensor], RaggedTensor],
+        frames: "npt.NDArray[np.int64] | Slice",
+        num_frames: int,
+    ) -> "EntityBatch":
         return EntityBatch(
-            {name: rows.slice(frames) for name, rows in self.features.items()},
-            {name: rows.slice(frames) for name, rows in self.visible.items()},
-            {name: action.slice(frames) for name, action in self.actions.items()},
-            len(range(self.num_frames)[frames]),
+            {name: change(rows) for name, rows in self.features.items()},
+            {name: change(rows) for name, rows in self.visible.items()},
+            {name: action._each(change) for name, action in self.actions.items()},
+            num_frames,
             None if self.keys is None else self.keys[frames],
         )
 
@@ -239,3 +239,66 @@ class EntityBatch:
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return an index array as a tensor on a device."""
     return torch.from_numpy(index).to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class ActionSubset:
+    """An action of B frames, restricted to some of its actors and actees.
+
+    Attributes:
+        action: the restricted action.
+        whole: the action with all actors and actees.
+        actors: (actors of `whole`,) bool, True for those of `action`.
+        actees: (actees of `whole`,) bool, True for those of `action`; None if nothing is selected.
+    """
+
+    action: ActionBatch
+    whole: ActionBatch
+    actors: Bools
+    actees: Bools | None
+
+    @property
+    def pairs(self) -> Bools:
+        """(pairs of `whole`,) bool, True for pairs of an actor and an actee of `action`."""
+        assert self.actees is not None
+        actor, actee = actor_pairs(self.whole)
+        pairs: Bools = self.actors[actor] & self.actees[actee]
+        return pairs
+
+
+def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) -> ActionSubset:
+    """Return an action restricted to some of its actors and actees.
+
+    Args:
+        action: of B frames.
+        actors: (actors,) bool, the actors to keep; of a select-entity action only those stay that
+            can select one of `actees`.
+        actees: (actees,) bool, the actees to keep; None if nothing is selected.
+    """
+    of_mask, of_actees = actors, None
+    if actees is not None and action.actees is not None:
+        # Actors that can select nothing more are left out too.
+        actor, actee = actor_pairs(action)
+        possible = actees[actee]
+        if action.mask is not None:
+            possible &= action.mask.values.cpu().numpy()
+        actors = actors & (np.bincount(actor, possible, minlength=len(actors)) > 0)
+        of_mask, of_actees = actors[actor] & actees[actee], _rows(action.actees, actees)
+    mask = None if action.mask is None else _rows(action.mask, of_mask)
+    kept = ActionBatch(_rows(action.actors, actors), mask, of_actees, action.num_draws)
+    return ActionSubset(kept, action, actors, actees)
+
+
+def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
+    """Return actor and actee of every pair in a frame, in the order of masks, (pairs,) int64."""
+    assert action.actees is not None
+    frame_of_actor = action.actors.frame_of_row()
+    num_actees = action.actees.lengths[frame_of_actor]
+    actor = np.repeat(np.arange(len(num_actees)), num_actees)
+    return actor, row_indices(action.actees.starts[frame_of_actor], num_actees)
+
+
+def _rows(rows: RaggedTensor, kept: Bools) -> RaggedTensor:
+    index = to_device(np.flatnonzero(kept), rows.values.device)
+    lengths = np.bincount(rows.frame_of_row()[kept], minlength=len(rows.lengths))
+    return RaggedTensor(rows.values.index_select(0, index), lengths)

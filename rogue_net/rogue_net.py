@@ -1,7 +1,12 @@
-"""`RogueNet`: a network from a ragged batch of entities to actions and values."""
+"""`RogueNet`: a network from a ragged batch of entities to actions and values.
+
+`RogueNetWithValueNet` has the values from a second one.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,22 +14,20 @@ from torch import Tensor, nn
 from entity_env.checks.check_spaces import check_spaces
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, answer, output_of
-from rogue_net.attention import PaddedContext, attention_mask, weights_by_frame
+from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import Decision, decide, random_draws
-from rogue_net.dropout import row_keys
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, visible_rows
 from rogue_net.native import backend
-from rogue_net.pooling import mean_over_frames
 from rogue_net.ragged import EntityBatch
-from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
 
-__all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "answer"]
+__all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 
 
 class RogueNet(nn.Module):
@@ -87,15 +90,13 @@ class RogueNet(nn.Module):
                 for name, space in action_space.items()
             }
         )
-        self.regression_heads = nn.ModuleDict(
-            {
-                module_key(name): _zero_linear(
-                    config.d_model, size if isinstance(size, int) else size.num_bins
-                )
-                for name, size in (regression_heads or {}).items()
-            }
-        )
         self._regression_sizes = dict(regression_heads or {})
+        self.regression_heads = nn.ModuleDict()
+        for name, size in self._regression_sizes.items():
+            linear = nn.Linear(config.d_model, size if isinstance(size, int) else size.num_bins)
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            self.regression_heads[module_key(name)] = linear
 
     def forward(
         self,
@@ -131,40 +132,30 @@ class RogueNet(nn.Module):
                 f"attention: expected a network with attention, this one has "
                 f"pooling={self.config.pooling!r} instead"
             )
-        # All in compiled code where it can; attention weights come from torch alone.
         weights: list[list[Tensor]] | None = [] if attention else None
-        decisions: dict[str, Decision] = {}
-        compiled = None
-        if weights is None:
-            net = self._modules_of_network()
-            compiled = backend.run(net, batch, with_heads=True, actions=actions, uniforms=uniforms)
-        if compiled is not None:
-            x, layout, decisions = compiled.x, compiled.layout, compiled.decisions
-            values = self._named_values(compiled.means)
-        else:
-            x, layout = self.embed(batch, weights)
-            values = self._values(x, layout)
+        entities = self._entities(
+            batch, weights, with_heads=True, actions=actions, uniforms=uniforms
+        )
+        x, layout = entities.x, entities.layout
+        values = self._values(entities)
 
         # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
         if generator is not None:
-            uniforms = {
-                name: random_draws(len(a.actors.values), a.num_draws, generator, x.device)
-                for name in self.action_space
-                for a in [batch.actions[name]]
-            }
+            uniforms = random_draws(batch.actions, self.action_space, generator)
+        decisions: dict[str, Decision] = {}
         with torch.autocast(x.device.type, enabled=False):
-            for name in self.action_space:
+            for name, head in zip(self.action_space, self.action_heads.values(), strict=True):
                 chosen = None if actions is None else actions[name]
                 draws = None if uniforms is None else uniforms[name]
-                if name not in decisions:
-                    head = self.action_heads[module_key(name)]
+                decision = entities.decisions.get(name)
+                if decision is None:
                     action = batch.actions[name]
-                    decisions[name] = head(x, layout, action, chosen, draws, temperature)
+                    decision = head(x, layout, action, chosen, draws, temperature)
                 elif temperature != 1 or generator is not None:
-                    distribution = decisions[name].distribution.tempered(temperature)
-                    decisions[name] = decide(distribution, chosen, draws)
-        in_order = {name: decisions[name] for name in self.action_space}
-        return output_of(in_order, values)._replace(
+                    distribution = decision.distribution.tempered(temperature)
+                    decision = decide(distribution, chosen, draws)
+                decisions[name] = decision
+        return output_of(decisions, values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -173,66 +164,46 @@ class RogueNet(nn.Module):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        compiled = backend.run(self._modules_of_network(), batch, with_heads=False)
-        if compiled is not None:
-            return self._named_values(compiled.means)
-        return self._values(*self.embed(batch))
+        return self._values(self._entities(batch))
 
-    def embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None
-    ) -> tuple[Tensor, Layout]:
-        """Return the entities after the transformer.
+    def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
+        """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
+        entities = self._entities(batch)
+        return entities.x, entities.layout
+
+    def _entities(
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None = None, **options: Any
+    ) -> backend.Output:
+        """Return the entities after all blocks, and what else was compiled.
 
         Args:
             batch: B frames.
-            weights: list to append the attention weights of each layer and bucket to, if given.
-
-        Returns:
-            (P, d_model) in padded rows, and their layout.
+            weights: list to append the attention weights of each layer and bucket to, if given,
+                which torch alone computes.
+            options: of `backend.run`.
         """
-        if weights is None:
-            net = self._modules_of_network()
-            if (compiled := backend.run(net, batch, with_heads=False)) is not None:
-                return compiled.x, compiled.layout
-            if (embedded := backend.embed(net, batch)) is not None:
-                return embedded
-        if self.config.precision == "float32":
-            return self._embed(batch, weights)
-        device = batch.features[self.embedding.types[0]].values.device
-        with torch.autocast(device.type, torch.bfloat16):
-            return self._embed(batch, weights)
-
-    def _embed(
-        self, batch: EntityBatch, weights: list[list[Tensor]] | None
-    ) -> tuple[Tensor, Layout]:
+        if weights is None and (compiled := backend.run(self, batch, **options)) is not None:
+            return compiled
         layout = layout_of(batch, self.embedding.types, self.relpos is not None)
-        inputs = self.embedding.inputs(batch)
-        visible = visible_rows(batch, self.embedding.types, layout)
-        context = PaddedContext(
-            buckets=layout.buckets,
-            visible=visible,
-            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
-            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
-            relpos=self.relpos,
-            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
-            weights=weights,
-        )
-        # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of heads
-        # keep the precision of the parameters.
-        with torch.autocast(layout.row_of_entity.device.type, enabled=False):
-            x = layout.pad(self.embedding(inputs))
-        return self.transformer(x, context), layout
-
-    def _modules_of_network(self) -> backend.Modules:
-        return backend.Modules(
-            self.config,
-            self.embedding,
-            self.transformer,
-            self.relpos,
-            {name: self.action_heads[module_key(name)] for name in self.action_space},  # type: ignore[misc]
-            [self.regression_heads[module_key(name)] for name in self._regression_sizes],  # type: ignore[misc]
-            self.training,
-        )
+        device = layout.row_of_entity.device.type
+        is_half = self.config.precision == "bfloat16"
+        with torch.autocast(device, torch.bfloat16) if is_half else nullcontext():
+            inputs = self.embedding.inputs(batch)
+            visible = visible_rows(batch, self.embedding.types, layout)
+            context = PaddedContext(
+                buckets=layout.buckets,
+                visible=visible,
+                masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+                pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+                relpos=self.relpos,
+                keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+                weights=weights,
+            )
+            # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
+            # heads keep the precision of the parameters.
+            with torch.autocast(device, enabled=False):
+                x = layout.pad(self.embedding(inputs))
+            return backend.Output(self.transformer(x, context), layout)
 
     @property
     def has_compiled_blocks(self) -> bool:
@@ -262,31 +233,93 @@ class RogueNet(nn.Module):
             assert isinstance(norm, InputNorm)
             norm.merge(one)
 
-    def _values(self, x: Tensor, layout: Layout) -> dict[str, Tensor]:
-        if not self._regression_sizes:
-            return {}
-        with torch.autocast(x.device.type, enabled=False):
-            pooled = mean_over_frames(x, layout)
-            heads = [self.regression_heads[module_key(name)] for name in self._regression_sizes]
-            return self._named_values([full_precision(head(pooled)) for head in heads])
-
-    def _named_values(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _values(self, entities: backend.Output) -> dict[str, Tensor]:
         """Return the outputs of the regression heads by name; of bins also the expectation."""
-        values = {}
-        for (name, size), one in zip(self._regression_sizes.items(), outputs, strict=True):
+        outputs, values = entities.means, {}
+        if outputs is None and self._regression_sizes:
+            with torch.autocast(entities.x.device.type, enabled=False):
+                pooled = entities.layout.means(entities.x)
+                heads = self.regression_heads.values()
+                outputs = [full_precision(head(pooled)) for head in heads]
+        for (name, size), one in zip(self._regression_sizes.items(), outputs or (), strict=True):
             values[name] = one
             if not isinstance(size, int):
                 values[f"{name}_logits"], values[name] = one, expected_values(one, size)
         return values
 
 
+class RogueNetWithValueNet(nn.Module):
+    """Policy and value function in two networks that share neither weights nor statistics.
+
+    Args:
+        config: settings of the policy.
+        vf_config: settings of the value function.
+        obs_space: the entity types and features that both take.
+        action_space: the actions of the policy.
+        regression_heads: sizes of the outputs of the value function by name, or bins.
+
+    Raises:
+        ValueError: as of `RogueNet`; begins with `vf_config` if it is of the value function.
+    """
+
+    def __init__(
+        self,
+        config: RogueNetConfig,
+        vf_config: RogueNetConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_space = obs_space
+        self.action_space = dict(action_space)
+        self.policy = RogueNet(config, obs_space, action_space)
+        heads: Mapping[str, int | ValueBinsConfig] = {"value": 1}
+        if regression_heads is not None:
+            heads = regression_heads
+        global_entity = has_global_choice(action_space)
+        try:
+            self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
+        except ValueError as error:
+            raise ValueError(f"vf_config: {error}") from error
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+        **options: Any,
+    ) -> NetOutput:
+        """Choose or evaluate actions like `RogueNet`; attention is the policy's."""
+        out: NetOutput = self.policy(batch, actions, uniforms, **options)
+        return out._replace(values=self.values(batch))
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Return the output of the value function: (B, size) float32 each."""
+        return self.value_function.values(batch)
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Add the features of a batch to the statistics of both."""
+        self.merge_input_moments(self.input_moments(batch))
+
+    def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
+        """Return the moments of a batch, by the module whose statistics they update."""
+        return {
+            f"{part}.{module}": moments
+            for part, net in self._parts().items()
+            for module, moments in net.input_moments(batch).items()
+        }
+
+    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
+        """Add moments of `input_moments`, here or of another process, to the statistics."""
+        for part, net in self._parts().items():
+            own = {m.removeprefix(f"{part}."): x for m, x in moments.items() if m.startswith(part)}
+            net.merge_input_moments(own)
+
+    def _parts(self) -> dict[str, RogueNet]:
+        return {"policy": self.policy, "value_function": self.value_function}
+
+
 def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
     """Return whether an action is taken by the frame as a whole, by its global entity."""
     return any(space.is_global for space in action_space.values())
-
-
-def _zero_linear(d_in: int, d_out: int) -> nn.Linear:
-    linear = nn.Linear(d_in, d_out)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

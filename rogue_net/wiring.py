@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from rogue_net.answer import decide_all, output_of
 from rogue_net.distributions import random_draws
-from rogue_net.narrow import ActionSubset, restrict_action
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
+from rogue_net.ragged import (
+    ActionBatch,
+    ActionSubset,
+    EntityBatch,
+    Lengths,
+    RaggedTensor,
+    restrict_action,
+    to_device,
+)
 from rogue_net.rogue_net import NetOutput
 
 
@@ -77,12 +84,7 @@ class Wired(nn.Module):
         for name, (_, of_shown) in self._labels.items():
             distributions[name] = distributions[name].relabelled(of_shown)
         if generator is not None:
-            device = next(iter(out.actions.values())).device
-            uniforms = {
-                name: random_draws(len(a.actors.values), a.num_draws, generator, device)
-                for name in distributions
-                for a in [batch.actions[name]]
-            }
+            uniforms = random_draws(batch.actions, distributions, generator)
         decisions = decide_all(distributions, actions, uniforms)
         return output_of(decisions, out.values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in distributions},
@@ -99,18 +101,28 @@ class Wired(nn.Module):
         self.network.update_input_stats(self._adapted(batch)[0])
 
     def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
-        known = self._known
-        by_name = dict(batch.actions)
+        """Return the input of the network, and the actions that it has only a part of."""
+        shown, known = self.obs_space, self._known
+        # Masks in the order of the network's labels.
+        actions = dict(batch.actions)
         for name, (of_known, _) in self._labels.items():
-            mask = by_name[name].mask
+            mask = actions[name].mask
             if mask is not None:
                 mask = RaggedTensor(mask.values[:, of_known], mask.lengths)
-                by_name[name] = replace(by_name[name], mask=mask)
-        batch = replace(batch, actions=by_name)
-        parts = _known_parts(batch, self.obs_space, known)
-        taken = {name: part.action for name, part in parts.items()}
-        narrow = replace(batch, actions={**batch.actions, **taken})
-        return adapt_batch(narrow, self.obs_space, known), parts
+                actions[name] = replace(actions[name], mask=mask)
+        # Actions in which entities of unknown types take part, without these.
+        parts = {}
+        if shown.entities.keys() - known.entities.keys():
+            types = [*shown.entities, GLOBAL]
+            is_known = np.array([name == GLOBAL or name in known.entities for name in types])
+            _, ends = _spans(batch, types)
+            for name, action in actions.items():
+                actors = is_known[_types(action.actors, ends)]
+                actees = None if action.actees is None else is_known[_types(action.actees, ends)]
+                if not actors.all() or (actees is not None and not actees.all()):
+                    parts[name] = restrict_action(action, actors, actees)
+        actions |= {name: part.action for name, part in parts.items()}
+        return adapt_batch(replace(batch, actions=actions), shown, known), parts
 
 
 def _label_orders(
@@ -172,28 +184,8 @@ def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityB
     visible = {name: rows for name, rows in batch.visible.items() if name in features}
     actions = batch.actions
     if [*shown.entities] != [*known.entities]:
-        lengths = {name: rows.lengths for name, rows in {**features, **batch.features}.items()}
-        lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
-        actions = _moved(actions, lengths, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
+        actions = _moved(batch, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
     return replace(batch, features=features, visible=visible, actions=actions)
-
-
-def _known_parts(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> dict[str, ActionSubset]:
-    """Return the restricted actions, for those in which entities of unknown types take part."""
-    if not shown.entities.keys() - known.entities.keys():
-        return {}
-    types = [*shown.entities, GLOBAL]
-    is_known = np.array([name == GLOBAL or name in known.entities for name in types])
-    lengths = {name: rows.lengths for name, rows in batch.features.items()}
-    lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
-    ends = _ends(lengths, types)
-    parts = {}
-    for name, action in batch.actions.items():
-        actors = is_known[_types(action.actors, ends)]
-        actees = None if action.actees is None else is_known[_types(action.actees, ends)]
-        if not actors.all() or (actees is not None and not actees.all()):
-            parts[name] = restrict_action(action, actors, actees)
-    return parts
 
 
 def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:
@@ -206,23 +198,18 @@ def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def _moved(
-    actions: Mapping[str, ActionBatch],
-    lengths: Mapping[str, Lengths],
-    shown: Sequence[str],
-    known: Sequence[str],
+    batch: EntityBatch, shown: Sequence[str], known: Sequence[str]
 ) -> dict[str, ActionBatch]:
     """Return actions with the positions that entities have in another order of types.
 
     Args:
-        actions: of B frames.
-        lengths: (B,) entities per frame of each type.
+        batch: B frames.
         shown: the types in the order of the frames; the global one comes last.
         known: the types that are kept, in their new order.
     """
-    begins, new_begins = _begins(lengths, shown), _begins(lengths, known)
-    ends = _ends(lengths, shown)
-    nowhere = np.zeros_like(ends[0])
-    shifts = np.stack([new_begins.get(name, nowhere) - begins[name] for name in shown])
+    begins, ends = _spans(batch, shown)
+    moved = dict(zip(known, _spans(batch, known)[0], strict=True))
+    shifts = np.stack([moved.get(n, begin) - begin for n, begin in zip(shown, begins, strict=True)])
 
     def move(positions: RaggedTensor, action: str) -> RaggedTensor:
         frames, device = positions.frame_of_row(), positions.values.device
@@ -241,20 +228,18 @@ def _moved(
             actors=move(action.actors, name),
             actees=None if action.actees is None else move(action.actees, name),
         )
-        for name, action in actions.items()
+        for name, action in batch.actions.items()
     }
 
 
-def _begins(lengths: Mapping[str, Lengths], types: Sequence[str]) -> dict[str, Lengths]:
-    """Return the position of the first entity of each type, (B,) by type."""
-    counts = np.stack([lengths[name] for name in types])
-    return dict(zip(types, np.cumsum(counts, axis=0) - counts, strict=True))
-
-
-def _ends(lengths: Mapping[str, Lengths], types: Sequence[str]) -> Lengths:
-    """Return the position after the last entity of each type, (types, B)."""
-    ends: Lengths = np.cumsum(np.stack([lengths[name] for name in types]), axis=0)
-    return ends
+def _spans(batch: EntityBatch, types: Sequence[str]) -> tuple[Lengths, Lengths]:
+    """Return the position of the first entity of each type, and after its last, (types, B) each."""
+    lengths = {name: rows.lengths for name, rows in batch.features.items()}
+    lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
+    nothing = np.zeros(batch.num_frames, dtype=np.int64)
+    counts = np.stack([lengths.get(name, nothing) for name in types])
+    ends: Lengths = np.cumsum(counts, axis=0)
+    return ends - counts, ends
 
 
 def _types(positions: RaggedTensor, ends: Lengths) -> Lengths:

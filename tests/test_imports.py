@@ -48,6 +48,17 @@ def test_imports_never_point_up(package: str) -> None:
         assert not above & {name.split(".")[0] for name in imports(path)}, path
 
 
+def test_compiled_code_has_one_door() -> None:
+    """So that networks, heads and layouts never ask whether they are compiled."""
+    native, door = "rogue_net.native", "rogue_net.native.backend"
+    for package in PACKAGES:
+        for path in modules(package):
+            if path.parent != ROOT / "rogue_net/native":
+                found = {name for name in imports(path) if name.startswith(native)}
+                inside = {name for name in found if name != native and not name.startswith(door)}
+                assert not inside, (path, inside)
+
+
 @pytest.mark.slow
 def test_entity_env_never_imports_torch() -> None:
     code = "import sys, entity_env, entity_env.examples; sys.exit('torch' in sys.modules)"

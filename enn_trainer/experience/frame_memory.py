@@ -14,8 +14,7 @@ import torch
 
 from entity_env.errors import invalid_in
 from rogue_net.ragged import EntityBatch
-from rogue_net.rogue_net import RogueNet
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 from rogue_net.wiring import Wired
 
 Counts = npt.NDArray[np.int64]

@@ -14,8 +14,8 @@ from enn_trainer.config.schedules import ScheduledFloat
 from enn_trainer.errors import ConfigError
 from enn_trainer.ppo.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding
-from rogue_net.relpos_encoding import RelposEncoding
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.relpos.encoding import RelposEncoding
+from rogue_net.rogue_net import RogueNetWithValueNet
 from rogue_net.wiring import Wired
 
 EVERYTHING_ELSE = ParamGroupConfig("*")

@@ -1,77 +1,106 @@
 """Interface to the compiled part: networks ask it to compute a batch, and it may decline.
 
-Narrow networks are compiled whole, from the features to decisions and values, in one call (`run`).
-Of wide ones embedding and attention are (`embed`), and matrix products stay with torch, which is as
-good at them. Both take frames that lie one after the other, without padding.
+Narrow networks are compiled whole, from the features to decisions and values, in one call. Of wide
+ones embedding and attention are, and matrix products stay with torch, which is as good at them.
+Both take frames that lie one after the other, without padding.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from entity_env.ragged import row_indices
 from entity_env.seeding import mix, mix_ints, uniforms
+from entity_env.spaces import ActionSpace
 from rogue_net.attention import Attention, Context
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.heads import ActionHead, CategoricalHead, actor_ranks
-from rogue_net.input_norm import CLIP
-from rogue_net.layout import Layout, layout_of, visible_rows
+from rogue_net.heads import CategoricalHead
+from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
+from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
-from rogue_net.native.packed import Gate, PackedFrames, Tables, TypeRows
-from rogue_net.native.pairs import gate_parameters, packed_pairs, tables_of
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths
-from rogue_net.relpos_encoding import RelposEncoding
+from rogue_net.native.network import threads_at_work
+from rogue_net.native.pairs import packed_pairs
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, to_device
+from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
+
+__all__ = ["Output", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
 
 ROWS_OF_SHAPE = 64
 """Rows are padded to a multiple: on the CPU torch compiles products in bfloat16 for each number of
 rows, which takes longer than the products."""
+_COMPILED_HEADS: dict[type[Any], Callable[[Any], nn.Linear]] = {
+    CategoricalHead: attrgetter("project")
+}
+"""The heads that are compiled, and their layer."""
+MOST_REMEMBERED = 512
+"""Most frames of a packed layout that is cached: many environments show as many entities in each
+step, and planning takes a tenth of the time to act in few frames."""
 
 
-@dataclass(frozen=True)
-class Modules:
-    """The modules of a network.
+class Network(Protocol):
+    """A network that may be compiled: `RogueNet`.
 
     Attributes:
         config: of the network.
         embedding: of entities.
-        transformer: its blocks.
         relpos: relative positions; None without.
-        heads: by action.
-        means: linear functions of the mean over the entities of a frame.
+        transformer: the blocks.
+        action_space: the actions.
+        action_heads: of these actions, in their order.
+        regression_heads: linear functions of the mean over the entities of a frame.
         training: True if something may be dropped.
     """
 
     config: RogueNetConfig
     embedding: EntityEmbedding
-    transformer: Transformer
     relpos: RelposEncoding | None
-    heads: Mapping[str, ActionHead]
-    means: Sequence[nn.Linear]
+    transformer: Transformer
+    action_space: dict[str, ActionSpace]
+    action_heads: nn.ModuleDict
+    regression_heads: nn.ModuleDict
     training: bool
 
 
 class Output(NamedTuple):
-    """The output of a compiled network for B frames of R entities.
+    """The output of a network for B frames.
 
     Attributes:
-        x: (R, d_model), the entities after all blocks.
+        x: (P, d_model), the entities after all blocks.
         layout: of these rows.
-        means: (B, size) for each linear function of their means.
-        decisions: of the actions whose heads are compiled.
+        means: (B, size) for each regression head; None if they were not computed.
+        decisions: of the actions that were decided.
     """
 
     x: Tensor
     layout: Layout
-    means: list[Tensor]
-    decisions: dict[str, Decision]
+    means: list[Tensor] | None = None
+    decisions: Mapping[str, Decision] = {}
+
+
+@dataclass(frozen=True)
+class PackedLayout(Layout):
+    """Rows without padding, frame after frame; they are in no buckets.
+
+    Attributes:
+        frames: the rows of each frame.
+    """
+
+    frames: PackedFrames = field(kw_only=True)
+
+    def means(self, x: Tensor) -> Tensor:
+        """Return the mean over the entities of each frame."""
+        return functions.frame_means(x, self.frames)
 
 
 @dataclass(frozen=True)
@@ -81,12 +110,12 @@ class PackedContext(Context):
     Attributes:
         frames: the rows of each frame, their visibility and relative positions.
         relpos: the encoding of relative positions; None without.
-        tables: the tables of the encoding, whose rows `frames` refers to.
+        tables: the tables of relative keys and values, whose rows `frames` refers to.
     """
 
     frames: PackedFrames
     relpos: RelposEncoding | None = None
-    tables: Tables | None = None
+    tables: tuple[Tensor | None, Tensor | None] = (None, None)
 
     @property
     def num_rows(self) -> int:
@@ -122,7 +151,8 @@ def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Leng
     """
     if library.AVAILABLE:
         return library.draw_uniforms(mix_ints(*keys), env, lengths)
-    bits = mix(*keys, np.repeat(env, lengths), actor_ranks(lengths))
+    rank_in_frame = row_indices(np.zeros_like(lengths), lengths)
+    bits = mix(*keys, np.repeat(env, lengths), rank_in_frame)
     return torch.from_numpy(uniforms(bits))
 
 
@@ -133,17 +163,17 @@ def has_compiled_blocks(config: RogueNetConfig) -> bool:
 
 
 def run(
-    net: Modules,
+    net: Network,
     batch: EntityBatch,
     *,
-    with_heads: bool,
+    with_heads: bool = False,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
 ) -> Output | None:
-    """Compute all of a narrow network in one call: embed, attend, decide, and take means.
+    """Compute as much of a network as is compiled: at least the entities after all blocks.
 
     Args:
-        net: the modules.
+        net: the network.
         batch: B frames.
         with_heads: also decide the actions whose heads are compiled.
         actions: per action (actors,) int64, choices to evaluate.
@@ -152,90 +182,47 @@ def run(
     Returns:
         None if compiled code does not support this network or batch.
     """
-    if (
-        not has_compiled_blocks(net.config)
-        or not _is_supported(net, batch)
-        or torch.is_autocast_enabled("cpu")
-    ):
-        return None
-    # Inputs: features, rows and relative positions.
-    layout = layout_of(batch, net.embedding.types, is_packed=True)
-    inputs = net.embedding.inputs(batch)
-    context = _context(net, batch, inputs, layout)
-    gate: Gate | None = None if net.relpos is None else gate_parameters(net.relpos)
-    # Actions whose heads are compiled.
-    heads = {}
-    if with_heads:
-        heads = {n: head for n, head in net.heads.items() if type(head) in _COMPILED_HEADS}
-    choices = [
-        _choice(
-            head,
-            layout,
-            batch.actions[name],
-            None if actions is None else actions[name],
-            None if uniforms is None else uniforms[name],
-        )
-        for name, head in heads.items()
-    ]
-
-    # The network in one call.
-    out = network.run(
-        network.Network(
-            frames=context.frames,
-            types=_type_rows(net.embedding, inputs, layout),
-            width=net.config.d_model,
-            heads=net.config.n_head,
-            clip=CLIP,
-            gate_kind=None if gate is None else gate.kind,
-            num_blocks=net.config.n_layer,
-            choices=choices,
-            num_means=len(net.means),
-        ),
-        net.transformer.parameters_in_order(),
-        context.tables,
-        gate,
-        [_linear(head.get_submodule(_COMPILED_HEADS[type(head)])) for head in heads.values()],
-        [_linear(linear) for linear in net.means],
-    )
-    decisions = {
-        name: Decision(
-            output.chosen,
-            output.logprobs,
-            output.entropies,
-            CategoricalDistribution(output.log_probs),
-        )
-        for name, output in zip(heads, out.choices, strict=True)
-    }
-    return Output(out.x, layout, out.means, decisions)
-
-
-def embed(net: Modules, batch: EntityBatch) -> tuple[Tensor, Layout] | None:
-    """Embed entities and run the blocks, with compiled embedding and attention.
-
-    Returns:
-        (R, d_model) rows and their layout; None if compiled code does not support it.
-    """
     if not _is_supported(net, batch):
         return None
-    if net.config.precision == "float32" or has_compiled_blocks(net.config):
-        return _embed(net, batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        return _embed(net, batch)
-
-
-def _embed(net: Modules, batch: EntityBatch) -> tuple[Tensor, Layout]:
-    layout = layout_of(batch, net.embedding.types, net.relpos is not None, is_packed=True)
+    # Inputs: features, rows and relative positions.
+    types = net.embedding.types
+    layout = packed_layout(
+        {name: batch.features[name].lengths for name in types},
+        batch.features[types[0]].values.device,
+    )
     inputs = net.embedding.inputs(batch)
-    context = _context(net, batch, inputs, layout)
-    with torch.autocast("cpu", enabled=False):
-        types = _type_rows(net.embedding, inputs, layout)
-        x = functions.embed(types, layout.num_rows, net.embedding.d_model, CLIP)
-    if torch.is_autocast_enabled("cpu"):
-        x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
-    return net.transformer(x, context)[: layout.num_rows], layout
+    visible = visible_rows(batch, types, layout)
+    context = PackedContext(replace(layout.frames, visible=visible))
+    if net.relpos is not None:
+        pairs = packed_pairs(net.relpos, inputs, layout, layout.frames)
+        context = PackedContext(
+            replace(layout.frames, visible=visible, pairs=pairs),
+            net.relpos,
+            (net.relpos.key_table(), net.relpos.value_table()),
+        )
+    rows = _type_rows(net.embedding, inputs, layout)
+    # Narrow networks whole, wide ones in parts.
+    is_whole = has_compiled_blocks(net.config)
+    if is_whole and not torch.is_autocast_enabled("cpu"):
+        choices = {
+            name: _choice(
+                _COMPILED_HEADS[type(head)](head).out_features,
+                layout,
+                batch.actions[name],
+                None if actions is None else actions[name],
+                None if uniforms is None else uniforms[name],
+            )
+            for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
+            if with_heads and type(head) in _COMPILED_HEADS
+        }
+        return _run_whole(net, layout, context, rows, choices)
+    if is_whole or net.config.precision == "float32":
+        return Output(_run_in_parts(net, context, rows), layout)
+    with torch.autocast("cpu", torch.bfloat16):
+        return Output(_run_in_parts(net, context, rows), layout)
 
 
-def _is_supported(net: Modules, batch: EntityBatch) -> bool:
+def _is_supported(net: Network, batch: EntityBatch) -> bool:
     """Return whether compiled attention supports it: float32 on the CPU, no dropout."""
     parameter = net.transformer.first_parameter()
     return (
@@ -252,16 +239,84 @@ def _is_supported(net: Modules, batch: EntityBatch) -> bool:
     )
 
 
-def _context(
-    net: Modules, batch: EntityBatch, inputs: Mapping[str, Tensor], layout: Layout
-) -> PackedContext:
-    assert layout.packed is not None
-    visible = visible_rows(batch, net.embedding.types, layout)
-    frames = layout.packed if visible is None else replace(layout.packed, visible=visible)
-    if net.relpos is None:
-        return PackedContext(frames)
-    pairs = packed_pairs(net.relpos, inputs, layout)
-    return PackedContext(replace(frames, pairs=pairs), net.relpos, tables_of(net.relpos))
+def _run_whole(
+    net: Network,
+    layout: PackedLayout,
+    context: PackedContext,
+    types: list[TypeRows],
+    choices: Mapping[str, network.ChoiceInput],
+) -> Output:
+    """Compute a narrow network in one call."""
+    gate = None if net.relpos is None else net.relpos.gate
+    heads = [net.action_heads[module_key(name)] for name in choices]
+    linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
+    linears += net.regression_heads.values()
+    outputs = network.run(
+        network.Network(
+            context.frames,
+            types,
+            net.config,
+            [*choices.values()],
+            [linear.out_features for linear in linears[len(choices) :]],
+        ),
+        [
+            *context.tables,
+            *((None, None) if gate is None else (gate.weight, gate.bias)),
+            *net.transformer.parameters_in_order(),
+            *(parameter for one in types for parameter in one.parameters),
+            *(parameter for one in linears for parameter in (one.weight, one.bias)),
+        ],
+    )
+    left = iter(outputs)
+    x, means = next(left), [next(left) for _ in net.regression_heads]
+    decisions = {}
+    for name, choice in choices.items():
+        log_probs, log_prob, entropy = next(left), next(left), next(left)
+        chosen = next(left) if choice.given is None else choice.given
+        decisions[name] = Decision(chosen, log_prob, entropy, CategoricalDistribution(log_probs))
+    return Output(x, layout, means, decisions)
+
+
+def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
+    """Embed entities and run the blocks, with compiled embedding and attention."""
+    num_rows = context.num_rows
+    with torch.autocast("cpu", enabled=False):
+        x = functions.embed(types, num_rows, net.embedding.d_model)
+    if torch.is_autocast_enabled("cpu"):
+        x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
+    return net.transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
+
+
+def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> PackedLayout:
+    """Return the rows of a batch without any padding.
+
+    Args:
+        type_lengths: (B,) entities per frame for each type, in the order of the types.
+        device: where the index tensors go.
+    """
+    lengths = [np.ascontiguousarray(one, dtype=np.int64) for one in type_lengths.values()]
+    plan = _plan if len(lengths[0]) <= MOST_REMEMBERED else _plan.__wrapped__
+    return plan(b"".join([one.data for one in lengths]), len(lengths), device)
+
+
+@lru_cache(maxsize=8)
+def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
+    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)  # (types, B)
+    frames = PackedFrames(counts.sum(axis=0))
+    first_row = frames.row_start[:-1]
+    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
+        row_of_entity = to_device(rows_of_types(first_row, counts), device)
+        frame_order = to_device(np.flatnonzero(frames.lengths), device)
+    return PackedLayout(
+        frames.lengths,
+        len(row_of_entity),
+        [],
+        row_of_entity,
+        first_row,
+        frame_order,
+        is_in_order=num_types == 1,
+        frames=frames,
+    )
 
 
 def _type_rows(
@@ -281,7 +336,7 @@ def _type_rows(
 
 
 def _choice(
-    head: ActionHead,
+    num_choices: int,
     layout: Layout,
     action: ActionBatch,
     given: Tensor | None,
@@ -293,7 +348,6 @@ def _choice(
         ValueError: the mask, the actions or the uniforms are not of as many actors.
     """
     num_actors = len(action.actors.values)
-    num_choices = len(_linear(head.get_submodule(_COMPILED_HEADS[type(head)])).bias)
     mask = None if action.mask is None else action.mask.values.bool().contiguous()
     expected = {
         "mask": (mask, (num_actors, num_choices)),
@@ -308,13 +362,5 @@ def _choice(
         mask=mask,
         given=None if given is None else given.to(torch.int64).contiguous(),
         uniforms=None if uniforms is None else uniforms.float().contiguous(),
+        num_choices=num_choices,
     )
-
-
-def _linear(linear: nn.Module) -> network.Linear:
-    assert isinstance(linear, nn.Linear)
-    return network.Linear(linear.weight, linear.bias)
-
-
-_COMPILED_HEADS: dict[type[ActionHead], str] = {CategoricalHead: "project"}
-"""The heads that are compiled, and their layer."""

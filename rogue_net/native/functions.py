@@ -1,122 +1,119 @@
 """Compiled embedding, attention and means over packed frames, with gradients for torch.
 
-All numbers are float32 on the CPU. The functions compute the same as `embedding.py`, `attention.py`
-and `pooling.py` in torch.
+Packed frames lie one after the other without padding. All numbers are float32 on the CPU. The
+functions compute the same as `embedding.py`, `attention.py` and `layout.py` in torch.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.native import packed
-from rogue_net.native.library import PairCells, address, call
-from rogue_net.native.packed import (
-    Call,
-    PackedFrames,
-    PackedPairs,
-    PackedRows,
-    Tables,
-    TypeRows,
-    contiguous,
-    embedding,
-    zeros_like,
-)
+from rogue_net.input_norm import CLIP
+from rogue_net.native.library import VECTOR, Embedding, Frames, address, call
+from rogue_net.ragged import Lengths
 
 
-def embed(types: Sequence[TypeRows], num_rows: int, width: int, clip: float) -> Tensor:
+class PackedRows(NamedTuple):
+    """Rows of a table, and their weights, whose sum is the vector of each pair.
+
+    Attributes:
+        rows: int32 (pairs, corners).
+        weights: float32 (pairs, corners), None where all are 1.
+    """
+
+    rows: Tensor
+    weights: Tensor | None
+
+
+class PackedPairs(NamedTuple):
+    """Pairs of all frames: by frame, then by query, then by target."""
+
+    keys: PackedRows
+    values: PackedRows
+
+
+@dataclass(frozen=True)
+class PackedFrames:
+    """B frames of R entities in all.
+
+    Attributes:
+        lengths: (B,) int64, the entities of each frame.
+        visible: (R,) bool, the entities that visible ones may attend to; None for all.
+        pairs: relative positions; None without.
+    """
+
+    lengths: Lengths
+    visible: Tensor | None = None
+    pairs: PackedPairs | None = None
+
+    @cached_property
+    def row_start(self) -> Lengths:
+        """(B + 1,) int64, the first row of each frame, and the end of the last."""
+        return starts(self.lengths)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, R."""
+        return int(self.row_start[-1])
+
+    @cached_property
+    def pair_start(self) -> Lengths:
+        """(B + 1,) int64, the first pair of each frame, and the end of the last."""
+        return starts(self.lengths**2)
+
+    @cached_property
+    def padded_pair_start(self) -> Lengths:
+        """(B + 1,) int64, like `pair_start` with targets padded to whole vectors."""
+        return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
+
+
+class TypeRows(NamedTuple):
+    """The n entities of a type, with the parameters of its embedding.
+
+    Attributes:
+        x: (n, features), not yet normalised; without a gradient.
+        mean: (features,), None without features, like `std`.
+        std: (features,).
+        to: (n,) int64, the row of each among all entities.
+        parameters: weight and bias of the linear layer and of the norm; one vector without
+            features.
+    """
+
+    x: Tensor
+    mean: Tensor | None
+    std: Tensor | None
+    to: Tensor
+    parameters: Sequence[Tensor]
+
+
+def embed(types: Sequence[TypeRows], num_rows: int, width: int) -> Tensor:
     """Embed all entities.
 
     Args:
         types: the entities; together they have every row.
         num_rows: R.
         width: d_model.
-        clip: of normalised features.
 
     Returns:
         (R, d_model).
     """
     parameters = [parameter for one in types for parameter in one.parameters]
-    x: Tensor = _Embed.apply(types, num_rows, width, clip, *parameters)  # type: ignore[no-untyped-call]
+    x: Tensor = _Embed.apply(types, num_rows, width, *parameters)  # type: ignore[no-untyped-call]
     return x
 
 
-def pair_cells(
-    frames: PackedFrames,
-    *,
-    position: Tensor,
-    heading: Tensor | None,
-    placed: Tensor | None,
-    first_value: Tensor | None,
-    radial: bool,
-    distance: bool,
-    interpolate: bool,
-    extent: Sequence[int],
-    scale: float,
-    num_cells: int,
-    corners: int,
-    no_row: tuple[int, int],
-) -> PackedPairs:
-    """Return the cells of each pair, see `RelposEncodingConfig` and `relpos_cells.py`.
-
-    Args:
-        frames: the rows of each frame.
-        position: (R, axes) float32.
-        heading: (R,) float32, angle in radians; None if all are 0.
-        placed: (R,) bool, True for rows with a position; None if all have one.
-        first_value: (R,) int32, the first row of the values of each target; None if values have
-            the rows of keys.
-        radial: a setting of the encoding, like the next four.
-        distance: a setting.
-        interpolate: a setting.
-        extent: a setting.
-        scale: a setting.
-        num_cells: the number of cells of the encoding.
-        corners: the number of cells of each pair.
-        no_row: the row of a pair without relative position in the tables of keys and of values.
-    """
-    # Memory for the result.
-    num_pairs = int(frames.pair_start[-1])
-    rows = torch.empty(num_pairs, corners, dtype=torch.int32)
-    values = torch.empty_like(rows) if first_value is not None else None
-    weights = torch.empty(num_pairs, corners) if interpolate else None
-    # Arrays that must live until the call is over, as it gets their addresses.
-    position = position.contiguous()
-    extents = np.array(extent, dtype=np.int64)
-    placed = None if placed is None else placed.view(torch.uint8)
-    call(
-        "pair_cells",
-        PairCells(
-            num_frames=len(frames.lengths),
-            row_start=address(frames.row_start),
-            axes=position.shape[1],
-            radial=radial,
-            distance=distance,
-            interpolate=interpolate,
-            extent=address(extents),
-            position=address(position),
-            heading=address(heading),
-            placed=address(placed),
-            first_value=address(first_value),
-            num_cells=num_cells,
-            corners=corners,
-            no_key=no_row[0],
-            no_value=no_row[1],
-            key_rows=address(rows),
-            value_rows=address(values),
-            weights=address(weights),
-            inverse_scale=1.0 / scale,
-        ),
-    )
-    keys = PackedRows(rows, weights)
-    return PackedPairs(keys, keys if values is None else PackedRows(values, weights))
-
-
 def attention(
-    qkv: Tensor, frames: PackedFrames, heads: int, tables: Tables | None, gate: Tensor | None
+    qkv: Tensor,
+    frames: PackedFrames,
+    heads: int,
+    tables: tuple[Tensor | None, Tensor | None],
+    gate: Tensor | None,
 ) -> Tensor:
     """Attend within each frame; rows behind those of all frames are zero.
 
@@ -124,14 +121,13 @@ def attention(
         qkv: (R, 3 * d_model), queries, keys and values.
         frames: the rows of each frame.
         heads: H.
-        tables: of the frames' pairs.
+        tables: (rows, d_head) each, the relative keys and values of the frames' pairs, or None.
         gate: (R, d_head), the factors of each target's relative values; None for no gate.
 
     Returns:
         (R, d_model).
     """
-    keys, values = (None, None) if tables is None else tables
-    y: Tensor = _Attention.apply(qkv, gate, keys, values, frames, heads)  # type: ignore[no-untyped-call]
+    y: Tensor = _Attention.apply(qkv, gate, *tables, frames, heads)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -141,62 +137,32 @@ def frame_means(x: Tensor, frames: PackedFrames) -> Tensor:
     return means
 
 
-def embed_rows(types: Sequence[TypeRows], clip: float, out: Tensor) -> list[Tensor | None]:
-    """Embed all entities into (R, d_model), and return activations for the backward pass."""
-    width, kept = out.shape[1], []
-    for one in types:
-        made = packed.empty(len(one.x) * (width + 2)) if one.mean is not None else None
-        call("embed_forward", embedding(one, width, made), width, clip, out)
-        kept.append(made)
-    return kept
-
-
-def add_embedding_gradients(
-    types: Sequence[TypeRows],
-    kept: Sequence[Tensor | None],
-    gradients: Sequence[Sequence[Tensor | None]],
-    clip: float,
-    dout: Tensor,
-) -> None:
-    """Add to the gradients of the types' parameters.
-
-    Args:
-        types: the entities.
-        kept: begins with the activations of `embed_rows`.
-        gradients: of the parameters of each type.
-        clip: of normalised features.
-        dout: (R, d_model), the gradient of the embedded entities.
-    """
-    width = dout.shape[1]
-    for one, made, own in zip(types, kept[: len(types)], gradients, strict=True):
-        call("embed_backward", embedding(one, width, made, own), width, clip, dout)
-
-
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        types: Sequence[TypeRows],
-        num_rows: int,
-        width: int,
-        clip: float,
-        *parameters: Tensor,
+        ctx: Any, types: Sequence[TypeRows], num_rows: int, width: int, *parameters: Tensor
     ) -> Tensor:
-        out = packed.empty(num_rows, width)
-        kept = embed_rows(types, clip, out)
+        out, kept = empty(num_rows, width), []
+        for one in types:
+            made = None if one.mean is None else empty(len(one.x) * (width + 2))
+            call("embed_forward", embedding(one, width, made), width, CLIP, out)
+            kept.append(made)
         ctx.save_for_backward(*kept, *parameters)
-        ctx.rest = types, clip
+        ctx.types = types
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        types, clip = ctx.rest
-        gradients = zeros_like(ctx.saved_tensors[len(types) :])
+        types = ctx.types
+        kept, parameters = ctx.saved_tensors[: len(types)], ctx.saved_tensors[len(types) :]
+        gradients = zeros_like(parameters)
+        dout, width = dout.contiguous(), dout.shape[1]
         left = iter(gradients)
-        of_types = [[next(left) for _ in one.parameters] for one in types]
-        add_embedding_gradients(types, ctx.saved_tensors, of_types, clip, dout.contiguous())
-        return None, None, None, None, *gradients
+        for one, made in zip(types, kept, strict=True):
+            own = [next(left) for _ in one.parameters]
+            call("embed_backward", embedding(one, width, made, own), width, CLIP, dout)
+        return None, None, None, *gradients
 
 
 class _Attention(torch.autograd.Function):
@@ -215,7 +181,7 @@ class _Attention(torch.autograd.Function):
         width = qkv.shape[1] // 3
         of_call = Call(frames, width, heads)
         of_call.set_tables(keys, values)
-        weights, y = packed.empty(of_call.num_scores), packed.empty(len(qkv), width)
+        weights, y = empty(of_call.num_scores), empty(len(qkv), width)
         call("attention_forward", of_call.frames, qkv, gate, weights, y)
         y[frames.num_rows :] = 0.0
         ctx.save_for_backward(qkv, gate, keys, values, weights)
@@ -230,8 +196,8 @@ class _Attention(torch.autograd.Function):
         of_call = Call(frames, qkv.shape[1] // 3, heads)
         dkeys, dvalues, dgate = zeros_like((keys, values, gate))
         of_call.set_tables(keys, values)
-        of_call.set_table_gradients(dkeys, dvalues)
-        dqkv = packed.empty(*qkv.shape)
+        of_call.set_tables(dkeys, dvalues, "table_grad")
+        dqkv = empty(*qkv.shape)
         call("attention_backward", of_call.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
         dqkv[frames.num_rows :] = 0.0
         return dqkv, dgate, dkeys, dvalues, None, None
@@ -241,7 +207,7 @@ class _FrameMeans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, frames: PackedFrames) -> Tensor:
         ctx.rest = frames, len(x)
-        means = packed.empty(len(frames.lengths), x.shape[1])
+        means = empty(len(frames.lengths), x.shape[1])
         of_call = Call(frames, x.shape[1])
         call("frame_means", of_call.frames, x.contiguous(), means)
         return means
@@ -254,3 +220,107 @@ class _FrameMeans(torch.autograd.Function):
         of_call = Call(frames, dmeans.shape[1])
         call("frame_means_backward", of_call.frames, dmeans.contiguous(), dx)
         return dx, None
+
+
+class Call:
+    """`Frames` of `blocks.h`, and what its pointers point to, which must live as long."""
+
+    def __init__(self, frames: PackedFrames, width: int, heads: int = 1, layers: int = 1) -> None:
+        scores = heads * frames.padded_pair_start
+        self.num_scores = int(scores[-1])
+        visible = None
+        if frames.visible is not None:
+            visible = frames.visible.contiguous().view(torch.uint8)
+        self._alive = frames, scores, visible
+        self.frames = Frames(
+            num_frames=len(frames.lengths),
+            row_start=address(frames.row_start),
+            score_start=address(scores),
+            visible=address(visible),
+            width=width,
+            heads=heads,
+            layers=layers,
+        )
+        if frames.pairs is not None:
+            self.frames.pair_start = address(frames.pair_start)
+            for rows, packed in zip(
+                (self.frames.keys, self.frames.values), frames.pairs, strict=True
+            ):
+                rows.corners = packed.rows.shape[1]
+                rows.rows, rows.weights = address(packed.rows), address(packed.weights)
+
+    def set_tables(self, keys: Tensor | None, values: Tensor | None, field: str = "table") -> None:
+        """Set the tables of relative keys and values, or "table_grad", which is added to."""
+        setattr(self.frames.keys, field, address(keys))
+        setattr(self.frames.values, field, address(values))
+
+
+def rows_of_type(one: TypeRows) -> Embedding:
+    """Return `Embedding` of `blocks.h` for the entities of a type, without its parameters."""
+    return Embedding(
+        rows=len(one.x),
+        features=0 if one.mean is None else one.x.shape[1],
+        x=address(one.x),
+        mean=address(one.mean),
+        std=address(one.std),
+        to=address(one.to),
+    )
+
+
+def embedding(
+    one: TypeRows,
+    width: int,
+    made: Tensor | None,
+    gradients: Sequence[Tensor | None] = (),
+) -> Embedding:
+    """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
+
+    Args:
+        one: the entities of a type.
+        width: d_model.
+        made: memory for the activations of the backward pass; None for a type without features.
+        gradients: the gradients of its parameters, to be added to.
+    """
+    of_call = rows_of_type(one)
+    of_call.hidden = address(made)
+    if made is not None:
+        of_call.stats = made.data_ptr() + made.element_size() * len(one.x) * width
+    names = ("bias",) if made is None else ("weight", "bias", "norm_weight", "norm_bias")
+    for name, parameter in zip(names, one.parameters, strict=True):
+        setattr(of_call, name, address(parameter))
+    for name, gradient in zip(names, gradients, strict=bool(gradients)):
+        setattr(of_call, f"{name}_grad", address(gradient))
+    return of_call
+
+
+def starts(sizes: Lengths) -> Lengths:
+    """Return the cumulative sums of sizes, from 0 on: (n,) -> (n + 1,) int64."""
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def empty(*shape: int) -> Tensor:
+    """Return an uninitialised float32 tensor for compiled code to write into."""
+    return torch.empty(shape, dtype=torch.float32)
+
+
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """Return a contiguous copy of a tensor, or itself if it is; None for None."""
+    return None if x is None else x.contiguous()
+
+
+def zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return zeros of these shapes in one block of memory: one operation for all of them."""
+    return cut(torch.zeros(sum(sizes(tensors))), tensors)
+
+
+def cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return views of consecutive numbers in the shapes of some tensors."""
+    parts = torch.split(numbers, sizes(like))
+    return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
+
+
+def sizes(tensors: Sequence[Tensor | None]) -> list[int]:
+    """Return the number of elements of each tensor; 0 for None."""
+    return [0 if x is None else x.numel() for x in tensors]

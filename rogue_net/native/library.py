@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,43 +53,41 @@ INSTRUCTIONS: str | None = None if _MODULE is None else _MODULE.instructions
 _LIBRARY = None if _MODULE is None else ctypes.CDLL(_MODULE.__file__)
 
 
+_INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+
+def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Return the fields of a struct, given the type of some names at a time."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
 class PairRows(ctypes.Structure):
     """`PairRows` of `blocks.h`, which describes the fields. Pointers are addresses."""
 
-    _fields_ = [
-        ("corners", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("rows", "weights", "table", "table_grad")],
-    ]
+    _fields_ = _fields((_INT, "corners"), (_POINTER, "rows weights table table_grad"))
 
 
 class Frames(ctypes.Structure):
     """`Frames` of `blocks.h`."""
 
-    _fields_ = [
-        ("num_frames", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("row_start", "pair_start", "score_start")],
-        ("visible", ctypes.c_void_p),
-        *[(name, ctypes.c_int64) for name in ("width", "heads", "layers")],
-        *[(name, ctypes.c_int64) for name in ("parts", "threads", "gradient_stride")],
-        ("keys", PairRows),
-        ("values", PairRows),
-        ("gate_kind", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("gate_weight", "gate_bias")],
-        *[(name, ctypes.c_void_p) for name in ("gate_weight_grad", "gate_bias_grad")],
-    ]
+    _fields_ = _fields(
+        (_INT, "num_frames"),
+        (_POINTER, "row_start pair_start score_start visible"),
+        (_INT, "width heads layers parts threads gradient_stride"),
+        (PairRows, "keys values"),
+        (_INT, "gate_kind"),
+        (_POINTER, "gate_weight gate_bias gate_weight_grad gate_bias_grad"),
+    )
 
 
 class Embedding(ctypes.Structure):
     """`Embedding` of `blocks.h`."""
 
-    _fields_ = [
-        *[(name, ctypes.c_int64) for name in ("rows", "features")],
-        *[(name, ctypes.c_void_p) for name in ("x", "mean", "std", "to")],
-        *[(name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")],
-        *[(name, ctypes.c_void_p) for name in ("hidden", "stats")],
-        *[(name, ctypes.c_void_p) for name in ("weight_grad", "bias_grad")],
-        *[(name, ctypes.c_void_p) for name in ("norm_weight_grad", "norm_bias_grad")],
-    ]
+    _fields_ = _fields(
+        (_INT, "rows features"),
+        (_POINTER, "x mean std to weight bias norm_weight norm_bias hidden stats"),
+        (_POINTER, "weight_grad bias_grad norm_weight_grad norm_bias_grad"),
+    )
 
 
 LINEAR_HEAD, CHOICE_HEAD = 0, 1
@@ -99,44 +97,38 @@ LINEAR_HEAD, CHOICE_HEAD = 0, 1
 class Head(ctypes.Structure):
     """`Head` of `blocks.h`."""
 
-    _fields_ = [
-        *[(name, ctypes.c_int64) for name in ("kind", "rows", "width", "x_rows")],
-        *[(name, ctypes.c_void_p) for name in ("from_rows", "mask", "weight", "bias", "said")],
-        *[(name, ctypes.c_void_p) for name in ("given", "uniforms", "chosen")],
-        *[(name, ctypes.c_void_p) for name in ("logprobs", "entropies")],
-        *[(name, ctypes.c_void_p) for name in ("dsaid", "dlogprobs", "dentropies")],
-        *[(name, ctypes.c_void_p) for name in ("weight_grad", "bias_grad")],
-    ]
+    _fields_ = _fields(
+        (_INT, "kind rows width x_rows"),
+        (_POINTER, "from_rows mask weight bias said given uniforms chosen logprobs entropies"),
+        (_POINTER, "dsaid dlogprobs dentropies weight_grad bias_grad"),
+    )
 
 
 class Network(ctypes.Structure):
     """`Network` of `blocks.h`."""
 
-    _fields_ = [
-        ("frames", Frames),
-        *[(name, ctypes.c_int64) for name in ("num_types", "num_choices", "num_means")],
-        *[(name, ctypes.c_void_p) for name in ("types", "choices", "means")],
-        ("num_parameters", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("parameters", "sizes")],
-        *[(name, ctypes.c_void_p) for name in ("x", "pooled", "embedded", "made")],
-        *[(name, ctypes.c_void_p) for name in ("gradients", "dx")],
-        ("clip", ctypes.c_float),
-    ]
+    _fields_ = _fields(
+        (Frames, "frames"),
+        (_INT, "num_types num_choices num_means"),
+        (_POINTER, "types choices means"),
+        (_INT, "num_parameters"),
+        (_POINTER, "parameters sizes x pooled embedded made gradients dx"),
+        (_FLOAT, "clip"),
+    )
 
 
 class PairCells(ctypes.Structure):
     """`PairCells` of `blocks.h`."""
 
-    _fields_ = [
-        ("num_frames", ctypes.c_int64),
-        ("row_start", ctypes.c_void_p),
-        *[(name, ctypes.c_int64) for name in ("axes", "radial", "distance", "interpolate")],
-        *[(name, ctypes.c_void_p) for name in ("extent", "position", "heading", "placed")],
-        ("first_value", ctypes.c_void_p),
-        *[(name, ctypes.c_int64) for name in ("num_cells", "corners", "no_key", "no_value")],
-        *[(name, ctypes.c_void_p) for name in ("key_rows", "value_rows", "weights")],
-        ("inverse_scale", ctypes.c_float),
-    ]
+    _fields_ = _fields(
+        (_INT, "num_frames"),
+        (_POINTER, "row_start"),
+        (_INT, "axes radial distance interpolate"),
+        (_POINTER, "extent position heading placed first_value"),
+        (_INT, "num_cells corners no_key no_value"),
+        (_POINTER, "key_rows value_rows weights"),
+        (_FLOAT, "inverse_scale"),
+    )
 
 
 def fits(width: int, heads: int) -> bool:
@@ -145,17 +137,13 @@ def fits(width: int, heads: int) -> bool:
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-Argument: TypeAlias = "Tensor | Sequence[Tensor | None] | int | float | None"
-
-
-def call(name: str, of: ctypes.Structure, *arguments: Argument) -> None:
+def call(name: str, of: ctypes.Structure, *arguments: Tensor | float | None) -> None:
     """Call a function of `blocks.h`, without the interpreter's lock.
 
     Args:
         name: the name of the function.
         of: its first argument.
-        arguments: the other ones: numbers, tensors, and sequences of tensors for pointers to
-            pointers.
+        arguments: the other ones.
 
     Raises:
         MemoryError: there is not enough memory.
@@ -207,14 +195,10 @@ def array_of(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * len(items))(*items)
 
 
-def _argument(argument: Argument) -> Any:
+def _argument(argument: Tensor | float | None) -> Any:
     if argument is None or isinstance(argument, Tensor):
-        return ctypes.c_void_p(address(argument))
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    if isinstance(argument, float):
-        return ctypes.c_float(argument)
-    return array_of(ctypes.c_void_p, [*map(address, argument)])
+        return _POINTER(address(argument))
+    return _INT(argument) if isinstance(argument, int) else _FLOAT(argument)
 
 
 def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:

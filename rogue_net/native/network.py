@@ -5,7 +5,9 @@ This computes the same as `embedding.py`, `transformer.py`, `pooling.py` and `he
 """
 
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +15,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.native import library, packed
+from rogue_net.config import RogueNetConfig
+from rogue_net.input_norm import CLIP
+from rogue_net.native import functions, library
+from rogue_net.native.functions import (
+    Call,
+    PackedFrames,
+    TypeRows,
+    contiguous,
+    cut,
+    rows_of_type,
+    sizes,
+)
 from rogue_net.native.library import (
     CHOICE_HEAD,
     GATES,
@@ -25,27 +38,14 @@ from rogue_net.native.library import (
     call,
     numbers_for_backward,
 )
-from rogue_net.native.packed import (
-    Call,
-    Gate,
-    PackedFrames,
-    Tables,
-    TypeRows,
-    contiguous,
-    cut,
-    rows_of_type,
-    sizes,
-)
 
 WIDEST = 64
 """Largest d_model; wider blocks are left to torch, whose matrix products are as fast."""
 
 
-class Linear(NamedTuple):
-    """Weight (out, in) and bias (out,)."""
-
-    weight: Tensor
-    bias: Tensor
+LEAST_COST = 2**16
+"""Smallest cost of a part, rows * d_model**2: 64 rows of 32 take longer than to start a thread."""
+MOST_PARTS = 16
 
 
 class ChoiceInput(NamedTuple):
@@ -56,42 +56,14 @@ class ChoiceInput(NamedTuple):
         mask: (actors, choices) bool, the legal choices; None if all are.
         given: (actors,) int64, choices to evaluate; None to choose.
         uniforms: (actors,) float32 in [0, 1), to sample with; None for the most probable choices.
+        num_choices: the number of labels.
     """
 
     rows: Tensor
     mask: Tensor | None
     given: Tensor | None
     uniforms: Tensor | None
-
-
-class ChoiceOutput(NamedTuple):
-    """Output of a head for the actors of an action.
-
-    Attributes:
-        log_probs: (actors, choices), -inf where not allowed.
-        logprobs: (actors,), of the chosen ones.
-        entropies: (actors,).
-        chosen: (actors,) int64.
-    """
-
-    log_probs: Tensor
-    logprobs: Tensor
-    entropies: Tensor
-    chosen: Tensor
-
-
-class NetworkOutput(NamedTuple):
-    """Output of a network for B frames of R entities.
-
-    Attributes:
-        x: (R, d_model), the entities after all blocks.
-        means: (B, size) for each linear function of their means.
-        choices: for each action.
-    """
-
-    x: Tensor
-    means: list[Tensor]
-    choices: list[ChoiceOutput]
+    num_choices: int
 
 
 @dataclass(frozen=True)
@@ -101,65 +73,39 @@ class Network:
     Attributes:
         frames: the rows of each frame.
         types: the entities; together they have every row.
-        width: d_model.
-        heads: of attention.
-        clip: of normalised features.
-        gate_kind: see `Gate`; None without gate.
-        num_blocks: the number of blocks.
+        config: sizes and settings.
         choices: the actions.
-        num_means: the number of linear functions of the means.
+        sizes_of_means: the number of outputs of each linear function of the means.
     """
 
     frames: PackedFrames
     types: Sequence[TypeRows]
-    width: int
-    heads: int
-    clip: float
-    gate_kind: str | None
-    num_blocks: int
-    choices: Sequence[ChoiceInput] = ()
-    num_means: int = 0
+    config: RogueNetConfig
+    choices: Sequence[ChoiceInput]
+    sizes_of_means: Sequence[int]
 
 
-def run(
-    network: Network,
-    blocks: Sequence[Tensor],
-    tables: Tables | None,
-    gate: Gate | None,
-    choices: Sequence[Linear],
-    means: Sequence[Linear],
-) -> NetworkOutput:
+def run(network: Network, parameters: Sequence[Tensor | None]) -> Sequence[Tensor]:
     """Compute a network for frames.
 
     Args:
         network: the network and the frames.
-        blocks: of each block weight and bias of: norm_1, query_key_value, project, norm_2, and
-            both layers of the perceptron.
-        tables: of the frames' pairs.
-        gate: of all blocks.
-        choices: from an entity to the logits of each action.
-        means: from the mean over the entities of a frame to the regression outputs.
+        parameters: tables of relative keys and values; weight and bias of the gate of all blocks;
+            of each block weight and bias of: norm_1, query_key_value, project, norm_2, and both
+            layers of the perceptron; those of each type; weight and bias from an entity to the
+            logits of each action, then of each linear function of the means.
+
+    Returns:
+        (R, d_model), the entities after all blocks; (B, size) for each linear function of the
+        means; and for each action log-probabilities (actors, choices), -inf where not allowed,
+        those of the chosen ones (actors,), entropies (actors,), and choices (actors,) int64 if
+        they were not given.
     """
-    parameters: list[Tensor | None] = [
-        *((None, None) if tables is None else tables),
-        *((None, None) if gate is None else gate[1:]),
-        *blocks,
-        *(parameter for one in network.types for parameter in one.parameters),
-        *(parameter for one in (*choices, *means) for parameter in one),
-    ]
     # One node of torch's graph, or none without gradients.
     if torch.is_grad_enabled():
-        outputs = _Network.apply(network, *parameters)  # type: ignore[no-untyped-call]
-    else:
-        outputs = _Compiled(network, parameters).forward(keep=False)
-    left = iter(outputs)
-    x, of_means = next(left), [next(left) for _ in means]
-    outputs_of_choices = []
-    for one in network.choices:
-        log_probs, logprobs, entropies = (next(left) for _ in range(3))
-        chosen = next(left) if one.given is None else one.given
-        outputs_of_choices.append(ChoiceOutput(log_probs, logprobs, entropies, chosen))
-    return NetworkOutput(x, of_means, outputs_of_choices)
+        outputs: Sequence[Tensor] = _Network.apply(network, *parameters)  # type: ignore[no-untyped-call]
+        return outputs
+    return _Compiled(network, parameters).forward(keep=False)
 
 
 class _Compiled:
@@ -170,13 +116,15 @@ class _Compiled:
 
     def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
         self.network = network
+        config, relpos = network.config, network.config.relpos_encoding
         self.flat = [contiguous(x) for x in flat]
         self.types = array_of(Embedding, [rows_of_type(one) for one in network.types])
         self.choices = (Head * len(network.choices))()
-        self.means = (Head * network.num_means)()
+        self.means = (Head * len(network.sizes_of_means))()
         self.addresses = array_of(ctypes.c_void_p, [address(x) for x in self.flat])
-        self.of_frames = Call(network.frames, network.width, network.heads, network.num_blocks)
-        self.of_frames.frames.gate_kind = GATES.index(network.gate_kind)
+        self.of_frames = Call(network.frames, config.d_model, config.n_head, config.n_layer)
+        gate_kind = None if relpos is None else relpos.value_gate
+        self.of_frames.frames.gate_kind = GATES.index(gate_kind)
         self.struct = library.Network(
             frames=self.of_frames.frames,
             num_types=len(self.types),
@@ -187,9 +135,8 @@ class _Compiled:
             means=ctypes.addressof(self.means),
             num_parameters=len(self.flat),
             parameters=ctypes.addressof(self.addresses),
-            clip=network.clip,
+            clip=CLIP,
         )
-        self.of_frames.frames = self.struct.frames  # the same memory
         self.kept: list[Tensor] = []
 
     def forward(self, keep: bool) -> list[Tensor]:
@@ -200,27 +147,45 @@ class _Compiled:
         """
         network, struct = self.network, self.struct
         # Memory of the entities, the pooled frames and the activations.
-        rows, frames = network.frames.num_rows, len(network.frames.lengths)
-        x = packed.empty(rows, network.width)
+        width, rows = network.config.d_model, network.frames.num_rows
+        num_frames = len(network.frames.lengths)
+        x = functions.empty(rows, width)
         struct.x = x.data_ptr()
-        self.of_frames.set_parts(rows)
-        if network.num_means:
-            struct.pooled = self._keep(frames * network.width)
+        self._set_parts(rows)
+        if network.sizes_of_means:
+            struct.pooled = self._keep(num_frames * width)
         with_features = sum(len(one.x) for one in network.types if one.mean is not None)
-        struct.embedded = self._keep(with_features * (network.width + 2))
+        struct.embedded = self._keep(with_features * (width + 2))
         struct.made = self._keep(numbers_for_backward(struct.frames)) if keep else None
-        # Heads: the last parameters are their weights and biases, those of choices first.
-        num_choices = len(network.choices)
-        of_heads = self.flat[len(self.flat) - 2 * (num_choices + network.num_means) :]
-        widths = [len(bias) for bias in of_heads[1::2] if bias is not None]
+        # Heads.
         outputs = [x]
-        for i, width in enumerate(widths[num_choices:]):
-            outputs.append(packed.empty(frames, width))
-            self.means[i] = Head(LINEAR_HEAD, frames, width, frames, said=address(outputs[-1]))
+        for i, size in enumerate(network.sizes_of_means):
+            said = functions.empty(num_frames, size)
+            outputs.append(said)
+            self.means[i] = Head(LINEAR_HEAD, num_frames, size, num_frames, said=address(said))
         for i, choice in enumerate(network.choices):
-            of_choice = _empty_outputs(choice, widths[i])
-            self.choices[i] = _choice_head(choice, rows, of_choice)
-            outputs += of_choice if choice.given is None else of_choice[:3]
+            n, size = len(choice.rows), choice.num_choices
+            log_probs = functions.empty(n, size)
+            log_prob, entropy = functions.empty(n), functions.empty(n)
+            outputs += [log_probs, log_prob, entropy]
+            chosen = None
+            if choice.given is None:
+                chosen = torch.empty_like(choice.rows)
+                outputs.append(chosen)
+            self.choices[i] = Head(
+                kind=CHOICE_HEAD,
+                rows=n,
+                width=size,
+                x_rows=rows,
+                from_rows=address(choice.rows),
+                mask=address(choice.mask),
+                said=address(log_probs),
+                given=address(choice.given),
+                uniforms=address(choice.uniforms),
+                chosen=address(chosen),
+                logprobs=address(log_prob),
+                entropies=address(entropy),
+            )
         call("network_forward", struct)
         return outputs
 
@@ -244,7 +209,7 @@ class _Compiled:
         # Gradients of the parameters, of each part of the work; their sum.
         numbers = sizes(self.flat)
         of_parameters = array_of(ctypes.c_int64, numbers)
-        parts = torch.zeros(self.of_frames.set_parts(len(x), sum(numbers)), sum(numbers))
+        parts = torch.zeros(self._set_parts(len(x), sum(numbers)), sum(numbers))
         struct = self.struct
         struct.dx, struct.gradients = dx.data_ptr(), parts.data_ptr()
         struct.sizes = ctypes.addressof(of_parameters)
@@ -252,8 +217,15 @@ class _Compiled:
         total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
         return cut(total, self.flat)
 
+    def _set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
+        """Set the number of threads and of parts of the work, and return that of parts."""
+        frames = self.struct.frames
+        parts = num_parts(num_rows, frames.width, num_gradients)
+        frames.threads, frames.parts, frames.gradient_stride = num_threads(), parts, num_gradients
+        return parts
+
     def _keep(self, count: int) -> int:
-        self.kept.append(packed.empty(count))
+        self.kept.append(functions.empty(count))
         return self.kept[-1].data_ptr()
 
 
@@ -275,26 +247,42 @@ class _Network(torch.autograd.Function):
         return None, *ctx.compiled.backward(saved[0], gradients)
 
 
-def _empty_outputs(choice: ChoiceInput, num_choices: int) -> list[Tensor]:
-    """Return memory for log-probabilities, those of chosen choices, entropies and choices."""
-    n = len(choice.rows)
-    chosen = torch.empty_like(choice.rows) if choice.given is None else choice.given
-    return [packed.empty(n, num_choices), packed.empty(n), packed.empty(n), chosen]
+class _Own(threading.local):
+    count: int | None = None
 
 
-def _choice_head(choice: ChoiceInput, x_rows: int, outputs: Sequence[Tensor]) -> Head:
-    log_probs, logprobs, entropies, chosen = outputs
-    return Head(
-        kind=CHOICE_HEAD,
-        rows=len(log_probs),
-        width=log_probs.shape[1],
-        x_rows=x_rows,
-        from_rows=address(choice.rows),
-        mask=address(choice.mask),
-        said=address(log_probs),
-        given=address(choice.given),
-        uniforms=address(choice.uniforms),
-        chosen=address(chosen) if choice.given is None else None,
-        logprobs=address(logprobs),
-        entropies=address(entropies),
-    )
+_own = _Own()
+
+
+def num_threads() -> int:
+    """Return the number of threads of the calling thread's blocks, by default that of torch."""
+    return torch.get_num_threads() if _own.count is None else _own.count
+
+
+@contextmanager
+def threads_at_work(count: int) -> Iterator[None]:
+    """Set the number of threads of compiled blocks in the calling thread, in the context."""
+    before, _own.count = _own.count, count
+    try:
+        yield
+    finally:
+        _own.count = before
+
+
+def num_parts(rows: int, width: int, num_gradients: int = 0) -> int:
+    """Return the number of parts of the rows of a batch, a function of these numbers alone.
+
+    Args:
+        rows: R.
+        width: d_model.
+        num_gradients: elements of the gradient of all parameters, of which every part has its own;
+            0 without gradients.
+
+    Returns:
+        1 or an even number, so that two threads have as much to do.
+    """
+    # Many small parts would take longer to start, and to add up their gradients, than they save.
+    most = rows * width**2 // LEAST_COST
+    if num_gradients:
+        most = min(most, 8 * rows * width // num_gradients)
+    return max(1, 2 * (min(most, MOST_PARTS) // 2))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
@@ -98,3 +99,12 @@ def assert_same(net: RogueNet, batch: EntityBatch) -> None:
         torch.testing.assert_close(
             gradient[name], theirs, rtol=0, atol=1e-3 * own + 1e-5 * largest + 1e-5, msg=name
         )
+
+
+@st.composite
+def type_lengths(draw: st.DrawFn) -> list[list[int]]:
+    """Entities per frame for each type: often none, mostly a few, sometimes many."""
+    num_types, num_frames = draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    count = st.sampled_from([0, 0, 1, 1, 2, 3, 7, 40, 300])
+    frames = st.lists(count, min_size=num_frames, max_size=num_frames)
+    return draw(st.lists(frames, min_size=num_types, max_size=num_types))

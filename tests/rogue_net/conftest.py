@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rogue_net.native import packed
+from rogue_net.native import functions
 
 GUARD = 16
 GUARD_VALUE = -7.25e30
@@ -23,7 +23,7 @@ def _native_arrays_are_not_overrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[
         block[GUARD : GUARD + count] = float("nan")  # a number that is never written shows as well
         return block[GUARD : GUARD + count].view(shape)
 
-    monkeypatch.setattr(packed, "empty", guarded)
+    monkeypatch.setattr(functions, "empty", guarded)
     yield
     for block in blocks:
         guards = torch.cat([block[:GUARD], block[-GUARD:]])

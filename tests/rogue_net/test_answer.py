@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rogue_net import RelposEncodingConfig, RogueNetConfig, RogueNetWithValueNet
+from rogue_net.embedding import module_key
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, by_frame, frame, net_of, rows_of
 
 FRAMES = [frame(3, 1, 2, seed=1), frame(0, 2, 0, seed=2), frame(2, 0, 3, seed=3), frame(0, 0, 0)]
@@ -134,7 +135,7 @@ def test_value_network_learns_statistics_with_the_policy() -> None:
     for name, tensor in net.state_dict().items():
         torch.testing.assert_close(other.state_dict()[name], tensor, msg=name)
     for part in (net.policy, net.value_function):
-        assert set(part.embedding.norm("Unit").count.tolist()) == {5}
+        assert set(part.embedding.by_type[module_key("Unit")].norm.count.tolist()) == {5}
     expected = by_frame(net(batch), batch)
     for i in range(4):
         one = batch.take(np.array([i]))

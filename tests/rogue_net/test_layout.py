@@ -4,28 +4,17 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from rogue_net.layout import (
     FREE_PADDING,
     MAX_PADDING,
-    MOST_REMEMBERED,
     PIECE_ROWS,
     Layout,
     make_layout,
-    packed_layout,
 )
+from tests.rogue_net.builders import type_lengths
 
 CPU = torch.device("cpu")
-
-
-@st.composite
-def type_lengths(draw: st.DrawFn) -> list[list[int]]:
-    """Entities per frame for each type: often none, mostly a few, sometimes many."""
-    num_types, num_frames = draw(st.integers(1, 3)), draw(st.integers(1, 8))
-    count = st.sampled_from([0, 0, 1, 1, 2, 3, 7, 40, 300])
-    frames = st.lists(count, min_size=num_frames, max_size=num_frames)
-    return draw(st.lists(frames, min_size=num_types, max_size=num_types))
 
 
 def layout_for(lengths: list[list[int]]) -> Layout:
@@ -130,38 +119,3 @@ def test_positions_in_frames_become_rows() -> None:
     positions, frames = torch.tensor([1, 0, 4]), np.array([0, 0, 2])
     first = layout.first_row
     assert layout.rows(positions, frames).tolist() == [first[0] + 1, first[0], first[2] + 4]
-
-
-@settings(max_examples=30)
-@given(st.lists(type_lengths(), min_size=1, max_size=4))
-@example([[[1, 2, 3, 4]], [[1, 2], [3, 4]], [[1], [2], [3], [4]], [[1, 2, 3, 4]]])
-@example([[[1] * (MOST_REMEMBERED + 1)]])
-def test_packed_rows_are_those_of_these_lengths_whatever_came_before(
-    batches: list[list[list[int]]],
-) -> None:
-    """Plans are remembered by what is counted, which is not all that tells them apart."""
-    for lengths in batches:
-        by_type = {str(k): np.array(row) for k, row in enumerate(lengths)}
-        layout = packed_layout(by_type, CPU)
-        places = [
-            (frame, k, i)
-            for k, row in enumerate(lengths)
-            for frame, count in enumerate(row)
-            for i in range(count)
-        ]
-        expected = {place: row for row, place in enumerate(sorted(places))}
-        assert layout.row_of_entity.tolist() == [expected[place] for place in places]
-        assert layout.lengths.tolist() == np.sum(lengths, axis=0).tolist()
-        starts = np.cumsum([0, *layout.lengths])[:-1].tolist()
-        assert layout.first_row.tolist() == starts
-        assert layout.num_rows == len(places)
-
-
-def test_rows_planned_in_inference_mode_can_be_learnt_through() -> None:
-    by_type = {"unit": np.array([2, 0, 1]), "other": np.array([1, 1, 0])}
-    with torch.inference_mode():
-        assert packed_layout(by_type, CPU).num_rows == 5
-    x = torch.ones(5, 3, requires_grad=True)
-    packed_layout(by_type, CPU).pad(x).sum().backward()
-    assert x.grad is not None
-    assert x.grad.eq(1).all()

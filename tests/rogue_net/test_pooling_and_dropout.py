@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
-from rogue_net.dropout import dropout
-from rogue_net.pooling import pool
+from rogue_net.attention import dropout
+from rogue_net.transformer import pool
 from tests.rogue_net.nets import SPACE, assert_same_answers, batch_of, by_frame, frame, net_of
 
 FRAMES = [frame(3, 1, 2, seed=1), frame(0, 2, 0, seed=2), frame(2, 0, 3, seed=3), frame(1)]

@@ -52,8 +52,7 @@ from entity_env.vec.frames import Frames
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS, ActionHead
 from rogue_net.layout import Layout
-from rogue_net.narrow import ActionSubset
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.ragged import ActionBatch, ActionSubset, EntityBatch, RaggedTensor
 
 NUM_COINS = 3
 

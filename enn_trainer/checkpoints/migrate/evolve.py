@@ -34,8 +34,7 @@ from enn_trainer.errors import CheckpointError
 from enn_trainer.state import State, init_train_state, make_network
 from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
 from entity_env.spaces import ActionSpace, ObsSpace
-from rogue_net.rogue_net import RogueNet
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
 class Evolved(NamedTuple):

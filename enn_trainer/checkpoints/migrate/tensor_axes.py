@@ -10,8 +10,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Name
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import feature_names, module_key
 from rogue_net.heads import HEADS
-from rogue_net.rogue_net import RogueNet
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 Network = RogueNet | RogueNetWithValueNet
 DISTANCE: Name = ("distance",)

@@ -28,7 +28,7 @@ from entity_env import (
 from entity_env.spaces import GLOBAL, has_global_entity
 from rogue_net import ActionBatch, EntityBatch, NetOutput, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.embedding import TypeEmbedding
-from rogue_net.value_net import RogueNetWithValueNet
+from rogue_net.rogue_net import RogueNetWithValueNet
 from rogue_net.wiring import _moved
 from tests.rogue_net.nets import batch_of, options, shows_something
 from tests.strategies import some_of, worlds

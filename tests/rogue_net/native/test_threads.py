@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from entity_env import ActionSpace, CategoricalActionMask, Entity, Observation, ObsSpace
 from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
-from rogue_net.native import threads
-from rogue_net.native.threads import num_parts, num_threads, threads_at_work
+from rogue_net.native import network
+from rogue_net.native.network import num_parts, num_threads, threads_at_work
 from tests.rogue_net.builders import (
     GRID,
     KINDS,
@@ -30,7 +30,7 @@ from tests.rogue_net.nets import ACTIONS, batch_of, by_frame
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
     net, batch = large_case(kind, 16)
-    with patch.object(threads, "LEAST_COST", 2**10), threads_at_work(1):
+    with patch.object(network, "LEAST_COST", 2**10), threads_at_work(1):
         assert num_parts(len(batch.features) * 100, 16) > 2
         expected, expected_gradient = answers(net, batch, compiled=True)
         for count in (2, 3, 100):
@@ -45,14 +45,14 @@ def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
 @needs_compiled
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_say_together_what_torch_says(kind: str) -> None:
-    with patch.object(threads, "LEAST_COST", 2**10), threads_at_work(2):
+    with patch.object(network, "LEAST_COST", 2**10), threads_at_work(2):
         assert_same(*large_case(kind, 16))
 
 
 @needs_compiled
 def test_more_parts_than_frames() -> None:
     net, batch = large_case("grid", 32)
-    with patch.object(threads, "LEAST_COST", 1), threads_at_work(2):
+    with patch.object(network, "LEAST_COST", 1), threads_at_work(2):
         assert_same(net, batch.take(np.array([10])))
         assert_same(net, batch.take(np.array([1, 0, 0])))
 
@@ -130,7 +130,7 @@ def test_with_and_without_gradient_agree_for_any_lengths_parts_and_threads(
 ) -> None:
     lengths = [n for n, count in runs for _ in range(max(1, count // max(1, n)))] * repeats
     net, batch = gated_case(lengths, *sizes)
-    with patch.object(threads, "LEAST_COST", least_cost), threads_at_work(threads_used):
+    with patch.object(network, "LEAST_COST", least_cost), threads_at_work(threads_used):
         assert_same_without_gradient(net, batch)
 
 
@@ -143,8 +143,8 @@ def test_parts_are_one_or_even_and_worth_their_gradient(
     rows: int, width: int, num_gradients: int
 ) -> None:
     parts = num_parts(rows, width, num_gradients)
-    assert parts == 1 or (parts % 2 == 0 and parts <= threads.MOST_PARTS)
-    assert parts == 1 or rows * width**2 >= parts * threads.LEAST_COST
+    assert parts == 1 or (parts % 2 == 0 and parts <= network.MOST_PARTS)
+    assert parts == 1 or rows * width**2 >= parts * network.LEAST_COST
     assert parts == 1 or parts * num_gradients <= 8 * rows * width
 
 

@@ -11,7 +11,7 @@ import torch
 
 import rogue_net
 from rogue_net.native import library
-from rogue_net.relpos_cells import between, grid_cells
+from rogue_net.relpos.cells import between, grid_cells
 from tests.rogue_net.builders import needs_compiled
 
 NATIVE = Path(rogue_net.__file__).parent / "native"

@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rogue_net import pair_rows, pair_vectors
-from rogue_net.pair_rows import DenseRows, make_rows
-from rogue_net.relpos_attention import relative_scores, relative_values
+import rogue_net.relpos.attention
+from rogue_net.relpos.attention import (
+    DenseRows,
+    make_rows,
+    relative_scores,
+    relative_values,
+    table_of,
+)
+from rogue_net.relpos.cells import Cells
 
 B, H, N, D, CELLS, OFFSETS = 3, 2, 5, 4, 6, 3
 
@@ -30,15 +36,16 @@ def test_pieces_give_what_all_vectors_give(
     dense_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pair_rows, "PIECE", piece)
-    monkeypatch.setattr(pair_rows, "DENSE_ROWS", dense_rows)
-    monkeypatch.setattr(pair_vectors, "MATRIX_TARGETS", matrix_targets)
+    monkeypatch.setattr(rogue_net.relpos.attention, "PIECE", piece)
+    monkeypatch.setattr(rogue_net.relpos.attention, "DENSE_ROWS", dense_rows)
+    monkeypatch.setattr(rogue_net.relpos.attention, "MATRIX_TARGETS", matrix_targets)
     generator = torch.Generator().manual_seed(0)
     cells = [torch.randint(0, CELLS, (B, N, N), generator=generator) for _ in range(corners)]
     weights = None if corners == 1 else [rand(generator, B, N, N) for _ in range(corners)]
     both = rand(generator, B, N, N) < 0.8
     offsets = rand(generator, B, N, N, OFFSETS) if projected else None
-    pairs = make_rows(cells, weights, both, offsets, CELLS, torch.float64)
+    given = None if offsets is None else offsets * both.unsqueeze(-1)
+    pairs = make_rows(Cells(cells, weights), both, given, CELLS, torch.float64)
     assert isinstance(pairs, DenseRows) == (dense_rows > 0)
 
     attention, of_cells, projection, gate, queries = (
@@ -55,7 +62,7 @@ def test_pieces_give_what_all_vectors_give(
             for j in range(N)
         ]
     ).view(B, N, N, D)
-    table = pairs.table(of_cells, projection if projected else None)
+    table = table_of(of_cells, projection if projected else None, pairs.has_zeros)
     expected: dict[str, Any] = {
         "scores": torch.einsum("bhid,bijd->bhij", queries, vectors) / D**0.5,
         "values": torch.einsum("bhij,bijd->bhid", attention, vectors),

@@ -6,7 +6,8 @@ for a batch and passed to the layers.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,14 @@ from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.pair_rows import make_rows, table_of
-from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.relpos_attention import Pairs, relative_scores, relative_values
-from rogue_net.relpos_cells import (
+from rogue_net.relpos.attention import (
+    Pairs,
+    make_rows,
+    relative_scores,
+    relative_values,
+    table_of,
+)
+from rogue_net.relpos.cells import (
     Cells,
     angle_cells,
     angle_of,
@@ -27,8 +32,10 @@ from rogue_net.relpos_cells import (
     distance_cells,
     grid_cells,
 )
+from rogue_net.relpos.config import RelposEncodingConfig
 from rogue_net.translate import columns_from, columns_of
 
+Rows = TypeVar("Rows")
 ALL_TYPES = ""
 """Name of the projection that all types share."""
 PAIRS_AT_ONCE = 2**20
@@ -70,7 +77,10 @@ class RelposEncoding(nn.Module):
         self.columns = _position_columns(config, features)
         self.heading_columns = _heading_columns(config, features, [*self.columns])
         # Keys and values of cells.
-        self.num_cells = _num_cells(config)
+        sizes = config.extent
+        if not config.radial and not config.distance:
+            sizes = [2 * e + 1 for e in config.extent]
+        self.num_cells = math.prod(sizes)
         self.types = list(features)
         self.keys = nn.Parameter(0.05 * torch.randn(self.num_cells, d_head))
         num_values = self.num_cells * (len(features) if config.per_entity_values else 1)
@@ -100,12 +110,11 @@ class RelposEncoding(nn.Module):
 
     def scores(self, queries: Tensor, pairs: Pairs) -> Tensor:
         """Return the terms to add to attention scores, (b, H, n, d_head) -> (b, H, n, n)."""
-        table = pairs.keys.table(self.keys, self._stacked(self.key_projection))
-        return relative_scores(queries, table, pairs.keys)
+        return relative_scores(queries, self.key_table(pairs.keys.has_zeros), pairs.keys)
 
     def weighted_values(self, attention: Tensor, gate: Tensor | None, pairs: Pairs) -> Tensor:
         """Return the terms to add to the result of attention, (b, H, n, n) -> (b, H, n, d_head)."""
-        table = pairs.values.table(self.values, self._stacked(self.value_projection))
+        table = self.value_table(pairs.values.has_zeros)
         return relative_values(attention, table, gate, pairs.values)
 
     @torch.no_grad()
@@ -119,7 +128,67 @@ class RelposEncoding(nn.Module):
             layout: of the batch.
         """
         places = self.places(inputs, layout)
-        return [self._pairs_of(places, bucket.rows, bucket.num_frames) for bucket in layout.buckets]
+        # The dtype to compute with: that of autocast, or of the parameters without it.
+        dtype, device = self.keys.dtype, self.keys.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        make = partial(make_rows, dtype=dtype)
+        pairs = []
+        for bucket in layout.buckets:
+            position, heading, placed, types = (
+                x[bucket.rows].view(bucket.num_frames, bucket.length, *x.shape[1:]) for x in places
+            )
+            rows = self.rows_of_pairs(
+                _relative(position),
+                heading.unsqueeze(2),
+                placed.unsqueeze(1) & placed.unsqueeze(2),
+                types.unsqueeze(2),
+                types.unsqueeze(1),
+                make,
+            )
+            pairs.append(Pairs(*rows))
+        return pairs
+
+    def rows_of_pairs(
+        self,
+        relative: Tensor,
+        heading: Tensor,
+        both: Tensor,
+        query_type: Tensor,
+        target_type: Tensor,
+        make: Callable[[Cells, Tensor, Tensor | None, int], Rows],
+    ) -> tuple[Rows, Rows]:
+        """Return the rows of the tables of keys and values for pairs of any shape.
+
+        Args:
+            relative: (..., axes), position of the query minus that of the target.
+            heading: of the query, broadcast to (...) like the types.
+            both: (...) bool, True if both have a position.
+            query_type: int64.
+            target_type: int64.
+            make: from cells, `both`, inputs of a projection (..., e), and the number of cells of
+                the table to its rows.
+        """
+        config = self.config
+        cells = cells_of(config, relative, heading)
+        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
+        offsets = None
+        if self.norm is not None:
+            offsets = F.pad(self.norm(offsets_of(relative)), (0, 1), value=1.0)
+            if config.per_entity_projections:
+                is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
+                offsets = (is_type.unsqueeze(-1) * offsets.unsqueeze(-2)).flatten(-2)
+            offsets = offsets * both.unsqueeze(-1)
+        # Keys and values share the rows if they have the same cells and projections.
+        of_keys = offsets if config.key_relpos_projection else None
+        of_values = offsets if config.value_relpos_projection else None
+        keys = make(cells, both, of_keys, len(self.keys))
+        if config.per_entity_values:
+            first = self.num_cells * target_type
+            cells = Cells([corner + first for corner in cells.corners], cells.weights)
+        elif of_keys is of_values:
+            return keys, keys
+        return keys, make(cells, both, of_values, len(self.values))
 
     def positions(self, name: str, x: Tensor) -> Tensor:
         """Return the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
@@ -128,13 +197,13 @@ class RelposEncoding(nn.Module):
             return x.new_zeros(len(x), len(self.config.position_features))
         return columns_from(x, columns)
 
-    def key_table(self) -> Tensor:
+    def key_table(self, has_zeros: bool = True) -> Tensor:
         """Return a row for each cell and for each input of the projections, see `table_of`."""
-        return table_of(self.keys, self._stacked(self.key_projection))
+        return table_of(self.keys, self._stacked(self.key_projection), has_zeros)
 
-    def value_table(self) -> Tensor:
+    def value_table(self, has_zeros: bool = True) -> Tensor:
         """Return the same of values."""
-        return table_of(self.values, self._stacked(self.value_projection))
+        return table_of(self.values, self._stacked(self.value_projection), has_zeros)
 
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
         """Return the moments of relative positions and distances, the inputs of projections."""
@@ -162,32 +231,6 @@ class RelposEncoding(nn.Module):
             placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
             types.append(torch.full((len(rows),), k, device=x.device))
         return Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
-
-    def _pairs_of(self, places: "Places", rows: slice, num_frames: int) -> Pairs:
-        position, heading, placed, types = (
-            x[rows].view(num_frames, -1, *x.shape[1:]) for x in places
-        )
-        relative = _relative(position)
-        both = placed.unsqueeze(1) & placed.unsqueeze(2)
-        cells = cells_of(self.config, relative, heading.unsqueeze(2))
-        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
-        offsets = None
-        if self.norm is not None:
-            offsets = F.pad(self.norm(offsets_of(relative)), (0, 1), value=1.0)
-            if self.config.per_entity_projections:
-                is_type = F.one_hot(types, len(self.types)).to(offsets.dtype)
-                offsets = (is_type[:, :, None, :, None] * offsets.unsqueeze(3)).flatten(3)
-        # Keys and values share the rows if they have the same cells and projections.
-        of_keys = offsets if self.config.key_relpos_projection else None
-        of_values = offsets if self.config.value_relpos_projection else None
-        dtype = _dtype_of(self.keys)
-        keys = make_rows(*cells, both, of_keys, len(self.keys), dtype)
-        if self.config.per_entity_values:
-            first = self.num_cells * types.unsqueeze(1)  # of the target's type
-            cells = Cells([c + first for c in cells.corners], cells.weights)
-        elif of_keys is of_values:
-            return Pairs(keys, keys)
-        return Pairs(keys, make_rows(*cells, both, of_values, len(self.values), dtype))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
         """Return weight and bias of a projection as one matrix.
@@ -236,18 +279,6 @@ def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) ->
     if config.distance:
         along.append(distance_cells(relative, extent[-1], scale, interpolate))
     return combined(along, extent)
-
-
-def _num_cells(config: RelposEncodingConfig) -> int:
-    by_distance_or_angle = config.radial or config.distance
-    return math.prod(e if by_distance_or_angle else 2 * e + 1 for e in config.extent)
-
-
-def _dtype_of(parameter: Tensor) -> torch.dtype:
-    """Return the dtype to compute with: that of autocast, or of a parameter without it."""
-    if torch.is_autocast_enabled(parameter.device.type):
-        return torch.get_autocast_dtype(parameter.device.type)
-    return parameter.dtype
 
 
 def _relative(position: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ from rogue_net import (
     RelposEncodingConfig,
     RogueNet,
     RogueNetConfig,
-    pair_rows,
 )
-from rogue_net.relpos_cells import Cells, angle_cells, distance_cells, grid_cells
+from rogue_net.relpos import attention
+from rogue_net.relpos.cells import Cells, angle_cells, distance_cells, grid_cells
 from tests.rogue_net.nets import (
     ACTIONS,
     batch_of,
@@ -29,7 +29,7 @@ from tests.rogue_net.nets import (
     policy_loss,
     relpos_configs,
 )
-from tests.rogue_net.plain_relpos import plain_embed
+from tests.rogue_net.relpos.plain_relpos import plain_embed
 from tests.strategies import worlds
 
 # The lookup against the definition.
@@ -87,7 +87,7 @@ def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject)
     net, batch = data.draw(random_case())
     whole = said(net, batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_rows, "PIECE", 1)
+        patch.setattr(attention, "PIECE", 1)
         for got, expected in zip(said(net, batch), whole, strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
@@ -122,7 +122,7 @@ def test_no_vector_is_made_for_each_pair(
 ) -> None:
     """Not at once, neither forward nor backward, with few cells or many."""
     n, d_head = 120, 256
-    monkeypatch.setattr(pair_rows, "PIECE", n * n)
+    monkeypatch.setattr(attention, "PIECE", n * n)
     config = RelposEncodingConfig(
         extent=[extent, extent],
         position_features=["x", "y"],
