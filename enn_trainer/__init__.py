@@ -2,9 +2,9 @@
 
 from enn_trainer import stop_conditions
 from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
-from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import command
 from enn_trainer.config import (
     BCConfig,

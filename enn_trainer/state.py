@@ -5,10 +5,10 @@ from typing import Any, Dict, List, Optional, Union
 
 import torch
 
+from enn_trainer.algorithms.optimizers import value_network
+from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.ppo.optimizers import value_network
-from enn_trainer.ppo.ppo import PPO
 from enn_trainer.state_part import StatePart, copied_state
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (

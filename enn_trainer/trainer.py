@@ -8,7 +8,8 @@ from typing import Self
 import hyperstate
 
 from enn_trainer.agent import PPOAgent
-from enn_trainer.algorithm import Clock
+from enn_trainer.algorithms.algorithm import Clock
+from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.built_in import add_built_in
 from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
@@ -25,7 +26,6 @@ from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.experience.recording import capture_of_rollouts, prepare_captures, recorders
 from enn_trainer.lanes import ONE_LANE, Lanes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
-from enn_trainer.ppo.loss_stats import LossStats
 from enn_trainer.running_episodes import RunningEpisodes
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import nan
 
+from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.run_metrics import RunMetrics
 from enn_trainer.evaluation.evaluator import RunEvaluator
-from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import Progress, ProgressLine
 

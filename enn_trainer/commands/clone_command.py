@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
-from enn_trainer.cloning.clone import CloneResult, clone
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.commands.load_world import make_world
 from enn_trainer.commands.next_steps import resume_command

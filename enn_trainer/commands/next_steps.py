@@ -6,9 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.commands.trust import naming_env, naming_measured_env
 from enn_trainer.config import TrainConfig
-from enn_trainer.ppo.annealing import total_steps
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Dict, List, Literal, Optional
 
+from enn_trainer.algorithms.torch_optimizers import problems_of_optimizer
 from enn_trainer.config.validation import JSON_TEXT, Validator
-from enn_trainer.ppo.torch_optimizers import problems_of_optimizer
 from rogue_net.value_bins import ValueBinsConfig
 
 PerActorOrFrame = Literal["actor", "frame"]

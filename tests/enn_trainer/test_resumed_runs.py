@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, State, StateManager, Trainer, load_checkpoint, train
+from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.callbacks import Callback
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.ppo.reward_scaling import RewardScaling
 from enn_trainer.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps
 from enn_trainer.tracking import open_track

@@ -17,11 +17,11 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
+from enn_trainer.algorithms.optimizers import rates_at
+from enn_trainer.algorithms.ppo.entropy_targets import tuned_coef
 from enn_trainer.config.help import _entries
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules, scheduled_fields
-from enn_trainer.ppo.annealing import rates_at
-from enn_trainer.ppo.entropy_targets import tuned_coef
 from enn_trainer.tracking.track import flatten_config
 from entity_env.examples import MultiArmedBandit
 from tests.enn_trainer.builders import SMALL, run_small, weights

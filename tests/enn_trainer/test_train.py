@@ -25,7 +25,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.ppo.ppo import PPO
+from enn_trainer.algorithms.ppo.ppo import PPO
 from entity_env import (
     CategoricalActionSpace,
     Entity,

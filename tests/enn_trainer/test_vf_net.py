@@ -15,7 +15,7 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
-from enn_trainer.ppo.optimizers import value_network
+from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.state import make_network
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.wiring import Wired

@@ -16,7 +16,7 @@ from enn_trainer import (
     init_train_state,
     train,
 )
-from enn_trainer.algorithm import AuxiliaryLoss, Clock
+from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state_part import StateDict

@@ -16,7 +16,7 @@ from enn_trainer import (
     load_agent,
     train,
 )
-from enn_trainer.algorithm import Clock, RolloutAlgorithm
+from enn_trainer.algorithms.algorithm import Clock, RolloutAlgorithm
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext

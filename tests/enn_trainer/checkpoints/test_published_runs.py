@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, State, StateManager, load_agent, train
+from enn_trainer.algorithms.ppo.returns import Estimate
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
 from enn_trainer.config.ppo_config import OptimizerConfig
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.ppo.returns import Estimate
 from entity_env import (
     CategoricalActionMask,
     Environment,
@@ -37,7 +37,7 @@ from rogue_net import EntityBatch
 from rogue_net.embedding import module_key
 from rogue_net.published import from_published, renamed
 from rogue_net.ragged import RaggedTensor
-from tests.enn_trainer.ppo.builders import optimize
+from tests.enn_trainer.algorithms.ppo.builders import optimize
 from tests.golden.published_checkpoints.harbour import Harbour
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "published_checkpoints"

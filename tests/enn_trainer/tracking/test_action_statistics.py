@@ -9,17 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.config import OptimizerConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.ppo.returns import advantages
 from enn_trainer.tracking.action_statistics import action_statistics, num_legal
 from entity_env import EnvList
 from entity_env.spaces import GLOBAL, SelectEntityActionSpace
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.ragged import ActionBatch, RaggedTensor
-from tests.enn_trainer.ppo.builders import optimize
+from tests.enn_trainer.algorithms.ppo.builders import optimize
 from tests.enn_trainer.worlds import Meadow
 
 SPACE = Meadow().action_space()

@@ -1,0 +1,1 @@
+"""Algorithms: what learns, from rollouts or recordings."""

@@ -1,0 +1,1 @@
+"""Learning from recordings, alone or beside PPO."""

@@ -1,0 +1,319 @@
+"""Behavioural cloning: supervised training of a network on recordings, with early stopping."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithms.algorithm import Clock
+from enn_trainer.algorithms.cloning.cloning import Cloning
+from enn_trainer.algorithms.cloning.imitation import CloneScore
+from enn_trainer.algorithms.optimizers import check_finite_weights
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.checkpoints.writer import save
+from enn_trainer.config import CloneRunConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.config.schedules import follow_schedules
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.interrupt import Interrupts
+from enn_trainer.lanes import Lanes
+from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.process import choose_device, cudnn_deterministic
+from enn_trainer.state import State, init_train_state
+from enn_trainer.tracking.progress import format_duration
+from entity_env.recording.read_recording import Recording
+from entity_env.seeding import derive_seed
+from entity_env.standard_streams import reader_may_leave
+
+_STATS_BATCH = 4096  # frames per update of input statistics
+
+
+def print_now(line: str) -> None:
+    """Print a line without buffering, so that it is visible at once."""
+    print(line, flush=True)
+
+
+class CloneResult(NamedTuple):
+    """Result of cloning.
+
+    Attributes:
+        state: initial state of a run, with the cloned network.
+        checkpoint: path of its save; None if it is not saved.
+        epochs: number of completed epochs.
+        train: training score of the last epoch; None if none was completed.
+        test: score of the final weights on test episodes; None without such.
+        interrupted: True if a signal requested to stop.
+    """
+
+    state: State
+    checkpoint: Path | None
+    epochs: int
+    train: CloneScore | None
+    test: CloneScore | None
+    interrupted: bool
+
+
+def clone(
+    recordings: str | Path | Sequence[str | Path],
+    config: CloneRunConfig | None = None,
+    checkpoint_dir: str | Path | None = None,
+    agent: PPOAgent | None = None,
+    say: Callable[[str], None] = print_now,
+) -> CloneResult:
+    """Train a network on recordings; PPO can continue from the result.
+
+    The result is a function of the recordings and the configuration. The first Ctrl-C or SIGTERM
+    during training ends it after the current optimizer step, with the best weights so far.
+
+    Args:
+        recordings: recordings of one environment, of this project or of entity-gym.
+        config: configuration of cloning, and of a run that continues from it.
+        checkpoint_dir: folder for the save, without saves so far; None to save nothing.
+        agent: a network of your own instead of `RogueNet`.
+        say: prints a line of progress.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or not with these recordings.
+        CheckpointError: `checkpoint_dir` has a run already, or cannot be written to.
+        RecordingError: a file is no recording, or is damaged.
+        NotFiniteError: a loss, a gradient or a weight is NaN or infinite; nothing is saved.
+    """
+    # Arguments.
+    config = load_config(CloneRunConfig, None) if config is None else config
+    paths = [recordings] if isinstance(recordings, str | Path) else list(recordings)
+    if not paths:
+        raise ConfigError("RECORDING: expected one or more files, got none")
+    run_dir = None if checkpoint_dir is None else RunDir(Path(checkpoint_dir))
+    if run_dir is not None:
+        run_dir.check_unused()
+    with ExitStack() as stack:
+        stack.enter_context(reader_may_leave())
+        stack.enter_context(cudnn_deterministic(config.torch_deterministic))
+
+        # Network and frames.
+        files = open_recordings(paths)
+        state = _fresh_state(config, next(iter(files.values())), agent)
+        device = choose_device(config.cuda)
+        state.to(device)
+        lanes = stack.enter_context(Lanes.of(state.agent))
+        stack.enter_context(lanes.at_work())
+        train, test = _read(config, files, state, device, say)
+        if run_dir is not None:
+            stack.enter_context(run_dir.begin(say))
+
+        # Training. Signals are handled from here on, as before there is nothing to save.
+        interrupts = stack.enter_context(Interrupts())
+        _take_input_stats(state.agent, train)
+
+        def check() -> None:
+            if interrupts.requested:
+                raise CloningStopped
+
+        context = ExecutionContext(lanes, check)
+        done = run_epochs(Cloning(config, state.agent, train), train, test, context, say)
+
+        # Save.
+        saved = None
+        if run_dir is not None:
+            why = "interrupted" if interrupts.requested else "cloned"
+            run_dir.check_unused()  # again, as a process without the lock may have saved
+            content = to_files(config.of_run(), state)
+            saved = save(run_dir.path, 0, content, why, must_be_new=True).path
+        return CloneResult(state, saved, done.num, done.trained, done.best, interrupts.requested)
+
+
+def _fresh_state(config: CloneRunConfig, recording: Recording, agent: PPOAgent | None) -> State:
+    if not recording.action_space:
+        raise ConfigError("RECORDING: expected one with actions, its action space is empty")
+    spaces = {"obs_space": recording.obs_space, "action_space": recording.action_space}
+    state = init_train_state(config, {**spaces, "agent": agent})
+    follow_schedules(config, state)
+    return state
+
+
+def _read(
+    config: CloneRunConfig,
+    files: dict[Path, Recording],
+    state: State,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> tuple[Demonstrations, Demonstrations | None]:
+    """Read the recordings, and return the training frames and the test frames, if any."""
+    # Read.
+    settings = config.clone
+    say(f"reading {', '.join(map(str, files))}")
+    for path, recording in files.items():
+        if not recording.complete:
+            say(f"{path}: its end is torn off and left out")
+    reading = Reading(
+        state.obs_space,
+        float(config.ppo.gamma),
+        device,
+        "clone.loss='kl'" if settings.loss == "kl" else None,
+        settings.max_frames,
+    )
+    seed = derive_seed(config.seed, "clone split")
+    parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
+    train = reading.read({path: part[0] for path, part in parts.items()})
+    test = reading.read({path: part[1] for path, part in parts.items()})
+
+    # Check that there is something to train on.
+    if train is None or not train.num_actors().any():
+        hint = "; lower clone.test_fraction" if test is not None else ""
+        if train is not None and settings.max_frames is not None:
+            hint = "; raise clone.max_frames"
+        raise ConfigError(
+            "RECORDING: expected episodes to train on in which something is chosen, got none" + hint
+        )
+    if test is not None and not test.num_actors().any():
+        test = None
+    say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
+    if test is None:
+        say("no episode to test on: no early stopping, the last weights are kept")
+    _say_what_has_no_return(config, train, say)
+    return train, test
+
+
+def _say_what_has_no_return(
+    config: CloneRunConfig, train: Demonstrations, say: Callable[[str], None]
+) -> None:
+    unknown = int(train.returns.isnan().sum())
+    if unknown and config.clone.value_coef:
+        why = ", ".join(f"{n} of {ending} episodes" for ending, n in train.endings.items())
+        say(
+            f"the value function does not learn from {unknown} of {len(train)} frames, whose "
+            f"return is not known ({why})"
+        )
+
+
+def _take_input_stats(agent: Any, train: Demonstrations) -> None:
+    for start in range(0, len(train), _STATS_BATCH):
+        frames = np.arange(start, min(start + _STATS_BATCH, len(train)))
+        agent.update_input_stats(train.batch.take(frames))
+
+
+SAY_EVERY_S = 10.0
+"""Interval of progress messages within an epoch."""
+
+
+class CloningStopped(Exception):  # noqa: N818 (no error: a stop was requested)
+    """Raised by the interrupt check to end an epoch or a test."""
+
+
+class Epochs(NamedTuple):
+    """Result of the epochs of cloning.
+
+    Attributes:
+        num: number of completed epochs.
+        trained: training score of the last one; None if none was completed.
+        best: test score of the best weights; None without test frames.
+    """
+
+    num: int
+    trained: CloneScore | None
+    best: CloneScore | None
+
+
+def run_epochs(
+    algorithm: Cloning,
+    train: Demonstrations,
+    test: Demonstrations | None,
+    context: ExecutionContext,
+    say: Callable[[str], None],
+) -> Epochs:
+    """Train until the test loss no longer falls, and load the best weights into the network.
+
+    Args:
+        algorithm: trains the network.
+        train: frames to train on.
+        test: frames to select the best weights with; None to keep the last weights.
+        context: threads, and an interrupt check that raises `CloningStopped`.
+        say: prints a line of progress.
+
+    Raises:
+        NotFiniteError: a loss, a gradient or a weight is NaN or infinite.
+    """
+    settings, agent = algorithm.config.clone, algorithm.agent
+    num_batches = math.ceil(len(train) / settings.bs)
+    progress = _Progress(settings.epochs, num_batches, say)
+    context = replace(context, on_optimizer_step=progress.on_batch)
+    num, best, best_epoch = 0, None, 0
+    best_weights: dict[str, Tensor] | None = None
+
+    def check_weights() -> None:
+        check_finite_weights(agent, f"epoch {max(1, num)}, after the update", rate="clone.lr")
+
+    try:
+        while num < settings.epochs:
+            algorithm.update(train, Clock(num, progress.elapsed()), context)
+            num += 1
+            check_weights()
+
+            # Keep the weights of the lowest test loss.
+            tested = None
+            if test is not None:
+                tested = algorithm.score(test, num, context)
+                loss = tested.mean_loss(settings.value_coef)
+                if best is None or loss < best.mean_loss(settings.value_coef):
+                    best, best_epoch = tested, num
+                    best_weights = copy.deepcopy(agent.state_dict())
+            assert algorithm.trained is not None
+            progress.on_epoch(num, algorithm.trained, tested, settings.value_coef)
+            if best and settings.patience is not None and num - best_epoch >= settings.patience:
+                say(f"no better for {num - best_epoch} epochs")
+                break
+    except CloningStopped:
+        pass
+    if best_weights is not None:
+        agent.load_state_dict(best_weights)
+    check_weights()  # also after an epoch that was interrupted
+    agent.eval()
+    return Epochs(num, algorithm.trained, best)
+
+
+class _Progress:
+    """Progress messages of cloning, with the time left."""
+
+    def __init__(self, num_epochs: int, num_batches: int, say: Callable[[str], None]) -> None:
+        self._num_epochs, self._num_batches, self._say = num_epochs, num_batches, say
+        self._taken = 0  # optimizer steps
+        self._start = self._said = time.monotonic()
+
+    def elapsed(self) -> float:
+        """Return the seconds since the begin."""
+        return time.monotonic() - self._start
+
+    def on_batch(self, _: object) -> None:
+        """Count an optimizer step, and print a line within an epoch if the last one is old."""
+        epoch, number = divmod(self._taken, self._num_batches)
+        self._taken += 1
+        if time.monotonic() - self._said >= SAY_EVERY_S and number + 1 < self._num_batches:
+            batch = f"batch {number + 1}/{self._num_batches}"
+            self._print(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
+
+    def on_epoch(
+        self, epoch: int, trained: CloneScore, tested: CloneScore | None, value_coef: float
+    ) -> None:
+        """Print the scores of an epoch."""
+        parts = [f"loss {trained.mean_loss(value_coef):.4f}"]
+        if tested is not None:
+            parts.append(f"test loss {tested.mean_loss(value_coef):.4f}")
+        parts.append((trained if tested is None else tested).in_words())
+        self._print(f"epoch {epoch}/{self._num_epochs}", *parts)
+
+    def _print(self, start: str, *parts: str) -> None:
+        done = self._taken / (self._num_epochs * self._num_batches)
+        left = format_duration(self.elapsed() * (1 - done) / done)
+        self._say("  ".join([start, f"left {left}", *parts]))
+        self._said = time.monotonic()

@@ -1,0 +1,174 @@
+"""Behavioural cloning beside PPO: an auxiliary loss on recorded frames in each optimizer step."""
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithms.algorithm import Clock, RunState
+from enn_trainer.algorithms.cloning.imitation import imitation_losses
+from enn_trainer.algorithms.minibatches import add_gradients, pieces
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.ppo_config import OptimizerConfig
+from enn_trainer.config.train_config import BCConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.demonstrations import (
+    Demonstrations,
+    Reading,
+    check_same_spaces,
+    open_recording,
+    with_actors,
+)
+from enn_trainer.lanes import cost_of_entity
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from enn_trainer.start_folder import located
+from enn_trainer.state_part import StateDict, StatePart
+from entity_env.seeding import derive_seed, mix
+
+MEMORY = "bc"
+"""Key of `State.memory` with the identity of the recording."""
+
+
+class CloningLoss(StatePart):
+    """Auxiliary loss of PPO on recorded frames, as configured by `bc`.
+
+    Args:
+        config: configuration of the run.
+        agent: the network.
+    """
+
+    def __init__(self, config: TrainConfig, agent: PPOAgent) -> None:
+        self.config = config
+        self.agent = agent
+        self.shown: Demonstrations | None = None
+        self._seed = 0
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Read the recording.
+
+        `state.memory` keeps its hash, as the frames that are drawn depend on the whole file.
+
+        Raises:
+            ConfigError: the file is missing, is of another environment, has no frames with actors,
+                or has changed since the run began to learn from it.
+            RecordingError: the file is damaged.
+        """
+        self.config, bc = config, config.bc
+        assert bc is not None
+        path = located(bc.path)
+        recording = open_recording(path, "bc.path")
+        check_same_spaces(
+            f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
+        )
+        teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
+        shown = Reading(state.obs_space, 1.0, device, teacher_for).read({path: recording})
+        if shown is None or not shown.num_actors().any():
+            raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
+        self.shown = with_actors(shown)
+        _check_unchanged(bc.path, len(self.shown), state)
+
+    def begin_update(self, clock: Clock) -> bool:
+        """Set the seed of an update; return False while the coefficient is 0."""
+        self._seed = derive_seed(self.config.seed, "bc", clock.step)
+        return self.config.bc is not None and self.config.bc.coef != 0
+
+    def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
+        """Add the gradient of some recorded frames, see `add_bc_gradient`."""
+        assert self.shown is not None
+        assert self.config.bc is not None
+        bc, optim = self.config.bc, self.config.optim
+        return add_bc_gradient(self.agent, self.shown, bc, optim, self._seed, step, context)
+
+    def state_dict(self) -> StateDict:
+        """Return nothing: the frames are a function of the seed and the step."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Do nothing."""
+
+
+def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
+    """Raise if the file of the same name has changed; a file of another name is accepted."""
+    with located(path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    now = {"path": path, "frames": num_frames, "sha256": digest}
+    began = state.memory.get(MEMORY, now)
+    if began["path"] == path and began != now:
+        raise ConfigError(
+            f"bc.path: expected {path} as it was when the run began to learn from it, with "
+            f"{began['frames']} frames, got another with {num_frames}; put it back, or give the "
+            "new one by another name"
+        )
+    state.memory[MEMORY] = now
+
+
+def add_bc_gradient(
+    agent: PPOAgent,
+    shown: Demonstrations,
+    bc: BCConfig,
+    optim: OptimizerConfig,
+    seed: int,
+    step: int,
+    context: ExecutionContext = DEFAULT_CONTEXT,
+) -> Tensor:
+    """Add coef times the gradient of the loss of some recorded frames.
+
+    Args:
+        agent: the network, in training mode.
+        shown: the frames to draw from, each with actors.
+        bc: number of frames, loss, and its coefficient.
+        optim: sizes of forward and backward passes.
+        seed: seed of the update.
+        step: optimizer step in the update, counted from 0.
+        context: threads, interrupt check and timers.
+
+    Returns:
+        () float, the mean of the loss over the actors.
+    """
+    # Draw frames.
+    assert isinstance(agent, nn.Module)
+    frames = drawn_frames(len(shown), bc.bs, seed, step)
+    drawn = shown.take(frames)
+    keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
+    num_actors = int(drawn.num_actors().sum())
+    losses: list[Tensor] = []
+
+    # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
+
+    def loss_of(piece: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        context.check()
+        part = drawn.take(piece)
+        chosen = {name: rows.values for name, rows in part.actions.items()}
+        out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
+        mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
+        return bc.coef * mean, mean.detach()
+
+    cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, cost_of_entity(agent))
+    add_gradients(
+        agent.parameters(), [partial(loss_of, piece) for piece in cut], losses.append, context.lanes
+    )
+    return sum(losses, start=drawn.returns.new_zeros(()))
+
+
+def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> npt.NDArray[np.int64]:
+    """Draw the frames of a recording for an optimizer step, without replacement.
+
+    The result is a function of the arguments alone. It has positions, so that the recording must
+    not change for the frames to be the same.
+
+    Args:
+        num_frames: number of frames with actors.
+        size: number of frames to draw.
+        seed: seed of the update.
+        step: optimizer step in the update.
+
+    Returns:
+        (min(size, num_frames),) int64, positions of frames.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "frames", step))
+    return rng.choice(num_frames, min(size, num_frames), replace=False)

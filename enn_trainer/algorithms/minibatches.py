@@ -1,0 +1,135 @@
+"""Minibatches and microbatches of frames, and the gradient of a sum of losses over them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.experience.frame_memory import microbatches
+from enn_trainer.lanes import Lanes
+from enn_trainer.tracking.spans import OFF, Spans
+from entity_env.seeding import derive_seed
+
+Frames = npt.NDArray[np.int64]
+
+PIECE_ENTITIES = 8192
+"""Entities of a piece at most, so that its activations stay in the cache."""
+LEAST_COST = 3 * 2**18
+"""Cost of a piece at least, in entities times `cost_of_entity`; below it, overhead dominates.
+
+It is that of 768 entities of d_model 32.
+"""
+
+
+def minibatches(
+    num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[Frames]:
+    """Yield the frames of each minibatch, so that every frame occurs once per epoch.
+
+    Args:
+        num_frames: number of frames of the rollout.
+        size: frames of a minibatch; the last one of an epoch may have fewer.
+        epochs: number of epochs.
+        seed: random seed of the permutations.
+        shuffle: False to keep the frames in order.
+
+    Yields:
+        (frames,) int64, indices.
+    """
+    for epoch in range(epochs):
+        order = np.arange(num_frames)
+        if shuffle:
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
+        for start in range(0, num_frames, size):
+            yield order[start : start + size]
+
+
+def pieces(
+    entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
+) -> list[Frames]:
+    """Cut a minibatch into pieces that can be computed in parallel.
+
+    The cut depends on the minibatch alone, not on the number of lanes. Pieces for lanes have frames
+    with similar numbers of entities and about the same cost; several pieces are even in number.
+
+    Args:
+        entities: (F,) int64, number of entities of each frame.
+        size: frames of a piece at most; None for no limit.
+        max_entities: entities of a piece at most; see `microbatches`.
+        cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
+
+    Returns:
+        Positions in the minibatch, (frames,) int64 each.
+    """
+    if cost_of_entity is None:
+        everyone = np.arange(len(entities))
+        return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
+
+    # Sort frames by number of entities, and cut where the costs of the pieces are about equal.
+    order = np.argsort(entities, kind="stable")
+    costs = np.cumsum(entities[order] + 1)
+    total = int(costs[-1])
+    count = 1
+    if total * cost_of_entity >= 2 * LEAST_COST:
+        count = 2 * -(-total // (2 * PIECE_ENTITIES))
+    cuts = np.searchsorted(costs, total * np.arange(1, count) // count)
+    return [
+        part[piece]
+        for part in np.split(order, cuts)
+        for piece in microbatches(entities[part], size, max_entities)
+    ]
+
+
+T = TypeVar("T")
+
+
+def add_gradients(
+    parameters: Iterable[nn.Parameter],
+    losses: Iterable[Callable[[], tuple[Tensor | None, T]]],
+    take: Callable[[T], object],
+    lanes: Lanes,
+    spans: Spans = OFF,
+) -> None:
+    """Add the gradients of losses to the `grad` of parameters.
+
+    They are added in the order of the losses, so that the sum is bitwise the same for any number of
+    lanes. `backward` in each lane would add them in the order of completion.
+
+    Args:
+        parameters: parameters of an agent; their `grad` is changed.
+        losses: functions that return a loss, () float, or None without one; and an extra result
+            without gradients.
+        take: called with the extra results, in the order of the losses.
+        lanes: lanes in which the losses are computed.
+        spans: timers of the backward passes.
+    """
+    learnt = [p for p in parameters if p.requires_grad]
+
+    def add(computed: tuple[list[Tensor | None], T]) -> None:
+        gradients, extra = computed
+        for parameter, gradient in zip(learnt, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:  # a copy: gradients may share their memory
+                parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
+            else:
+                parameter.grad.add_(gradient)
+        take(extra)
+
+    lanes.run((partial(_gradients, learnt, loss, spans) for loss in losses), add)
+
+
+def _gradients(
+    parameters: list[nn.Parameter],
+    compute: Callable[[], tuple[Tensor | None, T]],
+    spans: Spans,
+) -> tuple[list[Tensor | None], T]:
+    loss, extra = compute()
+    if loss is None:
+        return [None] * len(parameters), extra
+    with spans.span("backward"):
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True)), extra

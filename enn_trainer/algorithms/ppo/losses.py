@@ -1,0 +1,429 @@
+"""PPO loss of a minibatch: formulas, computation in pieces that add up, and statistics."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from enn_trainer.agent import PPOAgent
+from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
+from enn_trainer.algorithms.ppo.returns import Estimate
+from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.errors import AgentError
+from enn_trainer.experience.collector import Rollout
+from enn_trainer.tracking.spans import OFF, Spans
+from rogue_net.ragged import to_device
+from rogue_net.rogue_net import NetOutput
+from rogue_net.value_bins import bin_targets
+
+_LARGEST_LOGRATIO = 30.0  # exp overflows in float32 from 89 on
+
+
+def normalize(advantages: Tensor) -> Tensor:
+    """Normalise advantages to mean 0 and standard deviation 1: (n,) -> (n,).
+
+    The mean is over the n frames of one optimizer step. A single frame has no deviation and gets 0.
+    """
+    if len(advantages) < 2:
+        return torch.zeros_like(advantages)
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def policy_loss(
+    logratio: Tensor, advantages: Tensor, clip_coef: float, dual_clip: float | None = None
+) -> Tensor:
+    """Return the clipped surrogate loss.
+
+    Args:
+        logratio: (actors,) float, new minus old log-probability of the choice of each actor.
+        advantages: (actors,) float, advantage of the frame of each actor.
+        clip_coef: epsilon; ratios outside [1 - epsilon, 1 + epsilon] do not improve the loss.
+        dual_clip: c > 1, which bounds the loss by -c * A where the advantage A is negative; None
+            for no bound. Source: Ye et al. 2020, arXiv:1912.09729, equation 5.
+
+    Returns:
+        (actors,) float.
+    """
+    # L = max(-A * ratio, -A * clip(ratio, 1 - epsilon, 1 + epsilon)), equation 7 negated
+    ratio = logratio.exp()
+    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    loss = torch.maximum(-advantages * ratio, -advantages * clipped)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
+
+
+def joint_logratio(logratio: Tensor, frame_of_actor: Tensor, num_frames: int) -> Tensor:
+    """Return the log-ratio of the joint action of a frame, for each of its actors.
+
+    Args:
+        logratio: (actors,) float, log-ratio of each actor's own choice.
+        frame_of_actor: (actors,) int64, index of the frame of each actor.
+        num_frames: number of frames.
+
+    Returns:
+        (actors,) float, the sum of `logratio` over the actors of the same frame.
+    """
+    of_frame = logratio.new_zeros(num_frames).index_add(0, frame_of_actor, logratio)
+    # Sums over hundreds of actors can exceed the range of exp in float32.
+    return of_frame.clamp(max=_LARGEST_LOGRATIO).index_select(0, frame_of_actor)
+
+
+def equal_frames(frame_of_actor: Tensor, num_frames: int) -> Tensor:
+    """Return weights of actors that sum to 1 in each frame: (actors,) -> (actors,) float64."""
+    one = torch.ones_like(frame_of_actor, dtype=torch.float64)
+    # bincount would synchronise with the GPU.
+    counts = one.new_zeros(num_frames).index_add(0, frame_of_actor, one)
+    return counts.reciprocal().index_select(0, frame_of_actor)
+
+
+def value_loss(
+    values: Tensor,
+    returns: Tensor,
+    old_values: Tensor,
+    clip_coef: float | None,
+    huber_delta: float | None = None,
+) -> Tensor:
+    """Return half the squared error of the values, optionally clipped or with a Huber loss.
+
+    Args:
+        values: (frames,) float, values of the current network.
+        returns: (frames,) float, targets.
+        old_values: (frames,) float, values of the network that collected the frames.
+        clip_coef: epsilon; moving further than this from the old value does not improve the loss.
+            None for no clipping.
+        huber_delta: errors beyond it count linearly; None for squared errors.
+            Source: Huber 1964, "Robust estimation of a location parameter".
+
+    Returns:
+        (frames,) float.
+    """
+    # L = max(0.5 * (V - R)^2, 0.5 * (V_old + clip(V - V_old, -epsilon, epsilon) - R)^2)
+    loss = _half_square(values, returns, huber_delta)
+    if clip_coef is not None:
+        near = old_values + (values - old_values).clamp(-clip_coef, clip_coef)
+        loss = torch.maximum(loss, _half_square(near, returns, huber_delta))
+    return loss
+
+
+def _half_square(values: Tensor, returns: Tensor, huber_delta: float | None) -> Tensor:
+    if huber_delta is None:
+        return 0.5 * (values - returns).square()
+    return F.huber_loss(values, returns, reduction="none", delta=huber_delta)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of target probabilities and logits.
+
+    Args:
+        logits: (frames, bins) float.
+        targets: (frames, bins) float, probabilities.
+
+    Returns:
+        (frames,) float, -sum_i targets_i * log(softmax(logits)_i).
+    """
+    return -(targets * logits.log_softmax(dim=-1)).sum(dim=-1)
+
+
+def approx_kl(logratio: Tensor) -> Tensor:
+    """Return a non-negative estimate of KL(old || new) for each actor: (actors,) -> (actors,).
+
+    Its mean under the old policy is the KL divergence.
+
+    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html, estimator k3.
+    """
+    # k3 = (r - 1) - log(r), with r = p_new / p_old
+    return logratio.exp() - 1 - logratio
+
+
+def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
+    """Return True for actors whose ratio is clipped, |ratio - 1| > clip_coef: (actors,) bool."""
+    return (logratio.exp() - 1).abs() > clip_coef
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """Return 1 - Var(returns - values) / Var(returns); NaN if all returns are equal."""
+    variance = returns.var(correction=0)
+    return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
+
+
+@dataclass
+class LossStats:
+    """Running sums of the loss statistics of an update.
+
+    They are kept on the device until the update ends, as reading them would wait for it.
+
+    Attributes:
+        policy_loss, entropy: sums over terms, which are actors, or frames that have actors.
+        approx_kl, clipped: sums over actors.
+        value_loss: sum over frames.
+        grad_norm: sum over optimizer steps, before clipping.
+        tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
+        kl_of_actions: (actions,), approx_kl of the actors of each action.
+        actors_of_actions: (actions,) int64 on the host, number of actors of each action.
+        terms, actors, frames, optimizer_steps: numbers of each.
+        vf_grad_norm: as grad_norm, of a separate value network.
+        auxiliary: sum over optimizer steps of each auxiliary loss, by name.
+    """
+
+    policy_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clipped: Tensor
+    value_loss: Tensor
+    grad_norm: Tensor
+    tuned_entropy: Tensor
+    kl_of_actions: Tensor
+    actors_of_actions: npt.NDArray[np.int64]
+    terms: int = 0
+    actors: int = 0
+    frames: int = 0
+    optimizer_steps: int = 0
+    vf_grad_norm: Tensor | float = 0.0
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
+        """Return sums of nothing."""
+        zero = torch.zeros((), device=device)
+        return LossStats(
+            *(zero, zero, zero, zero, zero, zero),
+            tuned_entropy=torch.zeros(num_tuned, 2, device=device),
+            kl_of_actions=torch.zeros(num_actions, device=device),
+            actors_of_actions=np.zeros(num_actions, dtype=np.int64),
+        )
+
+    def add(self, other: "LossStats") -> None:
+        """Add the sums of `other`."""
+        for f in fields(self):
+            if f.name != "auxiliary":
+                setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        for name, loss in other.auxiliary.items():
+            self.auxiliary[name] = self.auxiliary.get(name, 0.0) + loss
+
+    def losses(self) -> dict[str, Tensor]:
+        """Return the losses and gradient norms that must be finite, by name."""
+        zero = torch.zeros_like(self.policy_loss)
+        return {
+            "the policy loss": self.policy_loss,
+            "the entropy": self.entropy,
+            "the value loss": self.value_loss,
+            **{f"the auxiliary loss {name}": loss for name, loss in self.auxiliary.items()},
+            "the norm of the gradient": self.grad_norm,
+            "the norm of the value network's gradient": zero + self.vf_grad_norm,
+        }
+
+    def means(self) -> dict[str, float]:
+        """Return the mean losses by their tags."""
+        terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
+        steps = max(1, self.optimizer_steps)
+        return {
+            "losses/policy_loss": self.policy_loss.item() / terms,
+            "losses/entropy": self.entropy.item() / terms,
+            "losses/approx_kl": self.approx_kl.item() / actors,
+            "losses/clipfrac": self.clipped.item() / actors,
+            "losses/value_loss": self.value_loss.item() / frames,
+            "losses/gradnorm": self.grad_norm.item() / steps,
+            "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
+        }
+
+    def auxiliary_means(self) -> dict[str, float]:
+        """Return `losses/<name>_loss` of each auxiliary loss, its mean over optimizer steps."""
+        steps = max(1, self.optimizer_steps)
+        return {f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()}
+
+    def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
+        """Return `policy/<action>/kl` of each action that had actors.
+
+        Args:
+            actions: names of the actions in the order of the sums.
+        """
+        sums = self.kl_of_actions.tolist()
+        return {
+            f"policy/{name}/kl": kl / actors
+            for name, kl, actors in zip(actions, sums, self.actors_of_actions.tolist(), strict=True)
+            if actors
+        }
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The F frames of one optimizer step.
+
+    Attributes:
+        frames: (F,) int64, positions in the rollout.
+        num_terms: number of terms of which the policy loss is the mean.
+        advantages: (F,) float.
+        returns: (F,) float.
+        old_values: (F,) float, the values predicted during the rollout.
+        keys: (F,) int64, seeds of the dropout of each frame.
+    """
+
+    frames: npt.NDArray[np.int64]
+    num_terms: int
+    advantages: Tensor
+    returns: Tensor
+    old_values: Tensor
+    keys: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(
+        rollout: Rollout,
+        estimate: Estimate,
+        frames: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.int64],
+        ppo: PPOConfig,
+    ) -> "Minibatch":
+        """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`."""
+        index = to_device(frames, estimate.returns.device)
+        advantages = estimate.advantages.flatten()[index]
+        return Minibatch(
+            frames=frames,
+            num_terms=_num_terms(rollout, frames, ppo.weight_by),
+            advantages=normalize(advantages) if ppo.norm_adv else advantages,
+            returns=estimate.returns.flatten()[index],
+            old_values=rollout.values.flatten()[index],
+            keys=keys,
+        )
+
+
+def _num_terms(
+    rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
+) -> int:
+    """Return the number of terms of which the policy loss is the mean: actors, or frames."""
+    actors = sum(a.lengths[frames] for a in rollout.actions.values())
+    return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
+
+
+def loss_of_piece(
+    agent: PPOAgent,
+    rollout: Rollout,
+    minibatch: Minibatch,
+    piece: npt.NDArray[np.int64],
+    ppo: PPOConfig,
+    ent_coef: float,
+    ent_tunings: Mapping[str, Tensor],
+    spans: Spans = OFF,
+) -> tuple[Tensor, LossStats]:
+    """Compute the part of the loss of a minibatch that is due to some of its frames.
+
+    Args:
+        agent: the network.
+        rollout: the rollout that the frames are from.
+        minibatch: positions and targets of the frames of the minibatch.
+        piece: (F,) int64, positions in the minibatch.
+        ppo: settings of the loss.
+        ent_coef: coefficient of the entropy bonus.
+        ent_tunings: state of the coefficients of actions with an entropy target, see `tune`.
+        spans: timers of the parts.
+
+    Returns:
+        () float, the part of the loss, and its statistics.
+
+    Raises:
+        AgentError: the network lacks an output that `ppo.value_loss` needs.
+    """
+    # Forward pass.
+    frames = minibatch.frames[piece]
+    with spans.span("gather"):
+        chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+        batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+        old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    with spans.span("forward"):
+        out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
+
+    # Policy loss: one term an actor, with the advantage of its frame.
+    # log ratio: log pi(a|s) - log pi_old(a|s)
+    logratio, entropies = _of_all_actors(out, old_logprobs)
+    frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
+    frame_of_actor = to_device(frame_of_row, logratio.device)
+    positions = to_device(piece, logratio.device)
+    advantages = minibatch.advantages[positions][frame_of_actor]
+    weights: Tensor | None = None
+    if ppo.weight_by == "frame":
+        weights = equal_frames(frame_of_actor, len(frames)).to(logratio)
+    judged = logratio
+    if ppo.ratio == "frame":
+        judged = joint_logratio(logratio, frame_of_actor, len(frames))
+    surrogates = policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
+    surrogate = _weighted_sum(surrogates, weights)
+
+    # Entropy bonus: sum over actors of c_action * H(pi)
+    entropy = _weighted_sum(entropies, weights)
+    bonus = ent_coef * entropy
+    if ent_tunings:
+        num_actors = {name: len(rows.values) for name, rows in chosen.items()}
+        coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
+        bonus = _weighted_sum(coefs * entropies, weights)
+
+    # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
+    value_error = value_loss_of(
+        out.values, minibatch.returns[positions], minibatch.old_values[positions], ppo
+    ).sum()
+    loss = (surrogate - bonus) / max(1, minibatch.num_terms)
+    loss = loss + ppo.vf_coef * value_error / len(minibatch.frames)
+
+    # Statistics.
+    logratio, judged = logratio.detach(), judged.detach()
+    kl = approx_kl(logratio)
+    actors_of_actions = [len(rows.values) for rows in chosen.values()]
+    tuned_entropy = [
+        out.distribution(name).normalised_entropy(out.entropies[name].detach())
+        for name in ent_tunings
+    ]
+    return loss, LossStats(
+        policy_loss=surrogate.detach(),
+        entropy=entropy.detach(),
+        approx_kl=kl.sum(),
+        clipped=is_clipped(judged, ppo.clip_coef).sum(),
+        value_loss=value_error.detach(),
+        grad_norm=torch.zeros_like(surrogate),
+        tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        kl_of_actions=torch.stack([part.sum() for part in torch.split(kl, actors_of_actions)]),
+        actors_of_actions=np.array(actors_of_actions),
+        terms=_num_terms(rollout, frames, ppo.weight_by),
+        actors=len(logratio),
+        frames=len(frames),
+    )
+
+
+def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return log-ratios and entropies, (actors,) each, of all actions one after the other."""
+    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
+    entropies = [out.entropies[name] for name in old_logprobs]
+    if len(logratios) == 1:
+        return logratios[0], entropies[0]
+    return torch.cat(logratios), torch.cat(entropies)
+
+
+def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the sum of (actors,) numbers, weighted if there are weights."""
+    return (x if weights is None else weights * x).sum()
+
+
+def value_loss_of(
+    values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
+) -> Tensor:
+    """Return the value loss of each of F frames, (F,) float."""
+    if ppo.value_bins is not None:
+        logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
+        if logits is None or logits.shape != expected:
+            got = "none" if logits is None else f"shape {tuple(logits.shape)}"
+            raise AgentError(
+                f"values['value_logits']: expected shape {expected}, as of ppo.value_bins, "
+                f"got {got}"
+            )
+        return cross_entropy(logits, bin_targets(returns, ppo.value_bins))
+    clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
+    return value_loss(
+        values["value"].flatten(),
+        returns,
+        old_values,
+        clip_coef if ppo.clip_vloss else None,
+        ppo.huber_delta if ppo.value_loss == "huber" else None,
+    )

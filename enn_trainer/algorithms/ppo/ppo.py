@@ -1,0 +1,350 @@
+"""Proximal policy optimisation.
+
+Source: Schulman et al. 2017, arXiv:1707.06347.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.algorithms.algorithm import (
+    AuxiliaryLoss,
+    Clock,
+    RewardTransform,
+    RolloutAlgorithm,
+    RunState,
+)
+from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
+from enn_trainer.algorithms.minibatches import Frames, add_gradients, minibatches, pieces
+from enn_trainer.algorithms.optimizers import (
+    begin_update,
+    check_finite,
+    check_finite_weights,
+    clipped_step,
+    load_moments,
+    make_optimizers,
+    moments_of,
+    rates_at,
+)
+from enn_trainer.algorithms.ppo import losses
+from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
+from enn_trainer.algorithms.ppo.losses import LossStats, Minibatch, loss_of_piece
+from enn_trainer.algorithms.ppo.returns import Estimate, advantages
+from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.experience.collector import Rollout
+from enn_trainer.lanes import cost_of_entity
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from enn_trainer.state_part import (
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_tensor,
+    with_prefix,
+    without_prefix,
+)
+from entity_env.seeding import derive_seed, mix
+from entity_env.spaces import ActionSpace
+
+FIRST_FRAMES = "first frames"
+"""In the memory of a state whose input statistics know no more than the first frames."""
+TUNINGS = "ent_tunings"
+SCALING = "reward_scaling"
+
+
+class PPO(RolloutAlgorithm):
+    """Improves an agent on rollouts.
+
+    Args:
+        config: configuration of the run.
+        agent: the network; its parameters are changed.
+        action_space: action space of the environment.
+
+    Attributes:
+        optimizer: optimizer of the agent, without a separate value network.
+        vf_optimizer: optimizer of the separate value network, whose gradient is clipped on its own;
+            None without one.
+        ent_tunings: for each action with an entropy target (2,) float32, the state of its entropy
+            coefficient, see `tune`.
+        auxiliary_losses: losses that are added to each optimizer step, by name.
+        reward_transforms: functions of the rewards, by name, applied one after the other.
+
+    Raises:
+        ConfigError: a group of `optim` matches no parameter, or a target names no action.
+    """
+
+    def __init__(
+        self, config: TrainConfig, agent: Any, action_space: Mapping[str, ActionSpace]
+    ) -> None:
+        self.config = config
+        self.agent = agent
+        self.optimizer, self.vf_optimizer = make_optimizers(agent, config.optim)
+        self.ent_tunings = initial_tunings(
+            config.ppo.ent_targets, config.ppo.ent_coef, action_space
+        )
+        self.auxiliary_losses: dict[str, AuxiliaryLoss] = {}
+        self.reward_transforms: dict[str, RewardTransform] = {}
+        if config.bc is not None:
+            self.auxiliary_losses["bc"] = CloningLoss(config, agent)
+        if config.ppo.reward_scaling:
+            self.reward_transforms[SCALING] = RewardScaling.fresh(config.rollout.num_envs)
+        self._memory: dict[str, Any] = {}
+        self._parameters = dict(agent.named_parameters())
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Prepare for a run; auxiliary losses may read files.
+
+        Raises:
+            ConfigError: a setting of an auxiliary loss cannot be used.
+        """
+        self.config, self._memory = config, state.memory
+        for loss in self.auxiliary_losses.values():
+            loss.prepare(config, state, device)
+
+    def begin_episodes(self, num_envs: int) -> None:
+        """Tell the reward transforms that all environments begin new episodes."""
+        for transform in self.reward_transforms.values():
+            transform.begin_episodes(num_envs)
+
+    def begin_update(self, clock: Clock) -> None:
+        """Set the learning rates and the weight decay of an update, and freeze parameters."""
+        lr = rates_at(self.config, *clock).lr
+        for optimizer in self.optimizers():
+            begin_update(optimizer, lr, float(self.config.optim.weight_decay), clock.step)
+
+    def update(self, data: Rollout, clock: Clock, context: ExecutionContext) -> dict[str, float]:
+        """Compute returns, take the frames into the input statistics, and take optimizer steps."""
+        # Returns and advantages, of transformed rewards.
+        rollout, config, span = data, self.config, context.spans.span
+        rates = rates_at(config, *clock)
+        with span("returns"):
+            rewards = rollout.rewards
+            for transform in self.reward_transforms.values():
+                rewards = transform.transform(rewards, rollout, config.ppo.gamma)
+                if rewards.shape != rollout.rewards.shape:
+                    raise ValueError(
+                        f"{type(transform).__name__}.transform: expected rewards of shape "
+                        f"{list(rollout.rewards.shape)}, got {list(rewards.shape)}"
+                    )
+            estimate = advantages(rollout, config.ppo, rewards)
+
+        # Input statistics change after the optimisation, except in the first update: until then
+        # they know the first frames alone, in which what changes with time is the same everywhere.
+        knows_first_frames = self._memory.get(FIRST_FRAMES, False)
+        if knows_first_frames:
+            with span("stats"):
+                self.agent.update_input_stats(rollout.batch)
+        with span("optimize"):
+            seed = derive_seed(config.seed, "minibatches", clock.step)
+            auxiliary = {n: x for n, x in self.auxiliary_losses.items() if x.begin_update(clock)}
+            metrics = self.optimize(rollout, estimate, rates.ent_coef, seed, auxiliary, context)
+        if not knows_first_frames:
+            with span("stats"):
+                self.agent.update_input_stats(rollout.batch)
+        metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
+        for transform in self.reward_transforms.values():
+            metrics |= transform.metrics()
+        self._memory.pop(FIRST_FRAMES, None)  # last, as it is not restored after an error
+        return metrics
+
+    def optimize(
+        self,
+        rollout: Rollout,
+        estimate: Estimate,
+        ent_coef: float,
+        seed: int,
+        auxiliary: Mapping[str, AuxiliaryLoss] | None = None,
+        context: ExecutionContext = DEFAULT_CONTEXT,
+    ) -> dict[str, float]:
+        """Take epochs of minibatches, each one optimizer step.
+
+        Advantages are normalised over the frames of a minibatch. The losses of actors and of frames
+        are means over the whole minibatch, however it is cut into microbatches. The update ends
+        early after a minibatch whose KL exceeds `ppo.target_kl`.
+
+        Args:
+            rollout: T * B frames.
+            estimate: returns and advantages, (T, B).
+            ent_coef: coefficient of the entropy bonus.
+            seed: seed of this update; the order of the frames is a function of it.
+            auxiliary: auxiliary losses of this update, by name.
+            context: threads, interrupt check, timers, and the function notified of optimizer steps.
+
+        Returns:
+            The losses by their published names.
+
+        Raises:
+            AgentError: the network lacks an output that `ppo.value_loss` needs.
+            NotFiniteError: a loss, a gradient or a parameter is NaN or infinite. On the CPU the
+                agent is as before that minibatch; on other devices it is detected at the end of the
+                update.
+        """
+        # Prepare.
+        agent, ppo, optim = self.agent, self.config.ppo, self.config.optim
+        agent.train()
+        device, num_actions = estimate.returns.device, len(rollout.actions)
+        total = LossStats.zero(device, num_actions, len(self.ent_tunings))
+        entities = rollout.batch.entities_of_frames()
+        cost = cost_of_entity(agent)
+        parameters = [*agent.parameters()]
+        is_checked = _is_synchronous(device)
+        for frames in minibatches(
+            rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
+        ):
+            keys = mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64)
+            minibatch = Minibatch.of(rollout, estimate, frames, keys, ppo)
+
+            def loss_of(
+                piece: Frames, minibatch: Minibatch = minibatch
+            ) -> tuple[Tensor, LossStats]:
+                context.check()
+                return loss_of_piece(
+                    agent, rollout, minibatch, piece, ppo, ent_coef, self.ent_tunings, context.spans
+                )
+
+            # Gradient, as a sum over pieces, and of auxiliary losses.
+            for parameter in parameters:
+                parameter.grad = None
+            done = LossStats.zero(device, num_actions, len(self.ent_tunings))
+            cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
+            with context.spans.span("gradient"):
+                to_add = [partial(loss_of, piece) for piece in cut]
+                add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
+            for name, auxiliary_loss in (auxiliary or {}).items():
+                loss = auxiliary_loss.add_gradient(total.optimizer_steps, context)
+                done.auxiliary[name] = loss.detach()
+
+            # Optimizer step.
+            with context.spans.span("step"):
+                done.grad_norm = clipped_step(self.optimizer, optim.max_grad_norm, is_checked)
+                if self.vf_optimizer is not None:
+                    norm = clipped_step(self.vf_optimizer, optim.max_grad_norm, is_checked)
+                    done.vf_grad_norm = norm
+            done.optimizer_steps = 1
+            if is_checked:
+                check_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
+
+            # Entropy coefficients, statistics, and early stopping by KL.
+            tune(self.ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
+            total.add(done)
+            context.on_optimizer_step(done)
+            if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
+                break
+
+        # Checks and metrics of the whole update.
+        if not is_checked:
+            check_finite(agent, total.losses(), "the update")
+        check_finite_weights(agent)
+        agent.eval()
+        return {
+            **total.means(),
+            **total.kl_scalars(rollout.actions),
+            **tuned_scalars(self.ent_tunings, total.tuned_entropy),
+            **_beyond_bins(estimate.returns, ppo),
+            **total.auxiliary_means(),
+            "losses/explained_variance": losses.explained_variance(
+                rollout.values.flatten(), estimate.returns.flatten()
+            ).item(),
+        }
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizer of the policy, and that of the value network if there is one."""
+        both = [self.optimizer, self.vf_optimizer]
+        return [optimizer for optimizer in both if optimizer is not None]
+
+    def state_dict(self) -> StateDict:
+        """Return optimizer moments, states of entropy coefficients, and states of plug-ins."""
+        state = {
+            **moments_of(self.optimizers(), self._parameters),
+            **with_prefix(TUNINGS, self.ent_tunings),
+        }
+        for name, plug_in in self._plug_ins().items():
+            state |= with_prefix(name, plug_in.state_dict())
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore a state; learning rates stay as configured.
+
+        Options that are off now lose their state; those that are new start with the initial one.
+
+        Raises:
+            ValueError: an entry is of an unknown parameter or plug-in, or has an impossible shape.
+        """
+        # Entries by owner.
+        plug_ins, moments = self._plug_ins(), {}
+        known = {TUNINGS, SCALING, *plug_ins}
+        for key, value in state.items():
+            parameter = key.rpartition("/")[0]
+            if parameter in self._parameters:
+                moments[key] = value
+            elif key.partition("/")[0] not in known:
+                raise ValueError(
+                    f"has {key}, but the network has no {parameter}, and the run no loss or reward "
+                    "transform of that name; give StateManager, or evolve, the initial_state that "
+                    "makes it"
+                )
+
+        # Restore.
+        load_moments(self.optimizers(), self._parameters, moments)
+        saved = without_prefix(TUNINGS, state)
+        for name, tuning in self.ent_tunings.items():
+            found = saved.get(name, tuning)
+            check_tensor(f"{TUNINGS}/{name}", found, tuning.dtype, (2,))
+            self.ent_tunings[name] = found
+        for name, plug_in in plug_ins.items():
+            try:
+                plug_in.load_state_dict(without_prefix(name, state))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Return the state for other spaces: by names of parameters and actions."""
+        tunings = without_prefix(TUNINGS, state)
+        evolved = {
+            **change.moments(state),
+            **with_prefix(TUNINGS, {change.action(n): tuning for n, tuning in tunings.items()}),
+        }
+        for name, plug_in in self._plug_ins().items():
+            evolved |= with_prefix(name, plug_in.evolve(without_prefix(name, state), change))
+        return evolved
+
+    def _plug_ins(self) -> dict[str, StatePart]:
+        """Return auxiliary losses and reward transforms by name.
+
+        Raises:
+            ValueError: by its name, entries of one cannot be told from others.
+        """
+        taken = {TUNINGS, *(parameter.partition("/")[0] for parameter in self._parameters)}
+        for names in (self.auxiliary_losses, self.reward_transforms):
+            for name in names:
+                if "/" in name or name in taken:
+                    raise ValueError(
+                        "auxiliary_losses, reward_transforms: expected names without '/' that no "
+                        f"parameter and no other of them has, got {name!r}"
+                    )
+            taken.update(names)
+        for name in {"policy", "value"} & self.auxiliary_losses.keys():
+            raise ValueError(
+                f"auxiliary_losses: {name}: losses/{name}_loss is a metric already; expected "
+                "another name"
+            )
+        return {**self.auxiliary_losses, **self.reward_transforms}
+
+
+def _is_synchronous(device: torch.device) -> bool:
+    """Return True if reading a number from a device does not wait for a queue of operations."""
+    return device.type == "cpu"
+
+
+def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
+    """Return the share of returns outside the range of the value bins, as a metric."""
+    bins = ppo.value_bins
+    if bins is None:
+        return {}
+    beyond = (returns < bins.low) | (returns > bins.high)
+    return {"losses/returns_beyond_bins": beyond.float().mean().item()}

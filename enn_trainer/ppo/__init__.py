@@ -1,1 +1,0 @@
-"""Collecting, judging and learning."""

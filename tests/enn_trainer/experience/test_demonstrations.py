@@ -1,0 +1,178 @@
+"""Recorded frames as tensors: whose they are, what is known of them, and what is refused."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import ConfigError
+from enn_trainer.experience.demonstrations import (
+    Demonstrations,
+    Reading,
+    open_recordings,
+    returns_of,
+    with_actors,
+)
+from entity_env.ragged import Ragged
+from entity_env.recording.read_recording import Episode, Recording
+from entity_env.recording.record import recording_header
+from entity_env.recording.recording_format import PREFIX, RecordingError, Step, framed
+from tests.enn_trainer.demonstrated import CutOff, Rearranged, Sorting, record
+from tests.enn_trainer.worlds import Clockwork
+
+CPU = torch.device("cpu")
+
+
+def read(
+    path: Path, teacher_for: str | None = None, max_frames: int | None = None
+) -> Demonstrations:
+    recordings = open_recordings([path])
+    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames)
+    shown = reading.read(recordings)
+    assert shown is not None
+    return shown
+
+
+def episode(rewards: list[float], ending: str, steps: list[int] | None = None) -> Episode:
+    kept = np.arange(len(rewards)) if steps is None else np.array(steps)
+    decisions: object = None  # not looked at
+    return Episode(0, 0, np.array(rewards, dtype=np.float32), ending, decisions, kept)  # type: ignore[arg-type]
+
+
+def test_returns_are_discounted_from_the_end_of_the_same_episode() -> None:
+    # 3 + 0.5 * 2 = 4; 1 + 0.5 * 4 = 3
+    assert returns_of(episode([1, 3, 2], "terminated"), 0.5).tolist() == [3.0, 4.0, 2.0]
+    assert returns_of(episode([1, 3, 2], "terminated", [0, 2]), 0.5).tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("ending", ["truncated", "unfinished", "unknown"])
+def test_what_did_not_end_has_no_known_return(ending: str) -> None:
+    assert np.isnan(returns_of(episode([1, 3, 2], ending), 0.5)).all()
+    assert np.isnan(returns_of(episode([1, math.nan], "terminated"), 0.5)).all()
+
+
+@pytest.mark.slow
+def test_every_return_is_that_of_its_own_episode(tmp_path: Path) -> None:
+    """The published loader gives the last reward of an episode to the next one."""
+    shown = read(record(tmp_path / "rec"))
+    left = shown.batch.features["__global__"].values[:, 0]
+    known = ~shown.returns.isnan()
+    assert known.float().mean() > 0.9
+    # Each step gives 1, so n steps are worth 1 + 0.5 + ... = 2 - 0.5 ** (n - 1).
+    torch.testing.assert_close(shown.returns[known], 2 - 0.5 ** (left - 1)[known])
+    assert shown.endings.keys() == {"unfinished"}
+    assert read(record(tmp_path / "cut", world=CutOff)).returns.isnan().all()
+
+
+def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
+    shown = read(record(tmp_path / "rec", subsample=3))
+    left = shown.batch.features["__global__"].values[:, 0]
+    known = ~shown.returns.isnan()
+    assert 200 < len(shown) < 450
+    torch.testing.assert_close(shown.returns[known], 2 - 0.5 ** (left - 1)[known])
+
+
+@pytest.mark.slow
+def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
+    """A position in a frame depends on the order of types, so actors and actees move with it."""
+    one = read(record(tmp_path / "one", logits=True), "kl")
+    other_path = record(tmp_path / "other", world=Rearranged, logits=True, x=1)
+    other = read(other_path, "kl")
+    for name, rows in one.batch.features.items():
+        assert torch.equal(rows.values, other.batch.features[name].values), name
+    for name, action in one.batch.actions.items():
+        assert torch.equal(action.actors.values, other.batch.actions[name].actors.values), name
+        assert torch.equal(one.actions[name].values, other.actions[name].values), name
+        assert torch.equal(one.teacher[name].values, other.teacher[name].values), name
+    pick, moved = one.batch.actions["pick"].actees, other.batch.actions["pick"].actees
+    assert pick is not None
+    assert moved is not None
+    assert torch.equal(pick.values, moved.values)
+    raw = next(Recording.open(other_path).steps()).decisions.obs.action_masks["side"].actors
+    assert raw.values.max() > one.batch.actions["side"].actors.values.max()  # they did differ
+
+
+def test_several_files_are_one_after_the_other(tmp_path: Path) -> None:
+    one, other = record(tmp_path / "one"), record(tmp_path / "two", world=Rearranged, x=1, steps=9)
+    recordings = open_recordings([one, other])
+    shown = Reading(Sorting().obs_space(), 0.5, CPU).read(recordings)
+    assert shown is not None
+    assert len(shown) == len(read(one)) + len(read(other))
+
+
+def test_files_of_different_worlds_are_refused(tmp_path: Path) -> None:
+    from entity_env import EnvList
+    from entity_env.recording.record import RecordingVecEnv
+
+    one = record(tmp_path / "one", steps=2)
+    envs = RecordingVecEnv(EnvList(Clockwork, 2), tmp_path / "other")
+    envs.reset(envs.obs_space())
+    envs.close()
+    with pytest.raises(ConfigError, match=r"other: expected a recording of .*one; .*entity types"):
+        open_recordings([one, tmp_path / "other"])
+
+
+def test_a_limit_bounds_what_is_read(tmp_path: Path) -> None:
+    path = record(tmp_path / "rec")
+    assert 100 <= len(read(path, max_frames=100)) < 110
+    assert len(read(path, max_frames=10**6)) == len(read(path))
+
+
+def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> None:
+    shown = read(record(tmp_path / "rec"))
+    acting = with_actors(shown)
+    assert 0 < len(acting) < len(shown)
+    assert (acting.num_actors() > 0).all()
+    assert acting.num_actors().sum() == shown.num_actors().sum()
+
+
+def changed(tmp_path: Path, of_step: dict[str, object] | None = None, **changes: object) -> Path:
+    """A recording of one step in which something was changed."""
+    path = record(tmp_path / "one", steps=1)
+    (step,) = Recording.open(path).steps()
+    recording = Recording.open(path)
+    header = recording_header(recording.obs_space, recording.action_space, 16)
+    fields = {**vars(replace(step.decisions, **changes)), **vars(step)}  # type: ignore[arg-type]
+    del fields["decisions"]
+    fields |= of_step or {}
+    (tmp_path / "changed").write_bytes(PREFIX + framed(header) + framed(fields))
+    return tmp_path / "changed"
+
+
+def sides(tmp_path: Path) -> Ragged:
+    (step,) = Recording.open(record(tmp_path / "sides", steps=1)).steps()
+    assert isinstance(step, Step)
+    return step.decisions.actions["side"]
+
+
+def test_choices_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    side = sides(tmp_path)
+    actions = {"side": replace(side, values=side.values + 2)}
+    with pytest.raises(RecordingError, match=r"changed: action .* expected a choice .* got"):
+        read(changed(tmp_path, actions=actions))
+
+
+def test_missing_choices_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=r"'side': expected a choice of each of \d+ actors"):
+        read(changed(tmp_path, actions={}))
+
+
+def test_choices_that_a_mask_forbids_are_refused(tmp_path: Path) -> None:
+    path = record(tmp_path / "rec", steps=1)
+    (step,) = Recording.open(path).steps()
+    masks = dict(step.decisions.obs.action_masks)
+    mask = masks["pick"].mask
+    assert mask is not None
+    masks["pick"] = replace(masks["pick"], mask=replace(mask, values=np.zeros_like(mask.values)))
+    with pytest.raises(RecordingError, match="'pick': expected a choice that is allowed"):
+        read(changed(tmp_path, obs=replace(step.decisions.obs, action_masks=masks)))
+
+
+def test_steps_without_rewards_are_refused(tmp_path: Path) -> None:
+    """The rewards before a step are not in a file that was begun in the middle of an episode."""
+    later = {"step": np.full(16, 7), "terminated": np.ones(16, np.bool_)}
+    with pytest.raises(RecordingError, match=r"changed: episode \d+: expected steps up to 0, .* 7"):
+        read(changed(tmp_path, later))
