@@ -40,7 +40,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     Args:
         config_cls: `TrainConfig`.
         state_cls: `State`.
-        initial_state: makes the state of a new run.
+        initial_state: makes the state of a new run; that of a resumed one takes over what is saved.
         init_path: a configuration file, or a checkpoint to start from, see `lookup.resolve`.
         checkpoint_dir: the folder of the run, for its saves.
         overrides: settings in the form `net.d_model=64`.
