@@ -1,7 +1,8 @@
 """A narrow network over packed frames, compiled as one node of torch's graph.
 
 For small batches, the overhead of torch and Python around each operation exceeds its computation.
-This computes the same as `embedding.py`, `transformer.py`, `pooling.py` and `heads.py`.
+This computes the same as `embedding.py`, `transformer.py`, `layout.py` and `heads.py`. Blocks are
+computed in parts, which threads share.
 """
 
 import ctypes
