@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.checks.check_spaces import changed_spaces, space_problems
-from entity_env.checks.random_play import Player, Spaces, Stop, Trace, answer, differences, shown_by
-from entity_env.checks.report import Report
 from entity_env.environment import Environment
 from entity_env.match import Match, Solo, world_of
 from entity_env.plain_state import impure
+from entity_env.random_play import (
+    Player,
+    Report,
+    Spaces,
+    Stop,
+    Trace,
+    answer,
+    differences,
+    shown_by,
+)
 from entity_env.seeding import derive_seed
-from entity_env.vec.env_states import names_in
+from entity_env.vec.episode_state import names_in
+from entity_env.vec.validate import changed_spaces, space_problems
 
 _STATE_STEPS = 20
 

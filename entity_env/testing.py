@@ -26,11 +26,11 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.check_env import check_env
-from entity_env.checks.random_play import differences, fields_of, random_choices
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match, Solo
 from entity_env.plain_state import PlainState
 from entity_env.ragged import Ragged
+from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionName,
@@ -41,8 +41,8 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.env_list import EnvList
+from entity_env.vec.batching import batch_obs
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecObs
 
 

@@ -27,19 +27,24 @@ import numpy.typing as npt
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import EpisodeClock
-from entity_env.recording.recorded_steps import Header, check_header, check_step
-from entity_env.recording.recording_format import Decisions, RecordingError, Step
+from entity_env.recording.recording_format import (
+    Decisions,
+    Header,
+    RecordingError,
+    Step,
+    check_header,
+    check_step,
+)
 from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
-from entity_env.serialization.rebuild import rebuilt
+from entity_env.serialization.messages import rebuilt
 from entity_env.short_repr import short_repr
 from entity_env.spaces import (
-    GLOBAL,
     CategoricalActionSpace,
     Entity,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
-    has_global_entity,
+    num_columns,
 )
 from entity_env.vec.vec_env import (
     VecActionMask,
@@ -83,21 +88,18 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
         first = _sample(file, path, samples[0]) if samples else None
-    recorded = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
-    read = _read_subsampled if recorded.num_envs is None else _read_steps
-    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
-
-
-def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
+    # A sub-sampled file does not show how many environments there were.
     subsample = contents.get("subsample", 1)
     spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
     is_whole = type(subsample) is int and subsample == 1
-    header = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
+    num_envs = 0 if first is None else len(first.fields["episode"])
+    recorded = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
     try:
-        check_header(header)
+        check_header(recorded)
     except ValueError as error:
         raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
-    return header
+    read = _read_steps if is_whole else _read_subsampled
+    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
@@ -131,17 +133,7 @@ def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
             if not (done | (counted == _numbers(sample, "step", num_envs) + 1)).all():
                 clock.restart()  # a reset, without the outcome of this sample
                 continue
-            step = Step(
-                _decisions(sample.fields, header, num_envs),
-                np.arange(num_envs),
-                clock.episode,
-                clock.step,
-                reward,
-                done,
-                np.zeros(num_envs, dtype=np.bool_),
-                None,
-            )
-            check_step(step, header, sample.end - sample.start)
+            step = _step(sample, header, clock.episode, clock.step, reward, done)
         yield step
         clock.advance(done)
 
@@ -150,18 +142,19 @@ def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
     for sample in _samples(path, end):
         with _named(path, sample):
             count = len(sample.fields["episode"])
-            step = Step(
-                _decisions(sample.fields, header, count),
-                np.arange(count),
-                _numbers(sample, "episode", count),
-                _numbers(sample, "step", count),
-                np.full(count, np.nan, dtype=np.float32),
-                np.zeros(count, dtype=np.bool_),
-                np.zeros(count, dtype=np.bool_),
-                None,
-            )
-            check_step(step, header, sample.end - sample.start)
+            episode, number = (_numbers(sample, name, count) for name in ("episode", "step"))
+            reward, done = np.full(count, np.nan, np.float32), np.zeros(count, np.bool_)
+            step = _step(sample, header, episode, number, reward, done)
         yield step
+
+
+def _step(sample: _Sample, header: Header, episode: Any, step: Any, reward: Any, done: Any) -> Step:
+    """Return a step of B environments, from (B,) numbers for each field."""
+    decisions = _decisions(sample.fields, header, len(reward))
+    ends = done, np.zeros(len(reward), dtype=np.bool_)
+    whole = Step(decisions, np.arange(len(reward)), episode, step, reward, *ends, None)
+    check_step(whole, header, sample.end - sample.start)
+    return whole
 
 
 @contextmanager
@@ -244,9 +237,7 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     for name in action_space:
         if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
             raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
-    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
-    if has_global_entity(obs_space, action_space):
-        widths[GLOBAL] = len(obs_space.global_features)
+    widths = num_columns(obs_space, action_space)
     if not obs["features"].keys() <= widths.keys():
         raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
 

@@ -10,18 +10,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.recording.recorded_steps import Header, read_header, read_step
 from entity_env.recording.recording_format import (
     Decisions,
+    Header,
     Record,
     RecordingError,
     Step,
+    read_header,
+    read_step,
     records,
-    take_obs,
 )
 from entity_env.seeding import key_of, mix, uniforms
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import VecObs, take_obs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
 """The end of an episode: by itself, cut off, not recorded, or not known from the file."""

@@ -9,8 +9,8 @@ import pytest
 
 from entity_env import EnvList, InvalidObservation
 from entity_env.ragged import Ragged
-from entity_env.vec.check_states import first_choices
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import unbatch_actions
+from entity_env.vec.episode_state import first_choices
 from tests.enn_trainer.worlds import Pasture
 
 N = 6
@@ -70,7 +70,7 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ),
     ("actions: expected", lambda s: s["frames"].action_masks.pop("watch")),
     (
-        "'watch'.: kind",
+        "'watch'.: expected a VecSelectEntityActionMask",
         lambda s: s["frames"].action_masks.update(watch=s["frames"].action_masks["walk"]),
     ),
     (

@@ -14,7 +14,7 @@ from entity_env import (
 )
 from entity_env.spaces import has_global_entity
 from entity_env.vec import frames as located
-from entity_env.vec.features import batch_entities
+from entity_env.vec.batching import batch_entities
 from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 

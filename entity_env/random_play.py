@@ -1,25 +1,160 @@
-"""Play with random legal actions, in which every answer of an environment is checked."""
+"""Play with random legal actions, and a report of everything that is wrong with the answers."""
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from entity_env.actions import Action
-from entity_env.checks.report import Report
 from entity_env.environment import Observation
-from entity_env.errors import InvalidObservation
+from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_env import VecObs
+
+_WIDEST = 400  # characters of a finding that are printed: masks can be large
+_FIXES = (  # pattern of a message, and the remedy
+    (r"finite numbers", "look for divisions by zero and for values that are never set"),
+    (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
+    (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
+    (r"expected (a sequence of )?\d+ ids", "give one id per row of features, in the same order"),
+    (r"unique ids", "ids must differ between all entities of a frame, also of different types"),
+    (r"expected each (entity|type) once", "name every entity once"),
+    (r"expected other ids", "entities of a type without ids are called (type, row)"),
+    (r"hashable", "use numbers, strings or tuples as ids"),
+    (r"expected ids among", "give these entities ids, or name them by type"),
+    (r"(actors|actees): expected types", "name types of obs_space()"),
+    (r"is invisible", "leave hidden entities out of actions, or show them"),
+    (r"^actions: ", "name the action in action_space(), or leave it out here"),
+    (r"expected an? \w+Mask", "use the mask that belongs to the action's space"),
+    (
+        r"mask: expected shape",
+        "give one row per actor and one flag per choice or actee, in the order of the space",
+    ),
+    (r"expected booleans", "use True where something is allowed or visible, False elsewhere"),
+    (r"expected \d+ flags", "give one flag per row of features"),
+    (r"expected a number", "give one Python number"),
+    (r"expected an Observation", "return an Observation from reset and act"),
+    (r"got both|contradicts", "say it in one way only"),
+    (r"expected (a dictionary|True or False)", "set it in the constructor of Observation"),
+    (r"documentation", "see the docstring of Observation for what this field can be"),
+)
+
+
+@dataclass
+class Finding:
+    """A problem or remark.
+
+    Attributes:
+        field: a part of the observation, or a method.
+        text: what was expected and what came.
+        fix: the remedy.
+        where: the episode and step where it occurred first.
+        count: the number of times that it occurred.
+    """
+
+    field: str
+    text: str
+    fix: str
+    where: str = ""
+    count: int = 1
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Equal for findings that differ only in numbers and names."""
+        expected = self.text.split(", got ")[0]
+        return self.field, re.sub(r"among .*|\(.*\)|(?<!\w)-?\d[\d.e+-]*", "#", expected)
+
+    def __str__(self) -> str:
+        times = f", {self.count} times in all" if self.count > 1 else ""
+        where = f" ({self.where}{times})" if self.where else ""
+        text = self.text if len(self.text) <= _WIDEST else f"{self.text[:_WIDEST]}..."
+        return f"  {self.field}{where}: {text}" + (f"\n    -> {self.fix}" if self.fix else "")
+
+
+@dataclass
+class Report:
+    """The report of `check_env`.
+
+    Attributes:
+        name: of the environment.
+        problems: errors of the environment.
+        remarks: legal behaviour that may not be intended.
+        episodes: the number of episodes that were begun.
+        steps: the number of their steps.
+    """
+
+    name: str
+    problems: list[Finding] = field(default_factory=list)
+    remarks: list[Finding] = field(default_factory=list)
+    episodes: int = 0
+    steps: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """There are no problems."""
+        return not self.problems
+
+    def problem(self, field: str, text: str, fix: str, where: str = "") -> None:
+        """Add a problem, or count one that is known."""
+        _add(self.problems, Finding(field, text, fix, where))
+
+    def remark(self, field: str, text: str, fix: str, where: str = "") -> None:
+        """Add a remark, or count one that is known."""
+        _add(self.remarks, Finding(field, text, fix, where))
+
+    def problem_of(self, message: str, where: str) -> None:
+        """Add the message of an `InvalidObservation` as a problem."""
+        message = message.replace("features of '__global__'", "global_features")
+        field, colon, text = message.partition(": ")
+        if not colon:
+            field, text = "Observation", message
+        fix = next((fix for pattern, fix in _FIXES if re.search(pattern, message)), "")
+        self.problem(field, text, fix, where)
+
+    def raise_if_bad(self) -> None:
+        """Raise if there are problems.
+
+        Raises:
+            EntityEnvError: with the whole report.
+        """
+        if not self.ok:
+            raise EntityEnvError(str(self))
+
+    def __str__(self) -> str:
+        played = f"in {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}"
+        found = [
+            _count(len(findings), name)
+            for findings, name in ((self.problems, "problem"), (self.remarks, "remark"))
+            if findings
+        ]
+        lines = [f"{self.name}: {', '.join(found) or 'nothing found wrong'} {played}"]
+        for title, findings in (("problems", self.problems), ("remarks", self.remarks)):
+            if findings:
+                lines += [f"{title}:", *map(str, findings)]
+        return "\n".join(lines)
+
+
+def _add(findings: list[Finding], new: Finding) -> None:
+    known = next((finding for finding in findings if finding.kind == new.kind), None)
+    if known is None:
+        findings.append(new)
+    else:
+        known.count += 1
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
 
 Fields: TypeAlias = dict[str, bytes]
 """The content of a batch, by the name of the field."""
@@ -205,7 +340,7 @@ class Player:
         }
         blocks["global_features"] = (self.obs_space.global_features, [obs.global_features])
         blocks["reward"] = (["reward"], [[obs.reward]])
-        for field, (names, block) in blocks.items():
+        for part, (names, block) in blocks.items():
             try:
                 columns = np.asarray(block, dtype=np.float64).reshape(-1, len(names)).T
             except Exception:  # whatever it is has been reported
@@ -213,7 +348,7 @@ class Player:
             for name, column in zip(names, columns, strict=True):
                 column = column[np.isfinite(column)]
                 if column.size:
-                    self._track_range((field, name), column.min(), column.max(), where)
+                    self._track_range((part, name), column.min(), column.max(), where)
 
     def _track_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
         known = self._ranges.get(what, (low, high, ""))
@@ -221,11 +356,11 @@ class Player:
         self._ranges[what] = min(low, known[0]), max(high, known[1]), first
 
     def _remark_large_numbers(self) -> None:
-        for (field, name), (low, high, where) in self._ranges.items():
+        for (part, name), (low, high, where) in self._ranges.items():
             if where:
                 came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
                 self.report.remark(
-                    field,
+                    part,
                     f"expected {name} to be of moderate size, got numbers {came}",
                     "scale it to about 1, or leave it out if it is constant",
                     where,

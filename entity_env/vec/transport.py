@@ -1,28 +1,25 @@
 """Messages between two processes: pickles through a pipe, arrays in shared memory."""
 
+import io
+import mmap
 import os
 import pickle
 import select
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from itertools import repeat
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from entity_env.workers.forked_children import close_in_children
-from entity_env.workers.shared_memory import SharedMemory
+from entity_env.process import close_in_children
 
-Arrays = list[npt.NDArray[Any]]
+_ALIGNMENT = 8  # bytes: the largest number
+_FIRST_SIZE = 1 << 16
 
 
 class ChannelClosedError(Exception):
     """Error of a channel whose other end is closed."""
-
-
-_ALIGNMENT = 8  # bytes: the largest number
-_PADDING = [bytes(n) for n in range(_ALIGNMENT)]
 
 
 def new_bell() -> int | None:
@@ -34,6 +31,88 @@ def new_bell() -> int | None:
     them there; without it two workers ran one after the other in half of all runs.
     """
     return os.eventfd(0) if hasattr(os, "eventfd") else None
+
+
+class SharedMemory:
+    """Block of memory that two processes share, and that grows with the data written to it.
+
+    It has no name: nothing is left of it once all processes that hold it have ended, however they
+    ended.
+
+    Args:
+        file: the number under which this process inherited it; without it, a new one.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        self.file = _unnamed_file() if file is None else file
+        self._map: mmap.mmap | None = None
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Write bytes from the beginning on, over data that is no longer needed.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        size = 0 if self._map is None else len(self._map)
+        if self._map is None or len(data) > size:
+            size = max(len(data), 2 * size, _FIRST_SIZE)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.file, 0, size)  # too little is an error now, not a crash
+            else:
+                os.ftruncate(self.file, size)
+            self._remap()
+        assert self._map is not None
+        self._map[: len(data)] = data
+
+    def read(self, size: int) -> memoryview:
+        """Return the first bytes: a view, which the next write may change."""
+        if self._map is None or size > len(self._map):
+            self._remap()
+        assert self._map is not None
+        return memoryview(self._map)[:size]
+
+    def close(self) -> None:
+        """Release the memory. Views that were read stay valid."""
+        if self.file >= 0:
+            os.close(self.file)
+        self.file, self._map = -1, None
+
+    def _remap(self) -> None:
+        # The old one ends with the last view of it.
+        self._map = mmap.mmap(self.file, os.fstat(self.file).st_size)
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("entity_env")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler that leaves the numbers of arrays out, for one block of memory beside the pickle.
+
+    To join them is three times as fast as one buffer for each array. They arrive as writable views
+    of the block, in the order of C.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5, buffer_callback=lambda _: False)
+        self.file = file
+        self.block = bytearray()
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return an array's place in the block, and leave everything else to pickle."""
+        if type(value) is not np.ndarray or value.dtype.kind not in "biuf":
+            return NotImplemented  # objects are not bytes that mean the same elsewhere
+        self.block += bytes(-len(self.block) % _ALIGNMENT)
+        start = len(self.block)
+        self.block += np.ascontiguousarray(value).data
+        return np.ndarray, (value.shape, value.dtype.str, _BLOCK, start)
+
+
+_BLOCK = pickle.PickleBuffer(bytearray())
+"""Stands for the block in a pickle; of memory that can be written, as the views of it then are."""
 
 
 class Channel:
@@ -83,14 +162,13 @@ class Channel:
             ChannelClosedError: the other end is gone.
             OSError: there is not enough memory.
         """
-        arrays: list[pickle.PickleBuffer] = []
-        words = pickle.dumps(message, protocol=5, buffer_callback=arrays.append)
-        self.ours.clear()
-        places = [self.ours.write(array.raw()) for array in arrays]
+        pickler = _Pickler(io.BytesIO())
+        pickler.dump(message)
+        self.ours.write(pickler.block)
         if self._rings is not None and not is_last:
             os.eventfd_write(self._rings, 1)
         try:
-            self.connection.send_bytes(pickle.dumps((words, places)))
+            self.connection.send_bytes(pickle.dumps((pickler.file.getvalue(), len(pickler.block))))
         except ConnectionError:
             raise ChannelClosedError from None
 
@@ -112,8 +190,8 @@ class Channel:
             received = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise ChannelClosedError from None
-        words, places = pickle.loads(received)
-        return pickle.loads(words, buffers=[self.theirs.read(*place) for place in places])
+        words, size = pickle.loads(received)
+        return pickle.loads(words, buffers=repeat(self.theirs.read(size)))
 
     def close(self) -> None:
         """Close this end. Safe to call twice."""
@@ -126,33 +204,3 @@ class Channel:
         self.theirs.close()
 
     close_in_child = close
-
-
-@dataclass(frozen=True)
-class FlatArrays:
-    """Arrays that are sent as one buffer: separate ones take three times as long.
-
-    They arrive as a list of writable views of one block of memory, in the order of C.
-    """
-
-    arrays: Sequence[npt.NDArray[Any]]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        shapes: list[tuple[str, tuple[int, ...]]] = []
-        pieces: list[Any] = []
-        for array in self.arrays:
-            if array.dtype.kind not in "biuf":  # not bytes that mean the same elsewhere
-                return list, (list(self.arrays),)
-            shapes.append((array.dtype.str, array.shape))
-            pieces += np.ascontiguousarray(array), _PADDING[-array.nbytes % _ALIGNMENT]
-        return _arrays, (shapes, pickle.PickleBuffer(bytearray().join(pieces)))
-
-
-def _arrays(shapes: Sequence[tuple[str, tuple[int, ...]]], block: memoryview | bytearray) -> Arrays:
-    arrays: Arrays = []
-    start = 0
-    for dtype, shape in shapes:
-        array: npt.NDArray[Any] = np.ndarray(shape, dtype, block, start)
-        arrays.append(array)
-        start += array.nbytes + -array.nbytes % _ALIGNMENT
-    return arrays

@@ -10,32 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.checks.check_spaces import check_same_spaces, check_spaces
 from entity_env.environment import Environment, Observation
-from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.errors import (
+    EntityEnvError,
+    InvalidObservation,
+    as_error,
+    exits_as_errors,
+    in_environment,
+)
 from entity_env.match import Match, Solo, world_of
+from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import LAST, batch_obs
-from entity_env.vec.check_states import (
-    check_saved_counters,
-    check_saved_frames,
-    first_choices,
-)
-from entity_env.vec.env_states import (
+from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
+from entity_env.vec.episode_state import (
     check_num_envs,
+    check_saved_state,
+    first_choices,
     match_bytes,
     offers_state,
     restore_match,
     shown_last,
 )
 from entity_env.vec.frames import Frames
-from entity_env.vec.unbatch import unbatch_actions
-from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.vec_env import VecEnv, VecObs
-from entity_env.vec.world_errors import as_error, exits_as_errors, in_environment
-from entity_env.vec.world_times import ProcessTimes, times_of_this_process
 from entity_env.world_code import code_of
 
 _ATTEMPTS = 100
@@ -195,8 +195,7 @@ class EnvList(VecEnv):
         if not all(map(offers_state, self.matches)):
             return None
         sides, batch, frames = self.sides, shown_last(state["frames"]), []
-        check_saved_counters(state, len(self), len(self.matches))
-        check_saved_frames(batch, len(self), obs_config, self._action_space)
+        check_saved_state(state, len(self.matches), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
