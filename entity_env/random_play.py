@@ -131,17 +131,14 @@ class Report:
             raise EntityEnvError(str(self))
 
     def __str__(self) -> str:
-        played = f"in {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}"
-        found = [
-            _count(len(findings), name)
-            for findings, name in ((self.problems, "problem"), (self.remarks, "remark"))
-            if findings
-        ]
-        lines = [f"{self.name}: {', '.join(found) or 'nothing found wrong'} {played}"]
-        for title, findings in (("problems", self.problems), ("remarks", self.remarks)):
+        counts, lines = [], []
+        for noun, findings in (("problem", self.problems), ("remark", self.remarks)):
             if findings:
-                lines += [f"{title}:", *map(str, findings)]
-        return "\n".join(lines)
+                counts.append(_count(len(findings), noun))
+                lines += [f"{noun}s:", *map(str, findings)]
+        played = f"in {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}"
+        first = f"{self.name}: {', '.join(counts) or 'nothing found wrong'} {played}"
+        return "\n".join([first, *lines])
 
 
 def _add(findings: list[Finding], new: Finding) -> None:
@@ -224,9 +221,8 @@ class Player:
         self.obs_space, self.action_space = self.spaces = spaces
         self.trace: Trace = []
         self.actions: list[list[dict[ActionName, Action]]] = []
-        self._ranges: dict[
-            tuple[str, str], tuple[float, float, str]
-        ] = {}  # smallest, largest, where
+        # Smallest and largest number of each field and feature, and the place of a large one.
+        self._ranges: dict[tuple[str, str], tuple[float, float, str]] = {}
         self._previous: tuple[list[Observation], Fields, str] | None = None
 
     def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
@@ -236,16 +232,20 @@ class Player:
             self.report.episodes += 1
             with contextlib.suppress(Stop):
                 self._play_episode(episode, before_act)
-        self._remark_large_numbers()
+        for (part, name), (low, high, where) in self._ranges.items():
+            if where:
+                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
+                text = f"expected {name} to be of moderate size, got numbers {came}"
+                fix = "scale it to about 1, or leave it out if it is constant"
+                self.report.remark(part, text, fix, where)
         return self.trace
 
     def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
         # Begin the episode.
         rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
         where = f"episode {episode}, step 0"
-        answer(
-            self.report, "seed", where, self.match.seed, derive_seed(self.seed, "episode", episode)
-        )
+        seed = derive_seed(self.seed, "episode", episode)
+        answer(self.report, "seed", where, self.match.seed, seed)
         frames = answer(self.report, "reset", where, self.match.reset)
         batch = self._check_answer(frames, "reset", where)
         if any(o.done for o in frames):
@@ -271,12 +271,9 @@ class Player:
                 return
 
         # It did not end.
-        self.report.remark(
-            "done",
-            f"got no end of the episode within {self.max_steps} steps",
-            "end it with truncated=True after a number of steps",
-            where,
-        )
+        text = f"got no end of the episode within {self.max_steps} steps"
+        fix = "end it with truncated=True after a number of steps"
+        self.report.remark("done", text, fix, where)
 
     def _check_answer(self, frames: Any, method: str, where: str) -> VecObs:
         """Report what is wrong with an answer, and return a batch to choose actions for."""
@@ -286,7 +283,14 @@ class Player:
             text = f"expected a list of {num_sides} observations, got {came}"
             self.report.problem(method, text, "return one observation for each side", where)
             raise Stop
-        self._remark_reuse(where)
+        # The previous frame must be what it was.
+        if self._previous is not None:
+            previous, shown, when = self._previous
+            if changed := differences(shown, shown_by(previous, self.spaces)):
+                text = f"got an observation of {when} that changed afterwards"
+                fix = "make new lists and arrays for every observation, or copy them"
+                self.report.remark(changed[0], f"{text}; recordings show it wrongly", fix, where)
+        # Each field of each side.
         for side, obs in enumerate(frames):
             at = where if num_sides == 1 else f"{where}, side {side}"
             for message in _field_messages(obs, self.spaces):
@@ -303,35 +307,15 @@ class Player:
             raise Stop from None
         for obs in frames:
             self._track_numbers(obs, where)
-        self._remark_useless_masks(frames, batch, where)
-        return batch
-
-    def _remark_useless_masks(
-        self, frames: Sequence[Observation], batch: VecObs, where: str
-    ) -> None:
+        # Masks that allow nothing.
         for name, mask in batch.action_masks.items():
-            for obs, actors in zip(frames, _rows(mask.actors), strict=True):
+            for obs, count in zip(frames, mask.actors.lengths, strict=True):
                 given = getattr(obs.actions.get(name), "mask", None)
-                if not actors and np.size(given if given is not None else ()) and not obs.done:
-                    self.report.remark(
-                        f"actions[{name!r}].mask",
-                        "got a mask under which nobody can do anything; the action is left out",
-                        "leave the action out of the observation, or allow something",
-                        where,
-                    )
-
-    def _remark_reuse(self, where: str) -> None:
-        """Add a remark if the previous frame was changed since it was returned."""
-        if self._previous is None:
-            return
-        frames, shown, when = self._previous
-        if changed := differences(shown, shown_by(frames, self.spaces)):
-            self.report.remark(
-                changed[0],
-                f"got an observation of {when} that changed afterwards; recordings show it wrongly",
-                "make new lists and arrays for every observation, or copy them",
-                where,
-            )
+                if not count and np.size(given if given is not None else ()) and not obs.done:
+                    text = "got a mask under which nobody can do anything; the action is left out"
+                    fix = "leave the action out of the observation, or allow something"
+                    self.report.remark(f"actions[{name!r}].mask", text, fix, where)
+        return batch
 
     def _track_numbers(self, obs: Observation, where: str) -> None:
         blocks: dict[str, tuple[list[str], Any]] = {
@@ -348,23 +332,10 @@ class Player:
             for name, column in zip(names, columns, strict=True):
                 column = column[np.isfinite(column)]
                 if column.size:
-                    self._track_range((part, name), column.min(), column.max(), where)
-
-    def _track_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
-        known = self._ranges.get(what, (low, high, ""))
-        first = known[2] or (where if max(-low, high) > _LARGE else "")
-        self._ranges[what] = min(low, known[0]), max(high, known[1]), first
-
-    def _remark_large_numbers(self) -> None:
-        for (part, name), (low, high, where) in self._ranges.items():
-            if where:
-                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
-                self.report.remark(
-                    part,
-                    f"expected {name} to be of moderate size, got numbers {came}",
-                    "scale it to about 1, or leave it out if it is constant",
-                    where,
-                )
+                    low, high = column.min(), column.max()
+                    known = self._ranges.get((part, name), (low, high, ""))
+                    first = known[2] or (where if max(-low, high) > _LARGE else "")
+                    self._ranges[part, name] = min(low, known[0]), max(high, known[1]), first
 
 
 def answer(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
@@ -489,7 +460,3 @@ def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
         return fields_of(batch_obs(frames, *spaces))
     except Exception:  # whatever it is has been reported
         return {}
-
-
-def _rows(rows: Ragged) -> list[list[int]]:
-    return [rows[i].values.tolist() for i in range(len(rows))]

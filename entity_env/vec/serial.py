@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,14 @@ _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
 
 
+class _LastFrames(NamedTuple):
+    """The frames that were shown last, the batch of them, and the space that they show."""
+
+    frames: list[Observation]
+    batch: VecObs
+    space: ObsSpace
+
+
 class EnvList(VecEnv):
     """`num_envs` environments in this process, or matches with as many sides in all.
 
@@ -65,30 +73,34 @@ class EnvList(VecEnv):
         first_env_index: int = 0,
         validate: bool = False,
     ) -> None:
+        self.first_env_index, self.validate = first_env_index, validate
         with in_environment(first_env_index):
-            first = _as_match(create_env())
-        self.sides = first.num_sides
-        if num_envs < 1 or num_envs % self.sides:
-            first.close()
-            raise EntityEnvError(
-                f"num_envs: expected a positive multiple of {self.sides}, the sides of a match, "
-                f"got {num_envs}"
-            )
-        self.matches = [first]
-        self.first_env_index = first_env_index
-        for i in range(1, num_envs // self.sides):
-            with in_environment(self._index(i)):
-                self.matches.append(_as_match(create_env()))
-        self.validate = validate
+            self.matches = [_as_match(create_env())]
+        self.sides = self.matches[0].num_sides
+        try:
+            if num_envs < 1 or num_envs % self.sides:
+                raise EntityEnvError(
+                    f"num_envs: expected a positive multiple of {self.sides}, the sides of a "
+                    f"match, got {num_envs}"
+                )
+            for i in range(num_envs // self.sides):
+                with in_environment(self._index(i)):
+                    if i > 0:
+                        self.matches.append(_as_match(create_env()))
+                    spaces = self.matches[i].obs_space(), self.matches[i].action_space()
+                if i == 0:
+                    check_spaces(*spaces)
+                    self._obs_space, self._action_space = spaces
+                same = self._obs_space, self._action_space
+                check_same_spaces(same, spaces, "in a new instance")
+        except BaseException:
+            self.close()
+            raise
         self._code = code_of(*(type(world_of(match)) for match in self.matches))
-        self._obs_space, self._action_space = self._checked_spaces()
-        self._filters_itself = any(match.filters_itself for match in self.matches)
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._frames: list[Observation] = []
-        self._batch: VecObs | None = None
-        self._shown = self._obs_space
+        self._last: _LastFrames | None = None
         self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
@@ -130,11 +142,10 @@ class EnvList(VecEnv):
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere; where an episode ends, show the first frame of the next."""
-        if self._batch is None:
+        if self._last is None:
             raise EntityEnvError("act: call reset first")
-        chosen = unbatch_actions(
-            actions, self._batch, self._frames, self._shown, self._action_space
-        )
+        frames, batch, space = self._last
+        chosen = unbatch_actions(actions, batch, frames, space, self._action_space)
         self._steps += 1
         sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
         frames = list(outcomes)
@@ -157,13 +168,13 @@ class EnvList(VecEnv):
                 last frame, is not plain data.
         """
         self.check_no_begun_step("get_state")
-        if self._batch is None:
+        if self._last is None:
             raise EntityEnvError("get_state: call reset first")
         if not all(map(offers_state, self.matches)):
             return None
         matches, sides = [], self.sides
         for i, match in enumerate(self.matches):
-            frames = self._frames[i * sides : (i + 1) * sides]
+            frames = self._last.frames[i * sides : (i + 1) * sides]
             try:
                 matches.append(match_bytes(match, frames, self._action_space))
             except Exception as error:
@@ -173,7 +184,7 @@ class EnvList(VecEnv):
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": shown_last(self._batch),
+            "frames": shown_last(self._last.batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
@@ -212,7 +223,7 @@ class EnvList(VecEnv):
         # Decode some actions: the id of every actor must be known.
         chosen = first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
-        self._frames, self._batch, self._shown = frames, batch, obs_config
+        self._last = _LastFrames(frames, batch, obs_config)
         return batch
 
     def world_code(self) -> dict[str, str]:
@@ -241,33 +252,18 @@ class EnvList(VecEnv):
         if failed is not None:
             raise failed
 
-    def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
-        """Return the spaces of all matches; close these if their spaces are wrong."""
-        try:
-            with in_environment(self._index(0)):
-                spaces = self.matches[0].obs_space(), self.matches[0].action_space()
-            check_spaces(*spaces)
-            for i, match in enumerate(self.matches[1:], 1):
-                with in_environment(self._index(i)):
-                    now = match.obs_space(), match.action_space()
-                check_same_spaces(spaces, now, "in a new instance")
-        except BaseException:
-            self.close()
-            raise
-        return spaces
-
     def _step_matches(
         self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
         """Take a step in all matches, and return the observations of all sides."""
-        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
+        filtering = obs_filter != self._obs_space or any(m.filters_itself for m in self.matches)
         # Environments step without the detour through `Solo`, which may cost half of their step.
         worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
         alone = len(worlds) == len(chosen)
         acting: Sequence[Any] = chosen
         if not alone:
             worlds = self.matches
-            acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
+            acting = [chosen[i : i + self.sides] for i in range(0, len(chosen), self.sides)]
         answers: list[Any] = []
         start_ns = time.perf_counter_ns()
         try:
@@ -278,9 +274,22 @@ class EnvList(VecEnv):
                 for world, actions in zip(worlds, acting, strict=True):
                     answers.append(world.act(actions))
         except BaseException as error:
-            raise self._with_place(error, len(answers) * sides)  # noqa: B904 (has its cause)
+            raise self._with_place(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
-        return self._all_sides([[o] for o in answers] if alone else answers)
+        # Check that all sides of all matches have answered.
+        if alone:
+            answers = [[o] for o in answers]
+        outcomes = list(chain.from_iterable(answers))
+        kinds = set(map(type, outcomes))
+        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
+            return outcomes
+        for i, answer in enumerate(answers):
+            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
+                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
+                got = answer[0] if self.sides == 1 else answer
+                invalid = InvalidObservation(f"act: expected {what}, got {got!r}")
+                raise self._with_place(invalid, i * self.sides)
+        raise AssertionError
 
     def _reset_matches(
         self, which: Sequence[int], obs_filter: ObsSpace
@@ -330,20 +339,6 @@ class EnvList(VecEnv):
                 raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
         raise AssertionError
 
-    def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
-        """Return the observations of all sides of all matches, after checking them."""
-        outcomes = list(chain.from_iterable(answers))
-        kinds = set(map(type, outcomes))
-        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
-            return outcomes
-        for i, answer in enumerate(answers):
-            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
-                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
-                got = answer[0] if self.sides == 1 else answer
-                error = InvalidObservation(f"act: expected {what}, got {got!r}")
-                raise self._with_place(error, i * self.sides)
-        raise AssertionError
-
     def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
         """Return the indices of the matches that ended in this step."""
         done = [o.terminated or o.truncated for o in outcomes]
@@ -370,7 +365,7 @@ class EnvList(VecEnv):
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
-        self._frames, self._batch, self._shown = frames, batch, shown
+        self._last = _LastFrames(frames, batch, shown)
         return batch
 
     def _index(self, match: int) -> int:
