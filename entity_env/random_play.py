@@ -397,7 +397,8 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     known = all(each) and fits("ids", features=features, ids=obs.ids)
     ids = obs.ids if known else {}
     for name, mask in obs.actions.items():
-        if known or not _names_ids(mask):
+        names_ids = any(getattr(mask, f, None) is not None for f in ("actor_ids", "actee_ids"))
+        if known or not names_ids:
             one = {name: mask}
             fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=one)
     return list(messages) or [message]
@@ -432,10 +433,6 @@ def _first_message(field: str, obs: Any, spaces: Spaces) -> str | None:
 
 def _message(error: InvalidObservation) -> str:
     return ValueError.__str__(error)  # without environment and step
-
-
-def _names_ids(mask: Any) -> bool:
-    return any(getattr(mask, ids, None) is not None for ids in ("actor_ids", "actee_ids"))
 
 
 def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:

@@ -66,10 +66,22 @@ def batch_obs(
     frames.check_ids()
     # Rewards, flags and metrics of the step that was taken.
     given_names([o.actions for o in obs], action_space, "actions: expected some of")
-    env_metrics = _env_metrics(outcomes)
+    env_metrics = {}
+    for name in dict.fromkeys(chain.from_iterable(o.metrics for o in outcomes)):
+        given = np.array([name in o.metrics for o in outcomes], dtype=np.int64)
+        indices = np.flatnonzero(given).tolist()
+        numbers = [outcomes[i].metrics[name] for i in indices]
+        env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
     reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
     truncated = _flags([o.truncated for o in outcomes], "truncated")
     terminated = _flags([o.terminated for o in outcomes], "terminated")
+    # Last observations of episodes that were cut off.
+    final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated)]
+    if cut_off:
+        with located_in_last(truncated):
+            last = batch_entities(cut_off, obs_space, GLOBAL in features)
+        blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
+        final = VecObs(*last, {}, blank, ended, {}, truncated=ended)
     return VecObs(
         features=features,
         visible=visible,
@@ -78,7 +90,7 @@ def batch_obs(
         done=terminated | truncated,
         metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},
         truncated=truncated,
-        final=_batch_final(outcomes, truncated, obs_space, GLOBAL in features),
+        final=final,
         env_metrics=env_metrics,
     )
 
@@ -103,34 +115,6 @@ def located_in_last(truncated: npt.NDArray[np.bool_]) -> Iterator[None]:
         error.env_index = int(np.flatnonzero(truncated)[error.env_index or 0])
         error.args = (f"{LAST}: {error.args[0]}",)
         raise
-
-
-def _batch_final(
-    outcomes: Sequence[Observation],
-    truncated: npt.NDArray[np.bool_],
-    obs_space: ObsSpace,
-    with_globals: bool,
-) -> VecObs | None:
-    cut_off = [outcomes[i] for i in np.flatnonzero(truncated)]
-    if not cut_off:
-        return None
-    with located_in_last(truncated):
-        features, visible = batch_entities(cut_off, obs_space, with_globals)
-    n, ended = len(cut_off), np.ones(len(cut_off), dtype=np.bool_)
-    return VecObs(features, visible, {}, np.zeros(n, np.float32), ended, {}, truncated=ended)
-
-
-def _env_metrics(outcomes: Sequence[Observation]) -> dict[str, Ragged]:
-    env_metrics = {}
-    for name in dict.fromkeys(chain.from_iterable(o.metrics for o in outcomes)):
-        given = [name in o.metrics for o in outcomes]
-        values = as_numbers(
-            [o.metrics[name] for o in outcomes if name in o.metrics],
-            np.flatnonzero(given).tolist(),
-            f"metrics[{name!r}]",
-        )
-        env_metrics[name] = Ragged(values, np.array(given, dtype=np.int64))
-    return env_metrics
 
 
 def batch_entities(

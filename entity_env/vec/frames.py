@@ -145,9 +145,12 @@ class Frames:
                 raise invalid_in(i, f"{what} {n} ids, got {num_ids}")
             # Ids are hashable, and unique in the frame.
             for one in ids:
-                if not _is_hashable(one):
-                    raise invalid_in(i, f"{what} hashable ids, got {short_repr(one, LONG)}")
-                if one in rows:
+                try:
+                    is_row = one in rows
+                except TypeError:
+                    message = f"{what} hashable ids, got {short_repr(one, LONG)}"
+                    raise invalid_in(i, message) from None
+                if is_row:
                     raise invalid_in(
                         i, f"{what} other ids than {one!r}, which an entity without an id has"
                     )
@@ -244,14 +247,6 @@ class Frames:
                 f"{what}: entity {int(positions.values[hidden[0]])} of the frame (types "
                 f"{list(names)}) is invisible; what is hidden can neither act nor be selected",
             )
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:

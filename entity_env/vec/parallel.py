@@ -1,11 +1,11 @@
 """Environments that step in worker processes."""
 
 import copy
-import dataclasses
 import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -20,7 +20,8 @@ from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.validate import check_same_spaces
-from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.vec.worker import (
     RestartQuota,
     WorkerLostError,
@@ -283,20 +284,13 @@ class ParallelEnvList(VecEnv):
         assert self._batch is not None
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
-        before = slice(first, first + self._workers[i].setup.num_envs)
+        frames = np.arange(first, first + self._workers[i].setup.num_envs)
         begun = self._restart(i, lost, self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
-        cut_off = np.ones(len(begun), dtype=np.bool_)
-        final = VecObs(
-            {name: rows[before] for name, rows in self._batch.features.items()},
-            {name: flags[before] for name, flags in self._batch.visible.items()},
-            {},
-            np.zeros(len(begun), dtype=np.float32),
-            cut_off,
-            {},
-            truncated=cut_off,
-        )
-        return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
+        cut_off = np.ones(len(frames), dtype=np.bool_)
+        last = take_obs(self._batch, frames)
+        final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
+        return replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
     def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""

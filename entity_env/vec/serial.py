@@ -148,9 +148,17 @@ class EnvList(VecEnv):
         chosen = unbatch_actions(actions, batch, frames, space, self._action_space)
         self._steps += 1
         sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
+        # Begin the next game where all sides of a match have ended.
+        done = [o.terminated or o.truncated for o in outcomes]
+        over = np.array(done, dtype=np.bool_).reshape(-1, sides)
+        apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
+        if len(apart):
+            i = int(apart[0])
+            message = f"expected {sides} sides that end together, got {over[i].tolist()}"
+            raise self._with_place(InvalidObservation(f"done: {message}"), i * sides)
+        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         frames = list(outcomes)
-        over = self._matches_over(outcomes)
-        for i, begun in zip(over, self._reset_matches(over, obs_filter), strict=True):
+        for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
             frames[i * sides : (i + 1) * sides] = begun
         batch = self._show(frames, outcomes, obs_filter)
         self._steps[batch.done] = 0
@@ -338,20 +346,6 @@ class EnvList(VecEnv):
             except BaseException as error:
                 raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
         raise AssertionError
-
-    def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
-        """Return the indices of the matches that ended in this step."""
-        done = [o.terminated or o.truncated for o in outcomes]
-        over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
-        together = over.all(axis=1) == over.any(axis=1)
-        if not together.all():
-            i = int(np.flatnonzero(~together)[0])
-            error = InvalidObservation(
-                f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
-            )
-            raise self._with_place(error, i * self.sides)
-        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
-        return ended
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
