@@ -54,21 +54,16 @@ from entity_env.vec.vec_env import (
 )
 
 _VERSIONS = (0, 1)
+_ACTION_SPACES = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
+_MASKS = VecCategoricalActionMask, VecSelectEntityActionMask
 _CLASSES: dict[str, type[Any]] = {
-    "ObsSpace": ObsSpace,
-    "Entity": Entity,
-    "CategoricalActionSpace": CategoricalActionSpace,
-    "GlobalCategoricalActionSpace": GlobalCategoricalActionSpace,
-    "SelectEntityActionSpace": SelectEntityActionSpace,
-    "VecCategoricalActionMask": VecCategoricalActionMask,
-    "VecSelectEntityActionMask": VecSelectEntityActionMask,
-    "VecObs": dict,  # several of its fields need the spaces to be read
-    "Metric": dict,
+    **{cls.__name__: cls for cls in (ObsSpace, Entity, *_ACTION_SPACES, *_MASKS)},
+    **dict.fromkeys(("VecObs", "Metric"), dict),  # of fields that need the spaces to be read
 }
 
 
 class _Sample(NamedTuple):
-    """The fields of a sample, and its first and last byte in the file."""
+    """The fields of a sample and of its frames, and its first and last byte in the file."""
 
     start: int
     end: int
@@ -168,14 +163,13 @@ def _named(path: Path, sample: _Sample) -> Iterator[None]:
 
 def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
     """Return a field of a sample, or of the observation in it, with a number for each frame."""
-    value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
+    value, of_frames = sample.fields[name], name in ("reward", "done")
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
     if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
         raise ValueError(f"{name}: expected {count} numbers, got {short_repr(value)}")
-    kind = numbers.dtype.kind
-    if count and kind not in ("biuf" if name in _OF_OBS else "iu"):
+    if count and numbers.dtype.kind not in ("biuf" if of_frames else "iu"):
         raise ValueError(f"{name}: expected numbers, got {short_repr(value)}")
-    return numbers if name in _OF_OBS else numbers.astype(np.int64)
+    return numbers if of_frames else numbers.astype(np.int64)
 
 
 def _samples(path: Path, end: int) -> Iterator[_Sample]:
@@ -191,16 +185,15 @@ def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
     Raises:
         RecordingError: the sample is damaged.
     """
-    sample = _Sample(*block, _unpack(file, path, block))
+    fields = _unpack(file, path, block)
+    obs = fields.get("obs")
+    sample = _Sample(*block, {**fields, **obs} if isinstance(obs, dict) else fields)
     with _named(path, sample):
-        for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
-            for name, is_valid in expected.items():
-                if not isinstance(fields, dict) or name not in fields:
-                    raise ValueError(f"{name}: expected this field, got none")
-                if not is_valid(value := fields[name]):
-                    raise ValueError(
-                        f"{name}: cannot be {type(value).__name__} {short_repr(value)}"
-                    )
+        for name, is_valid in _FIELDS.items():
+            if name not in sample.fields:
+                raise ValueError(f"{name}: expected this field, got none")
+            if not is_valid(value := sample.fields[name]):
+                raise ValueError(f"{name}: cannot be {type(value).__name__} {short_repr(value)}")
     return sample
 
 
@@ -213,43 +206,34 @@ def _is_rows_by_name(value: Any) -> bool:
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "obs": lambda value: isinstance(value, dict),
-    "episode": _is_per_frame,
-    "step": _is_per_frame,
-    "actions": _is_rows_by_name,
-    "probs": lambda value: value is None or _is_rows_by_name(value),
-    "logits": lambda value: value is None or _is_rows_by_name(value),
-}
-_OF_OBS: Mapping[str, Callable[[Any], bool]] = {
-    "features": _is_rows_by_name,
-    "visible": _is_rows_by_name,
+    **dict.fromkeys(("episode", "step", "reward", "done"), _is_per_frame),
+    **dict.fromkeys(("actions", "features", "visible"), _is_rows_by_name),
+    **dict.fromkeys(("probs", "logits"), lambda v: v is None or _is_rows_by_name(v)),
     "action_masks": lambda value: isinstance(value, dict),
-    "reward": _is_per_frame,
-    "done": _is_per_frame,
 }
 
 
 def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     obs_space, action_space = header.obs_space, header.action_space
-    obs = sample["obs"]
-
     # Masks and features that contradict the spaces.
     for name in action_space:
-        if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
+        if not isinstance(mask := sample["action_masks"].get(name), VecActionMask):
             raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
     widths = num_columns(obs_space, action_space)
-    if not obs["features"].keys() <= widths.keys():
-        raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
+    if not sample["features"].keys() <= widths.keys():
+        raise ValueError(f"features: expected {list(widths)}, got {list(sample['features'])}")
 
     # The order of the spaces, and empty rows where the file has none.
     return Decisions(
         VecObs(
             features={
-                name: _features(obs["features"].get(name), name, width, frames)
+                name: _features(sample["features"].get(name), name, width, frames)
                 for name, width in widths.items()
             },
-            visible={name: _flat(rows, frames) for name, rows in obs["visible"].items()},
-            action_masks={name: _mask(obs["action_masks"][name], frames) for name in action_space},
+            visible={name: _flat(rows, frames) for name, rows in sample["visible"].items()},
+            action_masks={
+                name: _mask(sample["action_masks"][name], frames) for name in action_space
+            },
             reward=np.zeros(frames, dtype=np.float32),
             done=np.zeros(frames, dtype=np.bool_),
             metrics={},

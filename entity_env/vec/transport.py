@@ -5,6 +5,7 @@ import mmap
 import os
 import pickle
 import select
+import struct
 import tempfile
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -16,6 +17,7 @@ from entity_env.process import close_in_children
 
 _ALIGNMENT = 8  # bytes: the largest number
 _FIRST_SIZE = 1 << 16
+_SIZE = struct.Struct("<Q")  # of the block, before the pickle
 
 
 class ChannelClosedError(Exception):
@@ -105,9 +107,11 @@ class _Pickler(pickle.Pickler):
         """Return an array's place in the block, and leave everything else to pickle."""
         if type(value) is not np.ndarray or value.dtype.kind not in "biuf":
             return NotImplemented  # objects are not bytes that mean the same elsewhere
-        self.block += bytes(-len(self.block) % _ALIGNMENT)
-        start = len(self.block)
-        self.block += np.ascontiguousarray(value).data
+        block, start = self.block, len(self.block)
+        if start % _ALIGNMENT:
+            block += bytes(-start % _ALIGNMENT)
+            start = len(block)
+        block += value.data if value.flags.c_contiguous else np.ascontiguousarray(value).data
         return np.ndarray, (value.shape, value.dtype.str, _BLOCK, start)
 
 
@@ -168,7 +172,8 @@ class Channel:
         if self._rings is not None and not is_last:
             os.eventfd_write(self._rings, 1)
         try:
-            self.connection.send_bytes(pickle.dumps((pickler.file.getvalue(), len(pickler.block))))
+            head = _SIZE.pack(len(pickler.block))
+            self.connection.send_bytes(head + pickler.file.getvalue())
         except ConnectionError:
             raise ChannelClosedError from None
 
@@ -190,8 +195,8 @@ class Channel:
             received = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise ChannelClosedError from None
-        words, size = pickle.loads(received)
-        return pickle.loads(words, buffers=repeat(self.theirs.read(size)))
+        block = self.theirs.read(*_SIZE.unpack_from(received))
+        return pickle.loads(memoryview(received)[_SIZE.size :], buffers=repeat(block))
 
     def close(self) -> None:
         """Close this end. Safe to call twice."""
