@@ -1,5 +1,6 @@
 """Observation spaces, and `Observation`: one frame of an environment."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -200,31 +201,26 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         )
 
     # Features by column; all else as it is, without the types that are left out.
-    return Observation(
-        features={
-            name: _columns(
-                obs.features[name],
-                obs_space.entities[name].features,
-                wanted.features,
-                f"features of {name!r}",
-            )
-            for name, wanted in obs_filter.entities.items()
-            if name in obs.features
-        },
-        ids={name: ids for name, ids in obs.ids.items() if name in obs_filter.entities},
-        global_features=_columns(
-            [obs.global_features],  # type: ignore[list-item]
-            obs_space.global_features,
-            obs_filter.global_features,
-            "global_features",
-        )[0],
-        actions=obs.actions,
-        reward=obs.reward,
-        terminated=obs.terminated,
-        truncated=obs.truncated,
-        visible={name: v for name, v in obs.visible.items() if name in obs_filter.entities},
-        metrics=obs.metrics,
-    )
+    shown = copy.copy(obs)
+    shown.features = {
+        name: _columns(
+            obs.features[name],
+            obs_space.entities[name].features,
+            wanted.features,
+            f"features of {name!r}",
+        )
+        for name, wanted in obs_filter.entities.items()
+        if name in obs.features
+    }
+    shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
+    shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
+    shown.global_features = _columns(
+        [obs.global_features],  # type: ignore[list-item]
+        obs_space.global_features,
+        obs_filter.global_features,
+        "global_features",
+    )[0]
+    return shown
 
 
 def _columns(

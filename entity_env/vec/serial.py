@@ -302,7 +302,7 @@ class EnvList(VecEnv):
     def _reset_matches(
         self, which: Sequence[int], obs_filter: ObsSpace
     ) -> Iterator[list[Observation]]:
-        """Begin an episode in each of these matches."""
+        """Begin an episode in each match; reset again while it is over before anybody can act."""
         if len(which) == 0:
             return
         # Seed of an episode: hash of the run's seed, "episode", the match and its episode number.
@@ -312,40 +312,34 @@ class EnvList(VecEnv):
             episodes = np.array(self._episodes)[which]
             seeds = derive_seeds(self._seed, "episode", numbers, episodes)
         for i, seed in zip(which, seeds, strict=True):
-            yield self._reset_match(i, seed, obs_filter)
-
-    def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
-        """Begin an episode; reset again while it is over before any entity can act."""
-        match, episode = self.matches[i], self._episodes[i]
-        self._episodes[i] += 1
-        for attempt in range(_ATTEMPTS):
-            if self._seed is not None and attempt:
-                number = self.first_env_index // self.sides + i
-                seed = derive_seed(self._seed, "episode", number, episode, attempt)
-            if seed is not None:
-                match.seed(seed)
-
-            # The time of the environment's own code, and its frames.
-            try:
-                start_ns = time.perf_counter_ns()
-                frames = match.reset_filter(obs_filter)
-                self._world_ns += time.perf_counter_ns() - start_ns
-                for o in frames:
-                    if not isinstance(o, Observation):
-                        raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
-
-                # All sides begin together; if all are over at once, try again.
-                over = [o.done for o in frames]
-                if over == [False] * self.sides:
-                    return frames
-                if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                    raise InvalidObservation(
-                        f"done: expected {self.sides} sides that begin an episode, got {over}"
-                        + (f", {_ATTEMPTS} times in a row" if all(over) else "")
-                    )
-            except BaseException as error:
-                raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
-        raise AssertionError
+            match, number, episode = self.matches[i], self._index(i), self._episodes[i]
+            self._episodes[i] += 1
+            for attempt in range(_ATTEMPTS):
+                if self._seed is not None and attempt:
+                    game = number // self.sides
+                    seed = derive_seed(self._seed, "episode", game, episode, attempt)
+                if seed is not None:
+                    match.seed(seed)
+                # The time of the environment's own code, and its frames.
+                try:
+                    start_ns = time.perf_counter_ns()
+                    frames = match.reset_filter(obs_filter)
+                    self._world_ns += time.perf_counter_ns() - start_ns
+                    for o in frames:
+                        if not isinstance(o, Observation):
+                            raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
+                    # All sides begin together; if all are over at once, try again.
+                    over = [o.done for o in frames]
+                    if over == [False] * self.sides:
+                        break
+                    if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
+                        raise InvalidObservation(
+                            f"done: expected {self.sides} sides that begin an episode, got {over}"
+                            + (f", {_ATTEMPTS} times in a row" if all(over) else "")
+                        )
+                except BaseException as error:
+                    raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
+            yield frames
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
