@@ -166,7 +166,7 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
-        """Return the state of all environments, in the format of `env_states.py`.
+        """Return the state of all environments, in the format of `episode_state.py`.
 
         Returns:
             None if an environment does not offer its state.
