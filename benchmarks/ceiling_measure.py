@@ -30,11 +30,10 @@ from enn_trainer.experience.inference import consecutive, draw_uniforms
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.lanes import cost_of_entity
 from entity_env import Environment, Observation
-from entity_env.checks.random_play import random_choices
 from entity_env.examples import ENV_REGISTRY
+from entity_env.random_play import random_choices
 from entity_env.spaces import GLOBAL
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from rogue_net.rogue_net import NetOutput
 
 CORES = 2

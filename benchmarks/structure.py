@@ -48,6 +48,7 @@ EXCEPTIONS = {
     "*:Observation.__init__": "published: the keyword arguments of an observation",
     "*:ParallelEnvList.__init__": "published keyword arguments",
     "*:StateManager.__init__": "published keyword arguments",
+    "*:ArrayEnvs": "published base of worlds, of whose code saved runs hold digests",
     "enn_trainer/state.py:State": "published: one visible block of all that a resumed run needs",
 }
 """Functions and classes that may have more parameters or attributes, by pattern; and the reason."""

@@ -15,7 +15,7 @@ from enn_trainer.errors import AgentError
 from enn_trainer.experience.inference import draw_uniforms
 from entity_env.environment import Observation
 from entity_env.spaces import ActionSpace, ObsSpace
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net.ragged import ActionBatch, EntityBatch
 from rogue_net.rogue_net import NetOutput
 

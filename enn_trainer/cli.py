@@ -19,9 +19,9 @@ from enn_trainer.commands.profile_command import profile_command
 from enn_trainer.commands.trust import check_run, line_with_trust
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
+from entity_env.errors import as_error
 from entity_env.examples import ENV_REGISTRY
-from entity_env.standard_streams import reader_may_leave
-from entity_env.vec.world_errors import as_error
+from entity_env.process import reader_may_leave
 
 USAGE = """usage: enn COMMAND ...
 

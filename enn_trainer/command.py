@@ -23,7 +23,7 @@ from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError
-from entity_env.standard_streams import reader_may_leave
+from entity_env.process import reader_may_leave
 
 T = TypeVar("T")
 FAILURE = 1

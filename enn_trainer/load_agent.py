@@ -17,8 +17,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 

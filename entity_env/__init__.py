@@ -34,11 +34,10 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.env_list import EnvList
+from entity_env.vec.batching import action_index_to_actions, batch_obs
 from entity_env.vec.metrics import AddMetricsWrapper
-from entity_env.vec.parallel_env_list import ParallelEnvList
-from entity_env.vec.unbatch import action_index_to_actions
+from entity_env.vec.parallel import ParallelEnvList
+from entity_env.vec.serial import EnvList
 from entity_env.vec.validate import ValidatingEnv
 from entity_env.vec.vec_env import (
     Metric,

@@ -1,6 +1,6 @@
 """Action masks, which observations contain, and actions, which environments receive."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import InvalidObservation
-from entity_env.obs_space import EntityID, EntityName
 
+EntityName: TypeAlias = str
+ActionName: TypeAlias = str
+EntityID: TypeAlias = Hashable
 BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
 
 

@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.checks.check_spaces import changed_spaces, space_problems
-from entity_env.checks.random_play import Player, Spaces, Stop, Trace, answer, differences, shown_by
-from entity_env.checks.report import Report
 from entity_env.environment import Environment
 from entity_env.match import Match, Solo, world_of
 from entity_env.plain_state import impure
+from entity_env.random_play import (
+    Player,
+    Report,
+    Spaces,
+    Stop,
+    Trace,
+    answer,
+    differences,
+    shown_by,
+)
 from entity_env.seeding import derive_seed
-from entity_env.vec.env_states import names_in
+from entity_env.vec.episode_state import names_in
+from entity_env.vec.validate import changed_spaces, space_problems
 
 _STATE_STEPS = 20
 
@@ -60,31 +68,45 @@ class _Check:
         self.report = Report(getattr(self.env, "__name__", type(self.env).__name__))
         self.made: list[Match] = []
         with contextlib.suppress(Stop):
-            self._check()
+            # Play the episodes.
+            self._seed_global_generators("first")
+            states = self._global_states()
+            match = self._create()
+            self.report.name = type(world_of(match)).__name__
+            spaces = self._spaces(match)
+            player = Player(match, spaces, self.report, self.seed, self.max_steps)
+            trace = player.play(self.episodes)
+            now, names = self._global_states(), ("random", "numpy.random")
+            changed = [n for n, a, b in zip(names, states, now, strict=True) if a != b]
+            drawn_from = " and ".join(changed)
+            # Play them again, also by a new instance.
+            self._report_changed_spaces(match, spaces, "after the episodes")
+            differs = self._find_difference(trace, match, spaces, "when seeded again")
+            fresh = match
+            if self.made:
+                fresh = self._create()
+                self._report_changed_spaces(fresh, spaces, "in a new instance")
+                how = "in a new instance"
+                differs = differs or self._find_difference(trace, fresh, spaces, how)
+            if differs:
+                cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
+                self.report.problem(
+                    "seed",
+                    f"expected episodes that are a function of the seed, got {differs}{cause}",
+                    "draw from self.rng, seed other generators in seed(), and set up everything "
+                    "in reset(); otherwise runs are reproducible for a fixed number of processes "
+                    "only",
+                )
+            elif drawn_from:
+                text = "expected the global generator to be left alone, got one that was seeded or"
+                fix = "draw from self.rng or a generator of your own"
+                self.report.problem(drawn_from, f"{text} drawn from", fix)
+            if self.report.ok:
+                self._check_state(match, fresh, spaces)
         for match in self.made:
             with contextlib.suppress(Stop):
                 answer(self.report, "close", "", match.close)
         return self.report
-
-    def _check(self) -> None:
-        self._seed_global_generators("first")
-        states = self._global_states()
-        match = self._create()
-        self.report.name = type(world_of(match)).__name__
-        spaces = self._spaces(match)
-        player = Player(match, spaces, self.report, self.seed, self.max_steps)
-        trace = player.play(self.episodes)
-        drawn_from = self._changed_generators(states)
-        self._report_changed_spaces(match, spaces, "after the episodes")
-        differs = self._find_difference(trace, match, spaces, "when seeded again")
-        fresh = match
-        if self.made:
-            fresh = self._create()
-            self._report_changed_spaces(fresh, spaces, "in a new instance")
-            differs = differs or self._find_difference(trace, fresh, spaces, "in a new instance")
-        self._report_seeding(differs, drawn_from)
-        if self.report.ok:
-            self._check_state(match, fresh, spaces)
 
     def _create(self) -> Match:
         env = self.env
@@ -127,23 +149,6 @@ class _Check:
             if changed := differences(a, b):
                 return f"other {', '.join(changed)} in {where} {how}"
         return "" if len(trace) == len(again) else f"{len(again)} frames for {len(trace)} {how}"
-
-    def _report_seeding(self, differs: str, drawn_from: str) -> None:
-        if differs:
-            cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
-            self.report.problem(
-                "seed",
-                f"expected episodes that are a function of the seed, got {differs}{cause}",
-                "draw from self.rng, seed other generators in seed(), and set up everything in "
-                "reset(); otherwise runs are reproducible for a fixed number of processes only",
-            )
-        elif drawn_from:
-            self.report.problem(
-                drawn_from,
-                "expected the global generator to be left alone, got one that was seeded or drawn "
-                "from",
-                "draw from self.rng or a generator of your own",
-            )
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
         """Report an episode that continues differently from a state than it did before."""
@@ -201,8 +206,3 @@ class _Check:
     def _global_states(self) -> tuple[str, str]:
         numpy: Any = np.random.get_state()  # noqa: NPY002
         return repr(random.getstate()), repr((numpy[1].tolist(), numpy[2:]))
-
-    def _changed_generators(self, before: tuple[str, str]) -> str:
-        names = ("random", "numpy.random")
-        pairs = zip(names, before, self._global_states(), strict=True)
-        return " and ".join(name for name, a, b in pairs if a != b)

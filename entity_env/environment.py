@@ -10,13 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.observation import (
-    Features,
-    Observation,
-    as_block,
-    as_flag,
-    filter_observation,
-)
+from entity_env.observation import Features, Observation, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 __all__ = [
@@ -24,8 +18,6 @@ __all__ = [
     "Features",
     "Observation",
     "SeededRandom",
-    "as_block",
-    "as_flag",
     "filter_observation",
 ]
 

@@ -1,4 +1,4 @@
-"""Exceptions of `entity_env`.
+"""Exceptions of `entity_env`, and of the environments' own code.
 
 EntityEnvError
 ├── InvalidSpace        an observation or action space that contradicts itself
@@ -7,6 +7,9 @@ EntityEnvError
 ├── WorkerError         a worker process failed, with the environment's own traceback
 └── UnknownWorld        a name of a world that does not stand for one
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class EntityEnvError(Exception):
@@ -57,8 +60,54 @@ class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (names what is unk
     """A name that does not stand for an environment, or one that cannot be imported."""
 
 
-def invalid_in(env_index: int, message: str) -> InvalidObservation:
-    """Return the error for an invalid observation of one environment of a batch."""
+def invalid_in(env_index: int | None, message: str) -> InvalidObservation:
+    """Return the error for an invalid observation of one environment of a batch, if it is known."""
     error = InvalidObservation(message)
     error.env_index = env_index
     return error
+
+
+def as_error(error: BaseException) -> BaseException:
+    """Return the exception to raise in place of one that an environment raised.
+
+    SystemExit, GeneratorExit and other exceptions that are no `Exception` become a RuntimeError:
+    they would pass every handler, and SystemExit ends a program without a traceback. A
+    KeyboardInterrupt stays one, as Ctrl-C may have been typed while the environment ran.
+
+    Args:
+        error: raised by the environment; the cause of the RuntimeError.
+    """
+    if isinstance(error, Exception | KeyboardInterrupt):
+        return error
+    raised = RuntimeError(f"the environment raised {type(error).__name__}: {error}")
+    raised.__cause__ = error
+    return raised
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Apply `as_error` to exceptions of the block, or of the decorated function."""
+    try:
+        yield
+    except BaseException as error:
+        raised = as_error(error)
+        if raised is error:
+            raise
+        raise raised from error
+
+
+@contextmanager
+def in_environment(index: int) -> Iterator[None]:
+    """Name the environment in exceptions that its own code raises in the block.
+
+    Args:
+        index: of the environment among all of the run.
+    """
+    try:
+        with exits_as_errors():
+            yield
+    except EntityEnvError:
+        raise
+    except BaseException as error:
+        error.add_note(f"in environment {index}")
+        raise

@@ -1,17 +1,61 @@
-"""`Observation`: one frame of an environment, as it shows it after a reset or a step."""
+"""Observation spaces, and `Observation`: one frame of an environment."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions import ActionMask
-from entity_env.errors import InvalidObservation
-from entity_env.obs_space import ActionName, EntityID, EntityName, ObsSpace
-from entity_env.real_numbers import real_array
-from entity_env.short_repr import LONG, short_repr
+from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
+from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.real_numbers import as_block, as_flag
+
+GLOBAL = "__global__"
+"""The name under which the global features travel beside the entity types."""
+
+
+def check_unique(what: str, names: Iterable[str]) -> None:
+    """Raise if a name is given twice.
+
+    Raises:
+        InvalidSpace: begins with `what` and lists the names.
+    """
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise InvalidSpace(f"{what}: every name must be given once, got {twice} more than once")
+
+
+@dataclass
+class Entity:
+    """An entity type: the names of its features, in the order of their columns."""
+
+    features: list[str]
+
+    def __post_init__(self) -> None:
+        check_unique("Entity.features", self.features)
+
+
+@dataclass
+class ObsSpace:
+    """The entity types and features of an environment.
+
+    Attributes:
+        global_features: features that belong to no entity, present in every frame.
+        entities: the entity types. Their order is the order of the entities in a frame.
+    """
+
+    global_features: list[str] = field(default_factory=list)
+    entities: dict[EntityName, Entity] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_unique("ObsSpace.global_features", self.global_features)
+        if GLOBAL in self.entities:
+            raise InvalidSpace(f"ObsSpace.entities: the name {GLOBAL!r} is taken, choose another")
+
 
 Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
 Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
@@ -131,23 +175,6 @@ class Observation:
 _FLAG_TYPES = {bool, type(None)}
 
 
-def as_flag(value: Any, name: str) -> bool:
-    """Return a flag that is given as a bool, an integer or an array of one of them; None is False.
-
-    Raises:
-        InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
-    """
-    if value is None or isinstance(value, int | np.integer | np.bool_):
-        return bool(value)
-    try:
-        array = real_array(value)
-        if array.size == 1 and not isinstance(value, list | tuple) and array.item() in (0, 1):
-            return bool(array.item())
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InvalidObservation(f"{name}: expected True or False, got {short_repr(value, LONG)}")
-
-
 @lru_cache(maxsize=256)
 def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
     """Return `(type, row)` for each of n entities; cached, as it is the same for many frames."""
@@ -174,31 +201,26 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         )
 
     # Features by column; all else as it is, without the types that are left out.
-    return Observation(
-        features={
-            name: _columns(
-                obs.features[name],
-                obs_space.entities[name].features,
-                wanted.features,
-                f"features of {name!r}",
-            )
-            for name, wanted in obs_filter.entities.items()
-            if name in obs.features
-        },
-        ids={name: ids for name, ids in obs.ids.items() if name in obs_filter.entities},
-        global_features=_columns(
-            [obs.global_features],  # type: ignore[list-item]
-            obs_space.global_features,
-            obs_filter.global_features,
-            "global_features",
-        )[0],
-        actions=obs.actions,
-        reward=obs.reward,
-        terminated=obs.terminated,
-        truncated=obs.truncated,
-        visible={name: v for name, v in obs.visible.items() if name in obs_filter.entities},
-        metrics=obs.metrics,
-    )
+    shown = copy.copy(obs)
+    shown.features = {
+        name: _columns(
+            obs.features[name],
+            obs_space.entities[name].features,
+            wanted.features,
+            f"features of {name!r}",
+        )
+        for name, wanted in obs_filter.entities.items()
+        if name in obs.features
+    }
+    shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
+    shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
+    shown.global_features = _columns(
+        [obs.global_features],  # type: ignore[list-item]
+        obs_space.global_features,
+        obs_filter.global_features,
+        "global_features",
+    )[0]
+    return shown
 
 
 def _columns(
@@ -214,21 +236,3 @@ def _columns(
     array = as_block(features, len(features), len(known), what)
     # Not array[:, columns], which is of another memory layout, and slower to join.
     return array.take([known.index(name) for name in wanted], axis=1)
-
-
-def as_block(features: Any, n: int, width: int, what: str) -> npt.NDArray[np.float32]:
-    """Return features as float32 (n, width).
-
-    Raises:
-        InvalidObservation: they are not numbers, or not of this shape.
-    """
-    try:
-        array = np.asarray(real_array(features), dtype=np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidObservation(
-            f"{what}: expected {n} rows of {width} numbers, got {short_repr(features, LONG)} "
-            f"({error})"
-        ) from None
-    if array.shape != (n, width):
-        raise InvalidObservation(f"{what}: expected shape ({n}, {width}), got {array.shape}")
-    return array

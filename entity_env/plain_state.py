@@ -46,11 +46,14 @@ def impure(value: Any, what: str) -> str:
         value: the value to check.
         what: its name in messages.
     """
-    if type(value) is list:
-        return next(filter(None, (impure(v, f"{what}[{i}]") for i, v in enumerate(value))), "")
-    if type(value) is dict:
-        parts = (_impure_item(key, item, f"{what}[{key!r}]") for key, item in value.items())
-        return next(filter(None, parts), "")
+    if type(value) in (list, dict):
+        for key, item in value.items() if type(value) is dict else enumerate(value):
+            part = f"{what}[{key!r}]"
+            if type(key) not in _SINGLE:
+                return f"a {type(key).__name__} as key {part}"
+            if found := impure(item, part):
+                return found
+        return ""
     is_array = type(value) is np.ndarray and value.dtype.kind in _NUMBERS
     return "" if is_array or type(value) in _SINGLE else f"{type(value).__name__} at {what}"
 
@@ -60,10 +63,6 @@ _NUMBERS = "biuf"
 _TEXT = "US"
 _WORDS = struct.Struct("<625I")
 """The state of a generator of `random`; packed in half the time and size of a list of numbers."""
-
-
-def _impure_item(key: Any, item: Any, what: str) -> str:
-    return impure(item, what) if type(key) in _SINGLE else f"a {type(key).__name__} as key {what}"
 
 
 def to_plain(value: Any, what: str) -> Any:

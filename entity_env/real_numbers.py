@@ -1,10 +1,14 @@
-"""Conversion of values that environments return to arrays of real numbers."""
+"""Conversion of values that environments return to arrays of numbers, and to flags."""
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from entity_env.errors import invalid_in
+from entity_env.short_repr import LONG, short_repr
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
@@ -79,3 +83,90 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
         return True
     is_nested = depth > 0 and any(issubclass(cls, list | tuple) for cls in classes)
     return is_nested and any(has_mask(value, depth - 1) for value in values)
+
+
+def as_block(
+    features: Any, n: int, width: int, what: str, env_index: int | None = None
+) -> npt.NDArray[np.float32]:
+    """Return features as float32 (n, width).
+
+    Raises:
+        InvalidObservation: they are not numbers, or not of this shape.
+    """
+    try:
+        array = np.asarray(real_array(features), dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        got = f"got {short_repr(features, LONG)} ({error})"
+        message = f"{what}: expected {n} rows of {width} numbers, {got}"
+        raise invalid_in(env_index, message) from None
+    if array.shape != (n, width):
+        message = f"{what}: expected shape ({n}, {width}), got {array.shape}"
+        raise invalid_in(env_index, message)
+    return array
+
+
+def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
+    """Return a flag that is given as a bool, an integer or an array of one of them; None is False.
+
+    Raises:
+        InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
+    """
+    if value is None or isinstance(value, int | np.integer | np.bool_):
+        return bool(value)
+    array = None if isinstance(value, list | tuple) else _real_or_none(value)
+    if array is not None and array.size == 1 and array.item() in (0, 1):
+        return bool(array.item())
+    message = f"{name}: expected True or False, got {short_repr(value, LONG)}"
+    raise invalid_in(env_index, message)
+
+
+def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
+    """Return booleans that are given as such or as zeros and ones.
+
+    Raises:
+        InvalidObservation: they are something else, or a masked array.
+    """
+    try:
+        if not has_mask(flags):
+            array = np.asarray(flags)
+            if array.dtype == np.bool_:
+                return array
+            if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
+                return array.astype(np.bool_)
+    except Exception:  # nested sequences of different lengths, or an object's own conversion
+        pass
+    raise invalid_in(env_index, f"{what}: expected booleans, got {short_repr(flags, LONG)}")
+
+
+def as_numbers(
+    values: Sequence[Any], env_indices: Sequence[int], what: str
+) -> npt.NDArray[np.float64]:
+    """Return one number of each environment, (n,).
+
+    Args:
+        values: (n,) real numbers.
+        env_indices: (n,) of the environments, for the message.
+        what: the field, for the message.
+
+    Raises:
+        InvalidObservation: one of them is not a real number.
+    """
+    numbers = _real_or_none(values)
+    if numbers is not None and numbers.shape == (len(values),):
+        return numbers.astype(np.float64)
+    arrays = map(_real_or_none, values)
+    i = next(i for i, array in enumerate(arrays) if array is None or array.ndim)
+    message = f"{what}: expected a number, got {short_repr(values[i], LONG)}"
+    raise invalid_in(env_indices[i], message)
+
+
+def _real_or_none(values: Any) -> npt.NDArray[Any] | None:
+    try:
+        return real_array(values)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def all_none(values: Sequence[Any]) -> bool:
+    """Return whether all values are None; an array would compare its elements with None."""
+    return set(map(type, values)) <= {type(None)}

@@ -16,26 +16,26 @@ import numpy.typing as npt
 from entity_env.actions import (
     Action,
     ActionMask,
+    ActionName,
     CategoricalAction,
     CategoricalActionMask,
+    EntityID,
+    EntityName,
     GlobalCategoricalAction,
     GlobalCategoricalActionMask,
     SelectEntityAction,
     SelectEntityActionMask,
 )
 from entity_env.errors import invalid_in
-from entity_env.obs_space import (
+from entity_env.observation import (
     GLOBAL,
-    ActionName,
     Entity,
-    EntityID,
-    EntityName,
+    Observation,
     ObsSpace,
     check_unique,
 )
-from entity_env.observation import Observation
 from entity_env.ragged import Ragged
-from entity_env.vec.features import all_none, as_flags
+from entity_env.real_numbers import all_none, as_flags
 from entity_env.vec.frames import Frames, ids_of_actors, named_ids
 from entity_env.vec.vec_obs import (
     VecActionMask,
@@ -59,6 +59,7 @@ __all__ = [
     "SelectEntityActionSpace",
     "batch_mask_type",
     "has_global_entity",
+    "num_columns",
 ]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -407,6 +408,16 @@ def batch_mask_type(name: str) -> type[VecActionMask] | None:
 def has_global_entity(obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]) -> bool:
     """Return whether frames of these spaces carry a row of global features."""
     return bool(obs_space.global_features) or any(s.is_global for s in action_space.values())
+
+
+def num_columns(
+    obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
+) -> dict[EntityName, int]:
+    """Return the number of features by entity type, and by GLOBAL where frames carry it."""
+    columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
+    if has_global_entity(obs_space, action_space):
+        columns[GLOBAL] = len(obs_space.global_features)
+    return columns
 
 
 def _with_legal_actors(

@@ -18,19 +18,16 @@ import numpy as np
 from entity_env.actions import (
     Action,
     ActionMask,
-    CategoricalAction,
     CategoricalActionMask,
-    GlobalCategoricalAction,
     GlobalCategoricalActionMask,
-    SelectEntityAction,
     SelectEntityActionMask,
 )
 from entity_env.check_env import check_env
-from entity_env.checks.random_play import differences, fields_of, random_choices
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match, Solo
 from entity_env.plain_state import PlainState
 from entity_env.ragged import Ragged
+from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
     ActionName,
@@ -41,8 +38,8 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.env_list import EnvList
+from entity_env.vec.batching import action_index_to_actions, batch_obs
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecObs
 
 
@@ -79,22 +76,8 @@ def conformance(
             batch, expected = fast.act(choices, obs_space), slow.act(choices)
 
 
-_DECODERS: dict[type[ActionSpace], Callable[[Any, list[Any], list[Any], Any], Action]] = {
-    CategoricalActionSpace: lambda space, actors, actees, chosen: CategoricalAction(
-        actors, chosen, space.index_to_label
-    ),
-    GlobalCategoricalActionSpace: lambda space, actors, actees, chosen: GlobalCategoricalAction(
-        int(chosen[0]), space.index_to_label[chosen[0]]
-    ),
-    SelectEntityActionSpace: lambda space, actors, actees, chosen: SelectEntityAction(
-        actors, [actees[k] for k in chosen]
-    ),
-}
-"""The action of one environment, made of the ids of its actors and actees and of its choices."""
-
-
 class _OneByOne:
-    """Environments that step one by one, with actors looked up one by one."""
+    """Environments that step one by one, each in a batch of its own."""
 
     def __init__(
         self, create_env: Callable[[], Environment | Match], num_matches: int, seed: int
@@ -114,7 +97,7 @@ class _OneByOne:
         outcomes = []
         for i, match in enumerate(self.matches):
             actions = [
-                self._actions(obs, {n: c[i * self.sides + k] for n, c in choices.items()})
+                action_index_to_actions(*self.spaces, choices, obs, i * self.sides + k)
                 for k, obs in enumerate(self.frames[i])
             ]
             outcomes.append(match.act(actions))
@@ -129,27 +112,6 @@ class _OneByOne:
         self.matches[i].seed(derive_seed(self.seed, "episode", i, self.episodes[i]))
         self.episodes[i] += 1
         return self.matches[i].reset()
-
-    def _actions(
-        self, obs: Observation, choices: Mapping[ActionName, Ragged]
-    ) -> dict[ActionName, Action]:
-        masks = batch_obs([obs], *self.spaces).action_masks
-        ids = obs.index_to_id(self.spaces[0])
-        actions = {}
-        for name in obs.actions:
-            space, mask, chosen = self.spaces[1][name], masks[name], choices[name].values
-            if space.is_global and not len(chosen):
-                continue
-            actors = [] if space.is_global else [ids[a] for a in mask.actors.values]
-            actees = [] if mask.actees is None else [ids[a] for a in mask.actees.values]
-            if type(space) in _DECODERS:
-                actions[name] = _DECODERS[type(space)](space, actors, actees, chosen)
-            else:  # a kind of the user's own, alone in its frame
-                rows = Ragged(chosen, np.array([len(chosen)]))
-                (own,) = space.decode(name, rows, mask, [obs], self.spaces[0], [None])
-                if own is not None:
-                    actions[name] = own
-        return actions
 
     def _show(self, outcomes: list[list[Observation]]) -> VecObs:
         return VecObs.cat(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from entity_env.checks.check_spaces import check_spaces
 from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.validate import check_spaces
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
 from rogue_net.config import RogueNetConfig

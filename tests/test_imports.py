@@ -138,9 +138,9 @@ def test_nothing_that_is_read_can_run() -> None:
             used = {name.split(".")[0] for name in imports(path)}
             assert not used & {"dill", "shelve", "marshal", "joblib"}, path
             if "pickle" in used:
-                assert path.name == "channel.py", path
+                assert path.name == "transport.py", path
             if "cloudpickle" in used:
-                assert path.name in ("worker.py", "parallel_env_list.py"), path
+                assert path.name in ("worker.py", "parallel.py"), path
 
 
 @pytest.mark.parametrize("package", PACKAGES)

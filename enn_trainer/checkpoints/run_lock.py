@@ -22,8 +22,8 @@ from typing import final
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.plain_file import plain_file
 from enn_trainer.errors import CheckpointError
+from entity_env.process import close_in_children
 from entity_env.serialization.plain_open import open_plain
-from entity_env.workers.forked_children import close_in_children
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096

@@ -11,7 +11,7 @@ from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.serialization.bounds import Allowance
-from entity_env.serialization.rebuild import rebuilt
+from entity_env.serialization.messages import rebuilt
 from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     ACTION_SPACES,

@@ -17,8 +17,8 @@ from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.spans import SpanTimes, times_between
 from enn_trainer.tracking.system_numbers import MB
 from enn_trainer.trainer import Trainer
+from entity_env.process import ProcessTimes, peak_bytes
 from entity_env.vec.vec_env import VecEnv
-from entity_env.vec.world_times import ProcessTimes, peak_bytes
 
 WARM_UP_UPDATES = 2
 

@@ -17,7 +17,7 @@ from entity_env.environment import Observation
 from entity_env.match import Match
 from entity_env.serialization.plain_open import new_file
 from entity_env.spaces import ActionName, ObsSpace
-from entity_env.vec.env_list import EnvList
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 Picture = npt.NDArray[np.uint8]

@@ -17,8 +17,8 @@ from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.short_repr import short_repr
-from entity_env.vec.env_list import EnvList
-from entity_env.vec.parallel_env_list import ParallelEnvList
+from entity_env.vec.parallel import ParallelEnvList
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]

@@ -13,7 +13,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.lanes import Lanes
 from enn_trainer.start_folder import paths_from
-from entity_env.standard_streams import reader_may_leave
+from entity_env.process import reader_may_leave
 
 # Parameters of `mallopt`, as in malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8

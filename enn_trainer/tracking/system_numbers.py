@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from entity_env.vec.world_times import peak_bytes
+from entity_env.process import peak_bytes
 
 MB = 2**20
 _STATM = Path("/proc/self/statm")

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.checks.check_spaces import check_spaces
-from entity_env.errors import InvalidObservation
+from entity_env.errors import InvalidObservation, exits_as_errors
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
-from entity_env.real_numbers import real_array
+from entity_env.real_numbers import as_flags, real_array
 from entity_env.spaces import (
     ACTION_SPACES,
     ActionName,
@@ -19,8 +18,7 @@ from entity_env.spaces import (
     Entity,
     ObsSpace,
 )
-from entity_env.vec.features import as_flags
-from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.validate import check_finite_batch, check_spaces
 from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -28,7 +26,6 @@ from entity_env.vec.vec_env import (
     VecObs,
     VecSelectEntityActionMask,
 )
-from entity_env.vec.world_errors import exits_as_errors
 
 
 class AnyVecEnv(VecEnv):

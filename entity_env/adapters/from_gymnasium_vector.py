@@ -17,11 +17,10 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.ragged import Ragged
+from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.features import as_flags
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecEnv, VecObs
 
 GymnasiumVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]

@@ -13,8 +13,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecActionMask, VecObs
 
 Indices: TypeAlias = npt.NDArray[np.int64]

@@ -103,11 +103,33 @@ def draw(scene: Scene, mode: str = "rgb_array") -> Picture | str:
     Raises:
         ValueError: another mode.
     """
-    if mode == "rgb_array":
-        return _as_pixels(scene)
+    (left, bottom), (right, top) = scene.low, scene.high
     if mode == "text":
-        return _as_text(scene)
-    raise ValueError(f"mode: expected 'rgb_array' or 'text', got {mode!r}")
+        width, height = round((right - left) / scene.cell), round((top - bottom) / scene.cell)
+        rows = [[scene.floor] * width for _ in range(height)]
+        for mark in scene.marks:
+            row, column = int((top - mark.y) // scene.cell), int((mark.x - left) // scene.cell)
+            if mark.char and 0 <= row < height and 0 <= column < width:
+                rows[row][column] = mark.char
+        lines = ["".join(row).rstrip() for row in rows]
+        return "\n".join([scene.caption, *lines] if scene.caption else lines)
+    if mode != "rgb_array":
+        raise ValueError(f"mode: expected 'rgb_array' or 'text', got {mode!r}")
+    scale = _SIDE / max(right - left, top - bottom)
+    # Even sizes: what most video formats ask for.
+    picture = canvas(*(2 * round(size * scale / 2) for size in (right - left, top - bottom)))
+
+    def at(x: float, y: float) -> Point:
+        return (x - left) * scale, (top - y) * scale
+
+    for x, y, _, colour, size, to, square in scene.marks:
+        if square:
+            rectangle(picture, at(x - size, y + size), at(x + size, y - size), colour)
+        elif to is None:
+            circle(picture, at(x, y), size * scale, colour)
+        else:
+            line(picture, at(x, y), at(*to), size * scale, colour)
+    return picture
 
 
 def canvas(width: int, height: int) -> Picture:
@@ -164,35 +186,3 @@ def _blend(
     opacity = np.clip(depth + 0.5, 0, 1)[..., None]
     where = np.ix_(rows, columns)
     picture[where] = np.rint(picture[where] * (1 - opacity) + np.array(colour) * opacity)
-
-
-def _as_pixels(scene: Scene) -> Picture:
-    (left, bottom), (right, top) = scene.low, scene.high
-    scale = _SIDE / max(right - left, top - bottom)
-    # Even sizes: what most video formats ask for.
-    picture = canvas(*(2 * round(size * scale / 2) for size in (right - left, top - bottom)))
-
-    def at(x: float, y: float) -> Point:
-        return (x - left) * scale, (top - y) * scale
-
-    for x, y, _, colour, size, to, square in scene.marks:
-        if square:
-            rectangle(picture, at(x - size, y + size), at(x + size, y - size), colour)
-        elif to is None:
-            circle(picture, at(x, y), size * scale, colour)
-        else:
-            line(picture, at(x, y), at(*to), size * scale, colour)
-    return picture
-
-
-def _as_text(scene: Scene) -> str:
-    (left, bottom), (right, top) = scene.low, scene.high
-    width, height = round((right - left) / scene.cell), round((top - bottom) / scene.cell)
-    rows = [[scene.floor] * width for _ in range(height)]
-    for mark in scene.marks:
-        row, column = int((top - mark.y) // scene.cell), int((mark.x - left) // scene.cell)
-        if mark.char and 0 <= row < height and 0 <= column < width:
-            rows[row][column] = mark.char
-    return "\n".join(
-        [scene.caption] * bool(scene.caption) + ["".join(row).rstrip() for row in rows]
-    )

@@ -21,9 +21,8 @@ from entity_env.match import Match, Solo
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityID, EntityName, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.env_list import EnvList
-from entity_env.vec.features import batch_entities
+from entity_env.vec.batching import batch_entities, batch_obs
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecObs
 
 Ask: TypeAlias = Callable[[str], str]

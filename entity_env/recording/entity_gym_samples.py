@@ -27,19 +27,24 @@ import numpy.typing as npt
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import EpisodeClock
-from entity_env.recording.recorded_steps import Header, check_header, check_step
-from entity_env.recording.recording_format import Decisions, RecordingError, Step
+from entity_env.recording.recording_format import (
+    Decisions,
+    Header,
+    RecordingError,
+    Step,
+    check_header,
+    check_step,
+)
 from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
-from entity_env.serialization.rebuild import rebuilt
+from entity_env.serialization.messages import rebuilt
 from entity_env.short_repr import short_repr
 from entity_env.spaces import (
-    GLOBAL,
     CategoricalActionSpace,
     Entity,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
-    has_global_entity,
+    num_columns,
 )
 from entity_env.vec.vec_env import (
     VecActionMask,
@@ -49,21 +54,16 @@ from entity_env.vec.vec_env import (
 )
 
 _VERSIONS = (0, 1)
+_ACTION_SPACES = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
+_MASKS = VecCategoricalActionMask, VecSelectEntityActionMask
 _CLASSES: dict[str, type[Any]] = {
-    "ObsSpace": ObsSpace,
-    "Entity": Entity,
-    "CategoricalActionSpace": CategoricalActionSpace,
-    "GlobalCategoricalActionSpace": GlobalCategoricalActionSpace,
-    "SelectEntityActionSpace": SelectEntityActionSpace,
-    "VecCategoricalActionMask": VecCategoricalActionMask,
-    "VecSelectEntityActionMask": VecSelectEntityActionMask,
-    "VecObs": dict,  # several of its fields need the spaces to be read
-    "Metric": dict,
+    **{cls.__name__: cls for cls in (ObsSpace, Entity, *_ACTION_SPACES, *_MASKS)},
+    **dict.fromkeys(("VecObs", "Metric"), dict),  # of fields that need the spaces to be read
 }
 
 
 class _Sample(NamedTuple):
-    """The fields of a sample, and its first and last byte in the file."""
+    """The fields of a sample and of its frames, and its first and last byte in the file."""
 
     start: int
     end: int
@@ -83,21 +83,18 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
         first = _sample(file, path, samples[0]) if samples else None
-    recorded = _header(path, contents, 0 if first is None else len(first.fields["episode"]))
-    read = _read_subsampled if recorded.num_envs is None else _read_steps
-    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
-
-
-def _header(path: Path, contents: dict[str, Any], num_envs: int) -> Header:
+    # A sub-sampled file does not show how many environments there were.
     subsample = contents.get("subsample", 1)
     spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
     is_whole = type(subsample) is int and subsample == 1
-    header = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
+    num_envs = 0 if first is None else len(first.fields["episode"])
+    recorded = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
     try:
-        check_header(header)
+        check_header(recorded)
     except ValueError as error:
         raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
-    return header
+    read = _read_steps if is_whole else _read_subsampled
+    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
@@ -131,17 +128,7 @@ def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
             if not (done | (counted == _numbers(sample, "step", num_envs) + 1)).all():
                 clock.restart()  # a reset, without the outcome of this sample
                 continue
-            step = Step(
-                _decisions(sample.fields, header, num_envs),
-                np.arange(num_envs),
-                clock.episode,
-                clock.step,
-                reward,
-                done,
-                np.zeros(num_envs, dtype=np.bool_),
-                None,
-            )
-            check_step(step, header, sample.end - sample.start)
+            step = _step(sample, header, clock.episode, clock.step, reward, done)
         yield step
         clock.advance(done)
 
@@ -150,18 +137,19 @@ def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
     for sample in _samples(path, end):
         with _named(path, sample):
             count = len(sample.fields["episode"])
-            step = Step(
-                _decisions(sample.fields, header, count),
-                np.arange(count),
-                _numbers(sample, "episode", count),
-                _numbers(sample, "step", count),
-                np.full(count, np.nan, dtype=np.float32),
-                np.zeros(count, dtype=np.bool_),
-                np.zeros(count, dtype=np.bool_),
-                None,
-            )
-            check_step(step, header, sample.end - sample.start)
+            episode, number = (_numbers(sample, name, count) for name in ("episode", "step"))
+            reward, done = np.full(count, np.nan, np.float32), np.zeros(count, np.bool_)
+            step = _step(sample, header, episode, number, reward, done)
         yield step
+
+
+def _step(sample: _Sample, header: Header, episode: Any, step: Any, reward: Any, done: Any) -> Step:
+    """Return a step of B environments, from (B,) numbers for each field."""
+    decisions = _decisions(sample.fields, header, len(reward))
+    ends = done, np.zeros(len(reward), dtype=np.bool_)
+    whole = Step(decisions, np.arange(len(reward)), episode, step, reward, *ends, None)
+    check_step(whole, header, sample.end - sample.start)
+    return whole
 
 
 @contextmanager
@@ -175,14 +163,13 @@ def _named(path: Path, sample: _Sample) -> Iterator[None]:
 
 def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
     """Return a field of a sample, or of the observation in it, with a number for each frame."""
-    value = sample.fields["obs"][name] if name in _OF_OBS else sample.fields[name]
+    value, of_frames = sample.fields[name], name in ("reward", "done")
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
     if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
         raise ValueError(f"{name}: expected {count} numbers, got {short_repr(value)}")
-    kind = numbers.dtype.kind
-    if count and kind not in ("biuf" if name in _OF_OBS else "iu"):
+    if count and numbers.dtype.kind not in ("biuf" if of_frames else "iu"):
         raise ValueError(f"{name}: expected numbers, got {short_repr(value)}")
-    return numbers if name in _OF_OBS else numbers.astype(np.int64)
+    return numbers if of_frames else numbers.astype(np.int64)
 
 
 def _samples(path: Path, end: int) -> Iterator[_Sample]:
@@ -198,16 +185,15 @@ def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
     Raises:
         RecordingError: the sample is damaged.
     """
-    sample = _Sample(*block, _unpack(file, path, block))
+    fields = _unpack(file, path, block)
+    obs = fields.get("obs")
+    sample = _Sample(*block, {**fields, **obs} if isinstance(obs, dict) else fields)
     with _named(path, sample):
-        for fields, expected in ((sample.fields, _FIELDS), (sample.fields.get("obs"), _OF_OBS)):
-            for name, is_valid in expected.items():
-                if not isinstance(fields, dict) or name not in fields:
-                    raise ValueError(f"{name}: expected this field, got none")
-                if not is_valid(value := fields[name]):
-                    raise ValueError(
-                        f"{name}: cannot be {type(value).__name__} {short_repr(value)}"
-                    )
+        for name, is_valid in _FIELDS.items():
+            if name not in sample.fields:
+                raise ValueError(f"{name}: expected this field, got none")
+            if not is_valid(value := sample.fields[name]):
+                raise ValueError(f"{name}: cannot be {type(value).__name__} {short_repr(value)}")
     return sample
 
 
@@ -220,45 +206,34 @@ def _is_rows_by_name(value: Any) -> bool:
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "obs": lambda value: isinstance(value, dict),
-    "episode": _is_per_frame,
-    "step": _is_per_frame,
-    "actions": _is_rows_by_name,
-    "probs": lambda value: value is None or _is_rows_by_name(value),
-    "logits": lambda value: value is None or _is_rows_by_name(value),
-}
-_OF_OBS: Mapping[str, Callable[[Any], bool]] = {
-    "features": _is_rows_by_name,
-    "visible": _is_rows_by_name,
+    **dict.fromkeys(("episode", "step", "reward", "done"), _is_per_frame),
+    **dict.fromkeys(("actions", "features", "visible"), _is_rows_by_name),
+    **dict.fromkeys(("probs", "logits"), lambda v: v is None or _is_rows_by_name(v)),
     "action_masks": lambda value: isinstance(value, dict),
-    "reward": _is_per_frame,
-    "done": _is_per_frame,
 }
 
 
 def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
     obs_space, action_space = header.obs_space, header.action_space
-    obs = sample["obs"]
-
     # Masks and features that contradict the spaces.
     for name in action_space:
-        if not isinstance(mask := obs["action_masks"].get(name), VecActionMask):
+        if not isinstance(mask := sample["action_masks"].get(name), VecActionMask):
             raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
-    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
-    if has_global_entity(obs_space, action_space):
-        widths[GLOBAL] = len(obs_space.global_features)
-    if not obs["features"].keys() <= widths.keys():
-        raise ValueError(f"features: expected {list(widths)}, got {list(obs['features'])}")
+    widths = num_columns(obs_space, action_space)
+    if not sample["features"].keys() <= widths.keys():
+        raise ValueError(f"features: expected {list(widths)}, got {list(sample['features'])}")
 
     # The order of the spaces, and empty rows where the file has none.
     return Decisions(
         VecObs(
             features={
-                name: _features(obs["features"].get(name), name, width, frames)
+                name: _features(sample["features"].get(name), name, width, frames)
                 for name, width in widths.items()
             },
-            visible={name: _flat(rows, frames) for name, rows in obs["visible"].items()},
-            action_masks={name: _mask(obs["action_masks"][name], frames) for name in action_space},
+            visible={name: _flat(rows, frames) for name, rows in sample["visible"].items()},
+            action_masks={
+                name: _mask(sample["action_masks"][name], frames) for name in action_space
+            },
             reward=np.zeros(frames, dtype=np.float32),
             done=np.zeros(frames, dtype=np.bool_),
             metrics={},

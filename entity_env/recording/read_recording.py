@@ -10,18 +10,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.recording.recorded_steps import Header, read_header, read_step
 from entity_env.recording.recording_format import (
     Decisions,
+    Header,
     Record,
     RecordingError,
     Step,
+    read_header,
+    read_step,
     records,
-    take_obs,
 )
 from entity_env.seeding import key_of, mix, uniforms
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import VecObs, take_obs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
 """The end of an episode: by itself, cut off, not recorded, or not known from the file."""
@@ -79,7 +80,8 @@ class Recording:
     complete: bool
     path: Path
     _read: Callable[[], Iterator[Step]] = field(repr=False)
-    _parts: tuple["_Part", ...] = ()
+    _parts: tuple[tuple[int, float, float], ...] = ()
+    """Divisions: the seed, and the lowest and highest draw of the episodes that belong here."""
 
     @classmethod
     def open(cls, path: str | Path) -> "Recording":
@@ -147,7 +149,9 @@ class Recording:
                             f"step {step.step[row]}"
                         )
                     if step.truncated[row]:
-                        yield running.pop(number).ended("truncated", _final(step, row))
+                        index = np.array([step.truncated[:row].sum()])
+                        final = None if step.final is None else take_obs(step.final, index)
+                        yield running.pop(number).ended("truncated", final)
                     elif step.terminated[row]:
                         yield running.pop(number).ended("terminated")
         for episode in running.values():
@@ -180,7 +184,7 @@ class Recording:
         """
         if not 0 <= test_fraction <= 1:
             raise ValueError(f"test_fraction: expected a number from 0 to 1, got {test_fraction}")
-        train, test = _Part(seed, test_fraction, 1.0), _Part(seed, 0.0, test_fraction)
+        train, test = (seed, test_fraction, 1.0), (seed, 0.0, test_fraction)
         return (
             replace(self, _parts=(*self._parts, train)),
             replace(self, _parts=(*self._parts, test)),
@@ -188,23 +192,9 @@ class Recording:
 
     def _holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         held = np.ones(len(episodes), dtype=np.bool_)
-        for part in self._parts:
-            held &= part.holds(episodes)
-        return held
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The episodes whose draw in [0, 1) is at least `low` and less than `high`."""
-
-    seed: int
-    low: float
-    high: float
-
-    def holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of the episodes belong to this part: (n,) numbers -> (n,) bool."""
-        drawn = uniforms(mix(self.seed, key_of("split"), episodes))
-        held: npt.NDArray[np.bool_] = (drawn >= self.low) & (drawn < self.high)
+        for seed, low, high in self._parts:
+            drawn = uniforms(mix(seed, key_of("split"), episodes))  # in [0, 1)
+            held &= (drawn >= low) & (drawn < high)
         return held
 
 
@@ -246,11 +236,6 @@ def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
         number: (decisions.take(own), steps[own]) if len(own) else nothing
         for number, own in zip(present.tolist(), frames, strict=True)
     }
-
-
-def _final(step: Step, row: int) -> VecObs | None:
-    before = np.array([step.truncated[:row].sum()])
-    return None if step.final is None else take_obs(step.final, before)
 
 
 def _read_steps(path: Path, header: Header, last: Record) -> Iterator[Step]:

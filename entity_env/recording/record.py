@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.ragged import Ragged, as_choices
-from entity_env.recording.recorded_steps import read_header, read_step
 from entity_env.recording.recording_format import (
     PREFIX,
     Decisions,
     Record,
     RecordingError,
     framed,
+    read_header,
     read_payload,
+    read_step,
     records,
 )
 from entity_env.seeding import key_of, mix

@@ -28,8 +28,12 @@ of B environments, with K of its frames:
 
 A record is handed to the operating system as a whole once its step is done, so a killed process
 leaves at most one torn record, at the end. To continue a file is to cut that off and append.
+
+Reading checks all that the code behind it relies on, and names the byte; code that learns from a
+choice checks whether it was allowed.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,9 +46,11 @@ import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
-from entity_env.serialization.messages import MessageError, pack, unpack
-from entity_env.spaces import ActionName
-from entity_env.vec.vec_env import VecObs
+from entity_env.serialization.bounds import Allowance
+from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.validate import check_features, check_masks, expect, is_like
+from entity_env.vec.vec_obs import VecObs, take_obs
 
 _MAGIC = b"enn-rec\0"
 _VERSION = struct.pack("<I", 1)
@@ -127,18 +133,6 @@ class Decisions:
             _cat_all([piece.logits for piece in pieces], frames),
             np.concatenate([piece.values for piece in pieces]),
         )
-
-
-def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
-    """Return a copy of the given frames, in order; reward, done and metrics are blank."""
-    return VecObs(
-        features=_take_all(obs.features, frames),
-        visible=_take_all(obs.visible, frames),
-        action_masks={name: mask.take(frames) for name, mask in obs.action_masks.items()},
-        reward=np.zeros(len(frames), dtype=np.float32),
-        done=np.zeros(len(frames), dtype=np.bool_),
-        metrics={},
-    )
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:
@@ -269,3 +263,146 @@ def read_payload(file: BinaryIO, path: Path, record: Record) -> dict[str, Any]:
 def damaged(path: Path, record: Record, problem: str) -> RecordingError:
     """Return the error for a record that cannot be used, which names its first byte."""
     return RecordingError(f"{path}: record at byte {record.start - _HEAD.size} {problem}")
+
+
+MAX_MASK_PER_BYTE = 512
+"""Choices in masks that allow everything, for each byte of a record: written out, each is a byte.
+
+Ten thousand actors that may all select each other stay below it.
+"""
+_MAX_NUMBER = 2**62
+_COUNTS = "iu"
+
+
+class Header(NamedTuple):
+    """The first record of a file: spaces and the way of recording.
+
+    Attributes:
+        obs_space: As shown.
+        action_space: The actions by name.
+        num_envs: The number of environments in each step; None if it is not in the file.
+        subsample: One in so many frames was kept.
+    """
+
+    obs_space: ObsSpace
+    action_space: dict[ActionName, ActionSpace]
+    num_envs: int | None
+    subsample: int
+
+
+def read_header(file: BinaryIO, path: Path, record: Record) -> Header:
+    """Read the header of a recording.
+
+    Raises:
+        RecordingError: it is damaged, or lacks a field.
+    """
+    payload = read_payload(file, path, record)
+    missing = [name for name in Header._fields if name not in payload]
+    if missing:
+        raise RecordingError(f"{path}: expected {', '.join(missing)} in the header")
+    header = Header(**{name: payload[name] for name in Header._fields})
+    try:
+        _check_count("num_envs", header.num_envs)
+        check_header(header)
+    except ValueError as error:
+        raise damaged(path, record, f"is not a header: {error}") from None
+    return header
+
+
+def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Step:
+    """Read the step in a record.
+
+    Raises:
+        RecordingError: it is damaged, not a step, or contradicts the header.
+    """
+    payload = read_payload(file, path, record)
+    try:
+        parts = ("obs", "actions", "probs", "logits", "values")
+        choices = {name: payload.pop(name) for name in parts if name in payload}
+        decisions = rebuilt(Decisions, choices, Allowance(0))
+        step: Step = rebuilt(Step, {**payload, "decisions": decisions}, Allowance(0))
+        if len(step.reward) != header.num_envs:
+            raise ValueError(f"expected {header.num_envs} environments, got {len(step.reward)}")
+        check_step(step, header, record.end - record.start)
+    except ValueError as error:
+        raise damaged(path, record, f"is not a step: {error}") from None
+    return step
+
+
+def check_header(header: Header) -> None:
+    """Raise if a header lacks the spaces and numbers of a recording.
+
+    Raises:
+        ValueError: a field is of another kind; names it.
+    """
+    actions = header.action_space
+    expect(isinstance(header.obs_space, ObsSpace), "obs_space", "an ObsSpace", header.obs_space)
+    expect(
+        isinstance(actions, dict)
+        and all(isinstance(name, str) for name in actions)
+        and all(isinstance(space, ActionSpace) for space in actions.values()),
+        "action_space",
+        "actions by name",
+        actions,
+    )
+    _check_count("subsample", header.subsample)
+
+
+def _check_count(name: str, value: Any) -> None:
+    is_count = type(value) is int and 1 <= value < _MAX_NUMBER
+    expect(is_count, name, "a whole number above 0", value)
+
+
+def check_step(step: Step, header: Header, num_bytes: int) -> None:
+    """Raise if a step contradicts the spaces of its header.
+
+    Args:
+        step: The step.
+        header: Of its file.
+        num_bytes: Of the record; masks may take so much more memory in proportion to it.
+
+    Raises:
+        ValueError: names the field.
+    """
+    counts = dict.fromkeys(("kept", "episode", "step"), np.int64)
+    dtypes = {**counts, "reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
+    for name, dtype in dtypes.items():
+        found = getattr(step, name).dtype
+        expect(is_like(found, dtype), name, f"numbers like {np.dtype(dtype)}", str(found))
+    for name in ("episode", "step"):
+        numbers = getattr(step, name)
+        in_range = ((numbers >= 0) & (numbers < _MAX_NUMBER)).all()
+        expect(bool(in_range), name, "counts from 0", numbers)
+    twice = len(np.unique(step.episode)) < len(step.episode)
+    expect(not twice or bool(np.isnan(step.reward).all()), "episode", "each once", step.episode)
+    # The frames and choices.
+    decisions, obs_space, action_space = step.decisions, header.obs_space, header.action_space
+    num_entities = check_features(decisions.obs, obs_space, action_space)
+    check_masks(decisions.obs, action_space, num_entities)
+    implied = sum(
+        int(mask.mask_lengths().sum()) * math.prod(action_space[name].mask_columns)
+        for name, mask in decisions.obs.action_masks.items()
+        if mask.mask is None
+    )
+    fits = implied <= MAX_MASK_PER_BYTE * num_bytes
+    expect(fits, "action_masks", f"at most {MAX_MASK_PER_BYTE} choices a byte", implied)
+    for part, dtype, axes in (
+        ("actions", np.int64, (1,)),
+        ("probs", np.float32, (1,)),
+        ("logits", np.float32, (1, 2)),
+    ):
+        for name, rows in getattr(decisions, part).items():
+            what, values = f"{part}[{name!r}]", rows.values
+            expect(name in action_space, what, f"actions among {[*action_space]}", name)
+            fits = values.dtype.kind == "f" if dtype is np.float32 else is_like(values.dtype, dtype)
+            expect(fits, what, f"numbers like {np.dtype(dtype)}", str(values.dtype))
+            expect(values.ndim in axes, what, "a number for each actor", str(values.shape))
+    expect(decisions.values.dtype.kind == "f", "values", "numbers", str(decisions.values.dtype))
+    # Last observations.
+    frames = {"": decisions.obs}
+    if step.final is not None:
+        check_features(step.final, obs_space, action_space, "final.")
+        frames["final."] = step.final
+    for where, obs in frames.items():
+        for name in ("metrics", "final", "env_metrics"):
+            expect(not getattr(obs, name), f"{where}{name}", "nothing", getattr(obs, name))

@@ -5,36 +5,24 @@ Reading rebuilds only the types listed here, and never more bytes than the messa
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import cache, partial
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
-from entity_env.serialization.bounds import (
-    Allowance,
-    number_array,
-    unpack_bounded,
-)
-from entity_env.serialization.rebuild import rebuilt
+from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
 from entity_env.short_repr import short_repr
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
-from entity_env.vec.vec_env import Metric, VecObs
+from entity_env.vec.vec_obs import Metric, VecObs
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
 _CLASSES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        Ragged,
-        VecObs,
-        Metric,
-        ObsSpace,
-        Entity,
-    )
+    cls.__name__: cls for cls in (Ragged, VecObs, Metric, ObsSpace, Entity)
 }
 
 
@@ -54,7 +42,7 @@ def pack(value: Any, exact: bool = False) -> bytes:
         MessageError: the value contains anything else.
     """
     try:
-        return _packed(value, _encode_exactly if exact else _encode)
+        return _packed(value, partial(_encode, exact=exact))
     except (TypeError, ValueError, OverflowError) as error:
         raise MessageError(str(error)) from None
 
@@ -86,25 +74,19 @@ def _packed(value: Any, default: Callable[[Any], Any] = list) -> bytes:
     return packed
 
 
-def _encode(value: Any) -> Any:
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+def _encode(value: Any, exact: bool) -> Any:
+    """Return a value that msgpack cannot pack as one that it can."""
+    if not exact and isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
-    if isinstance(value, tuple):
+    if not exact and isinstance(value, tuple):
         return list(value)
-    return _encode_any(value)
-
-
-def _encode_exactly(value: Any) -> Any:
-    if type(value) is np.ndarray and value.dtype.kind in "biuf" and not value.flags.c_contiguous:
-        axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+    if type(value) is np.ndarray and value.dtype.kind in "biuf":
+        axes = list(range(value.ndim))
+        if exact and not value.flags.c_contiguous:
+            axes.sort(key=lambda axis: -abs(value.strides[axis]))
         if axes != list(range(value.ndim)):
             content = [axes, np.ascontiguousarray(value.transpose(axes))]
             return msgpack.ExtType(_TRANSPOSED, pack(content))
-    return _encode_any(value)
-
-
-def _encode_any(value: Any) -> Any:
-    if type(value) is np.ndarray and value.dtype.kind in "biuf":
         head = _packed([value.dtype.str, value.shape])
         return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
     if type(value) is int:  # of more than 64 bits
@@ -118,7 +100,11 @@ def _encode_any(value: Any) -> Any:
 
 def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
     if code == _ARRAY:
-        return _array(data, allowance)
+        # Short lists in few bytes: whatever they announce takes little.
+        unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
+        unpacker.feed(data[:_MAX_HEAD])
+        dtype, shape = unpacker.unpack()
+        return number_array(dtype, shape, data, allowance, unpacker.tell())
     if code == _DATACLASS:
         name, fields = _unpack(data, allowance, depth + 1)
         cls = _class_of(name) if isinstance(name, str) else None
@@ -141,9 +127,93 @@ def _class_of(name: str) -> type[Any] | None:
     return _CLASSES.get(name) or ACTION_SPACES.get(name) or batch_mask_type(name)
 
 
-def _array(data: bytes, allowance: Allowance) -> npt.NDArray[Any]:
-    # Short lists in few bytes: whatever they announce takes little.
-    unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
-    unpacker.feed(data[:_MAX_HEAD])
-    dtype, shape = unpacker.unpack()
-    return number_array(dtype, shape, data, allowance, unpacker.tell())
+def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
+    """Make a batch or space from its fields.
+
+    Args:
+        cls: The class.
+        fields: By name; those with defaults may be missing.
+        allowance: For rows without columns.
+
+    Raises:
+        ValueError: a field is missing, unknown, or of another kind; names it.
+    """
+    checks, required = _checks_of(cls)  # type: ignore[arg-type]  # a class is hashable
+    if not isinstance(fields, dict):
+        raise ValueError(f"{cls.__name__}: expected fields by name, got {short_repr(fields)}")
+    if not required <= fields.keys() <= checks.keys():
+        raise ValueError(
+            f"{cls.__name__}: expected the fields {', '.join(checks)}, got {short_repr([*fields])}"
+        )
+    for name, value in fields.items():
+        is_valid, expected = checks[name]
+        if not is_valid(value):
+            raise ValueError(
+                f"{cls.__name__}.{name}: expected {expected}, got {type(value).__name__} "
+                f"{short_repr(value)}"
+            )
+    if cls is not Ragged:
+        return cls(**fields)
+    values, lengths = fields["values"], fields["lengths"]
+    # Lengths below 0 or beyond all rows could add up to the rows once they overflow.
+    are_counts = lengths.ndim == 1 and lengths.dtype.kind in "iu"
+    if are_counts and len(lengths):
+        are_counts = _MIN(lengths) >= 0 and _MAX(lengths) <= len(values)
+    if not are_counts:
+        raise ValueError(f"Ragged.lengths: expected counts of {len(values)} rows, got {lengths}")
+    if values.size == 0:
+        allowance.take(len(values), "rows without columns")
+    return Ragged(values, lengths.astype(np.int64, copy=False))
+
+
+_MIN, _MAX = np.minimum.reduce, np.maximum.reduce  # methods take twice as long
+_Check = tuple[Callable[[Any], bool], str]
+
+
+@cache
+def _checks_of(cls: Any) -> tuple[dict[str, _Check], set[str]]:
+    """Return the checks of the fields of a class, and the names of those without a default."""
+    hints, checks, required = get_type_hints(cls), {}, set()
+    for field in dataclasses.fields(cls):
+        check = _check_of(hints[field.name], _MAX_AXES if cls is Ragged else 1)
+        checks[field.name] = _or_none(*check) if field.default is None else check
+        if field.default is field.default_factory is dataclasses.MISSING:
+            required.add(field.name)
+    return checks, required
+
+
+def _or_none(is_valid: Callable[[Any], bool], expected: str) -> _Check:
+    return lambda value: value is None or is_valid(value), expected
+
+
+def _check_of(hint: Any, max_ndim: int) -> _Check:
+    """Return a check of values for an annotation, and the annotation in words.
+
+    Args:
+        hint: the annotation of a field.
+        max_ndim: the largest number of axes of an array.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is dict:
+        is_item, item = _check_of(args[1], max_ndim)
+        return (
+            lambda value: (
+                isinstance(value, dict)
+                and all(isinstance(name, str) and is_item(value[name]) for name in value)
+            ),
+            f"{item} by name",
+        )
+    if origin is list:
+        is_item, item = _check_of(args[0], max_ndim)
+        return (
+            lambda value: isinstance(value, list) and all(map(is_item, value)),
+            f"a list of {item}",
+        )
+    if origin is np.ndarray:
+        axes = range(1, max_ndim + 1)
+        return lambda value: isinstance(value, np.ndarray) and value.ndim in axes, "an array"
+    if hint is int:
+        return lambda value: type(value) is int, "a whole number"
+    if hint is float:
+        return lambda value: type(value) in (int, float), "a number"
+    return lambda value: isinstance(value, hint), getattr(hint, "__name__", str(hint))

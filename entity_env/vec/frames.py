@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions import EntityID, EntityName
 from entity_env.errors import invalid_in
-from entity_env.obs_space import EntityID, EntityName, ObsSpace
-from entity_env.observation import Observation
+from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.real_numbers import all_none
 from entity_env.short_repr import LONG, short_repr
-from entity_env.vec.features import all_none
 
 Indices = npt.NDArray[np.int64]
 
@@ -63,29 +63,19 @@ class Frames:
         return _layout(lengths, len(self.types), len(self.obs))
 
     @property
-    def counts(self) -> Indices:
-        """(types + 1, B): entities per type; the last row makes `type_starts` end in totals."""
-        return self._layout.counts
-
-    @property
-    def type_starts(self) -> Indices:
-        """(types + 1, B): position in its frame of the first entity of each type."""
-        return self._layout.type_starts
-
-    @property
     def totals(self) -> Indices:
         """(B,): entities per frame."""
-        totals: Indices = self.type_starts[-1]
+        totals: Indices = self._layout.type_starts[-1]
         return totals
 
     @cached_property
     def visible_rows(self) -> npt.NDArray[np.bool_]:
         """(entities,): visibility in the order of the frames."""
-        flags = np.ones(int(self.totals.sum()), dtype=np.bool_)
+        layout, flags = self._layout, np.ones(int(self.totals.sum()), dtype=np.bool_)
         frame_starts = exclusive_cumsum(self.totals)
         for k, name in enumerate(self.types):
             if name in self.visible:
-                rows = row_indices(frame_starts + self.type_starts[k], self.counts[k])
+                rows = row_indices(frame_starts + layout.type_starts[k], layout.counts[k])
                 flags[rows] = self.visible[name].values
         return flags
 
@@ -116,7 +106,7 @@ class Frames:
             if all_none(given):
                 continue
             column = [() if ids is None else ids for ids in given]
-            counts = np.where([ids is not None for ids in given], self.counts[k], 0)
+            counts = np.where([ids is not None for ids in given], self._layout.counts[k], 0)
             if list(map(len, column)) != counts.tolist():
                 return False
             columns.append(column)
@@ -155,9 +145,12 @@ class Frames:
                 raise invalid_in(i, f"{what} {n} ids, got {num_ids}")
             # Ids are hashable, and unique in the frame.
             for one in ids:
-                if not _is_hashable(one):
-                    raise invalid_in(i, f"{what} hashable ids, got {short_repr(one, LONG)}")
-                if one in rows:
+                try:
+                    is_row = one in rows
+                except TypeError:
+                    message = f"{what} hashable ids, got {short_repr(one, LONG)}"
+                    raise invalid_in(i, message) from None
+                if is_row:
                     raise invalid_in(
                         i, f"{what} other ids than {one!r}, which an entity without an id has"
                     )
@@ -179,58 +172,65 @@ class Frames:
             int64 (named,) per frame, in the order named.
         """
         if all_none(ids) and is_same_everywhere(types):
-            return self._locate_types(types[0], what)
+            found = self._layout.positions_of(self._type_indices(types[0], what, 0))
+            return Ragged(found.values.copy(), found.lengths.copy())
         if type(None) not in set(map(type, ids)):
-            return self._locate_ids(ids, what)
-        positions = [
-            self._locate_in_frame(i, *naming, what)
-            for i, naming in enumerate(zip(ids, types, strict=True))
-        ]
+            in_all: list[int] = []
+            for i, named in enumerate(ids):
+                in_all += self._positions_of_ids(i, named, what)
+            lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+            return Ragged(np.array(in_all, dtype=np.int64), lengths)
+        positions = []
+        for i, (named, of_types) in enumerate(zip(ids, types, strict=True)):
+            if named is not None:
+                in_frame = np.array(self._positions_of_ids(i, named, what), dtype=np.int64)
+            else:
+                ks = list(self._type_indices(of_types, what, i))
+                layout = self._layout
+                in_frame = row_indices(layout.type_starts[ks, i], layout.counts[ks, i])
+            positions.append(in_frame)
         lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
         return Ragged(np.concatenate(positions), lengths)
 
-    def _locate_types(self, types: Sequence[EntityName] | None, what: str) -> Ragged:
-        named = self.types if types is None else types
-        ks = [self._type_index(name, what, 0) for name in named]
-        _check_types_once(named, what, 0)
-        positions = self._layout.positions_of(tuple(ks))
-        return Ragged(positions.values.copy(), positions.lengths.copy())
-
-    def _locate_ids(self, ids: Sequence[Any], what: str) -> Ragged:
-        positions: list[int] = []
-        for i, named in enumerate(ids):
-            positions += self._positions_of_ids(i, named, what)
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        return Ragged(np.array(positions, dtype=np.int64), lengths)
+    def _type_indices(
+        self, types: Sequence[EntityName] | None, what: str, i: int
+    ) -> tuple[int, ...]:
+        """Return the indices of the types that frame i names, of all types for None."""
+        if types is None:
+            return tuple(range(len(self.types)))
+        for name in types:
+            if name not in self.types:
+                raise invalid_in(i, f"{what}: expected types among {self.types}, got {name!r}")
+        if len(set(types)) < len(types):
+            raise invalid_in(i, f"{what}: expected each type once, got {list(types)}")
+        return tuple(map(self.types.index, types))
 
     def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
         try:
-            position = self._positions_by_id[i] if len(ids) else {}
-            positions = list(map(position.__getitem__, ids))
+            known = self._positions_by_id(i) if len(ids) else {}
+            positions = list(map(known.__getitem__, ids))
         except (KeyError, TypeError):
-            known = list(self._positions_by_id[i])
-            raise invalid_in(i, f"{what}: expected ids among {known}, got {ids!r}") from None
+            known = self._positions_by_id(i)
+            raise invalid_in(i, f"{what}: expected ids among {[*known]}, got {ids!r}") from None
         if len(set(positions)) < len(positions):
             raise invalid_in(i, f"{what}: expected each entity once, got {ids!r}")
         return positions
 
-    def _locate_in_frame(self, i: int, ids: Any, types: Any, what: str) -> Indices:
-        if ids is not None:
-            return np.array(self._positions_of_ids(i, ids, what), dtype=np.int64)
-        if types is None:
-            return np.arange(self.totals[i])
-        ks = [self._type_index(name, what, i) for name in types]
-        _check_types_once(types, what, i)
-        return row_indices(self.type_starts[ks, i], self.counts[ks, i])
-
-    def _type_index(self, name: EntityName, what: str, i: int) -> int:
-        if name not in self.types:
-            raise invalid_in(i, f"{what}: expected types among {self.types}, got {name!r}")
-        return self.types.index(name)
+    def _positions_by_id(self, i: int) -> dict[EntityID, int]:
+        """Return the position of each entity that has an id, of a frame with right ids."""
+        if i not in self._positions:
+            found: dict[EntityID, int] = {}
+            self._positions[i] = found
+            for k, name in enumerate(self.types):
+                ids = self.obs[i].ids.get(name)
+                if ids is not None:
+                    start = int(self._layout.type_starts[k, i])
+                    found.update(zip(ids, range(start, start + len(ids)), strict=True))
+        return self._positions[i]
 
     @cached_property
-    def _positions_by_id(self) -> "_LazyPositions":
-        return _LazyPositions(self)
+    def _positions(self) -> dict[int, dict[EntityID, int]]:
+        return {}
 
     def check_visible(self, positions: Ragged, what: str) -> None:
         """Raise where a position is that of an entity hidden from the policy."""
@@ -247,38 +247,6 @@ class Frames:
                 f"{what}: entity {int(positions.values[hidden[0]])} of the frame (types "
                 f"{list(names)}) is invisible; what is hidden can neither act nor be selected",
             )
-
-
-class _LazyPositions(dict[int, dict[EntityID, int]]):
-    """Frame -> id -> position, made for frames in which an action names ids; checked before."""
-
-    def __init__(self, frames: Frames) -> None:
-        super().__init__()
-        self.frames = frames
-
-    def __missing__(self, i: int) -> dict[EntityID, int]:
-        positions: dict[EntityID, int] = {}
-        for k, name in enumerate(self.frames.types):
-            ids = self.frames.obs[i].ids.get(name)
-            if ids is not None:
-                n = int(self.frames.counts[k, i])
-                start = int(self.frames.type_starts[k, i])
-                positions.update(zip(ids, range(start, start + n), strict=True))
-        self[i] = positions
-        return positions
-
-
-def _check_types_once(types: Sequence[EntityName], what: str, i: int) -> None:
-    if len(set(types)) < len(types):
-        raise invalid_in(i, f"{what}: expected each type once, got {list(types)}")
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:

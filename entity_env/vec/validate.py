@@ -1,18 +1,141 @@
-"""Checks of observations against their spaces."""
+"""Checks of spaces, and of observations against their spaces."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation
-from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import LAST, batch_obs
-from entity_env.vec.vec_env import VecObs
+from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in
+from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.short_repr import short_repr
+from entity_env.spaces import (
+    ACTION_SPACES,
+    GLOBAL,
+    ActionName,
+    ActionSpace,
+    Entity,
+    ObsSpace,
+    num_columns,
+)
+from entity_env.vec.batching import batch_obs, located_in_last
+from entity_env.vec.vec_obs import VecObs
+
+Indices = npt.NDArray[np.int64]
+
+
+class SpaceProblem(NamedTuple):
+    """A defect of a space.
+
+    Attributes:
+        field: `obs_space` or `action_space`.
+        text: what was expected and what came.
+        fix: the remedy.
+    """
+
+    field: str
+    text: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.text}; {self.fix}"
+
+
+def space_problems(obs_space: Any, action_space: Any) -> list[SpaceProblem]:
+    """Return everything that is wrong with the spaces of an environment."""
+    return [
+        *(SpaceProblem("obs_space", *found) for found in _obs_space_problems(obs_space)),
+        *(SpaceProblem("action_space", *found) for found in _action_space_problems(action_space)),
+    ]
+
+
+def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> list[SpaceProblem]:
+    """Return a problem for each space that differs, even if only in the order of its types.
+
+    Args:
+        before: the observation space and the action space.
+        now: the same at another time, or of another instance.
+        when: completes "got another one ...", in messages.
+    """
+    return [
+        SpaceProblem(
+            field,
+            f"expected the same space every time, got another one {when}: {a} became {b}",
+            "let it depend on nothing but the arguments of the constructor",
+        )
+        for field, a, b in zip(("obs_space", "action_space"), before, now, strict=True)
+        if a is not b and repr(a) != repr(b)  # unlike ==, the order of the types counts
+    ]
+
+
+def check_spaces(obs_space: Any, action_space: Any) -> None:
+    """Raise if an environment with these spaces cannot be trained in.
+
+    Raises:
+        InvalidSpace: lists every problem in one line.
+    """
+    _raise_problems(space_problems(obs_space, action_space))
+
+
+def check_same_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> None:
+    """Raise if spaces differ; the arguments are those of `changed_spaces`.
+
+    Raises:
+        InvalidSpace: shows both spaces.
+    """
+    _raise_problems(changed_spaces(before, now, when))
+
+
+def _raise_problems(problems: list[SpaceProblem]) -> None:
+    if problems:
+        raise InvalidSpace(". ".join(map(str, problems)))
+
+
+def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(space, ObsSpace) or not isinstance(space.entities, Mapping):
+        yield f"expected an ObsSpace with a dictionary of entities, got {space!r}", "return one"
+        return
+    blocks = [("ObsSpace.global_features", space.global_features)]
+    for name, entity in space.entities.items():
+        if not isinstance(name, str) or not isinstance(entity, Entity):
+            yield (
+                f"entities: expected names with an Entity each, got {name!r}: {entity!r}",
+                "use Entity",
+            )
+        else:
+            blocks.append((f"entities[{name!r}].features", entity.features))
+    for what, names in blocks:
+        yield from _name_problems(what, names)
+    if GLOBAL in space.entities:
+        yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
+
+
+def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(space, Mapping):
+        yield f"expected a dictionary from names to spaces, got {space!r}", "return one"
+        return
+    for name, action in space.items():
+        if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
+            yield (
+                f"expected names with one of {[*ACTION_SPACES]} each, got {name!r}: {action!r}",
+                "use these",
+            )
+            continue
+        for field, value in vars(action).items():
+            if field == "index_to_label":
+                what = f"[{name!r}].{field}"
+                yield from _name_problems(what, value)
+                if len(value) == 0:
+                    yield f"{what}: expected at least one choice, got none", "name the choices"
+
+
+def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        yield f"{what}: expected a list of names, got {names!r}", "give a list of strings"
+    elif len(set(names)) < len(names):
+        yield f"{what}: expected every name once, got {names!r}", "rename one of them"
 
 
 def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
@@ -25,13 +148,8 @@ def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
         names = obs_space.global_features if name == GLOBAL else obs_space.entities[name].features
         _check_finite(rows, f"features of {name!r}", names)
     if batch.final is not None:
-        cut_off = np.flatnonzero(batch.truncated)
-        try:
+        with located_in_last(batch.truncated):
             check_finite_batch(batch.final, obs_space)
-        except InvalidObservation as error:
-            error.env_index = int(cut_off[error.env_index or 0])
-            error.args = (f"{LAST}: {error.args[0]}",)
-            raise
     one_each = np.ones(len(batch), dtype=np.int64)
     _check_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
     for name, values in batch.env_metrics.items():
@@ -44,12 +162,137 @@ def _check_finite(rows: Ragged, what: str, names: list[str]) -> None:
     row, column = np.argwhere(~np.isfinite(rows.values))[0]
     frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
     entity = int(row - rows.starts[frame])
-    error = InvalidObservation(
-        f"{what}: expected finite numbers, got {names[column]}={rows.values[row, column]} "
-        f"in row {entity}"
-    )
-    error.env_index = frame
-    raise error
+    got = f"{names[column]}={rows.values[row, column]} in row {entity}"
+    raise invalid_in(frame, f"{what}: expected finite numbers, got {got}")
+
+
+def check_features(
+    frames: VecObs,
+    obs_space: ObsSpace,
+    action_space: Mapping[ActionName, ActionSpace],
+    where: str = "",
+    exact: bool = False,
+) -> Indices:
+    """Raise if features or visibility of frames that were read do not fit the spaces.
+
+    Args:
+        frames: B frames.
+        obs_space: the features that they show.
+        action_space: their actions.
+        where: the beginning of messages.
+        exact: arrays have the dtypes of new frames; otherwise numbers of any size are accepted.
+
+    Returns:
+        (B,) the number of entities of each frame.
+
+    Raises:
+        InvalidObservation: with the field and what was expected.
+    """
+    columns = num_columns(obs_space, action_space)
+    same = frames.features.keys() == columns.keys()
+    expect(same, f"{where}features", short_repr([*columns]), [*frames.features])
+    num_entities = np.zeros(len(frames), dtype=np.int64)
+    for name, rows in frames.features.items():
+        what = f"{where}features[{name!r}]"
+        _check_rows(rows, what, np.float32, (columns[name],), len(frames), exact)
+        if name != GLOBAL:
+            num_entities += rows.lengths
+        elif exact:
+            expect((rows.lengths == 1).all(), what, "one row each", rows.lengths)
+    for name, seen in frames.visible.items():
+        what = f"{where}visible[{name!r}]"
+        expect(name in columns, what, f"types among {[*columns]}", name)
+        _check_rows(seen, what, np.bool_, (), len(frames), exact)
+        same = np.array_equal(seen.lengths, frames.features[name].lengths)
+        expect(same, what, "one for each entity", seen.lengths)
+    return num_entities
+
+
+def check_masks(
+    frames: VecObs,
+    action_space: Mapping[ActionName, ActionSpace],
+    num_entities: Indices,
+    where: str = "",
+    exact: bool = False,
+) -> None:
+    """Raise if the masks of frames that were read do not fit the actions.
+
+    Args:
+        frames: B frames.
+        action_space: their actions.
+        num_entities: (B,) the number of entities of each frame.
+        where: the beginning of messages.
+        exact: as in `check_features`; every actor has a choice, and the global actor its place.
+
+    Raises:
+        InvalidObservation: with the field and what was expected.
+    """
+    same = frames.action_masks.keys() == action_space.keys()
+    expect(same, f"{where}actions", short_repr([*action_space]), [*frames.action_masks])
+    for name, space in action_space.items():
+        mask, what, kind = frames.action_masks[name], f"{where}actions[{name!r}]", type(space)
+        expected = f"a {kind.batch_mask_type.__name__}"
+        expect(type(mask) is kind.batch_mask_type, what, expected, type(mask).__name__)
+        # Positions of entities in their frame; the global actor is behind all of them.
+        for field, rows in (("actors", mask.actors), ("actees", mask.actees)):
+            if rows is None:
+                continue
+            at, is_global = f"{what}.{field}", space.is_global and field == "actors"
+            _check_rows(rows, at, np.int64, (), len(frames), exact)
+            first = np.repeat(num_entities, rows.lengths) if is_global and exact else 0
+            end = np.repeat(num_entities + is_global, rows.lengths)
+            inside = (rows.values >= first) & (rows.values < end)
+            expect(inside.all(), at, "positions in the frame", rows.values[~inside])
+        # Choices.
+        lengths = mask.mask_lengths()
+        if mask.mask is not None:
+            _check_rows(mask.mask, f"{what}.mask", np.bool_, space.mask_columns, len(frames), exact)
+            same = np.array_equal(mask.mask.lengths, lengths)
+            expect(same, f"{what}.mask", f"{lengths.tolist()} rows", mask.mask.lengths)
+        if exact:
+            num_choices = space.num_choices(mask)
+            expect((num_choices > 0).all(), what, "something to choose", num_choices)
+            if mask.mask is not None and len(num_choices):
+                allowed, firsts = mask.mask.values.reshape(-1), exclusive_cumsum(num_choices)
+                legal = np.logical_or.reduceat(allowed, firsts)
+                expect(legal.all(), what, "a choice each", legal)
+
+
+def _check_rows(
+    rows: Ragged, what: str, dtype: Any, columns: tuple[int, ...], num_frames: int, exact: bool
+) -> None:
+    expect(type(rows) is Ragged and len(rows) == num_frames, what, f"{num_frames} frames", rows)
+    valid = rows.lengths.dtype == np.int64 and (rows.lengths >= 0).all()
+    expect(valid, f"{what}: lengths", "counts", rows.lengths)
+    shape, got = (int(rows.lengths.sum()), *columns), rows.values
+    fits = is_like(got.dtype, dtype, exact) and got.shape == shape
+    expect(fits, what, f"{np.dtype(dtype)} {shape}", f"{got.dtype} {got.shape}")
+
+
+def is_like(found: "np.dtype[Any]", dtype: Any, exact: bool = False) -> bool:
+    """Return whether an array of the dtype `found` may stand for one of `dtype`.
+
+    Args:
+        found: of the array.
+        dtype: bool, int64, or float32, for which integers are accepted too.
+        exact: accept the same dtype alone.
+    """
+    if exact or np.dtype(dtype).kind == "b":
+        return bool(found == dtype)
+    # Joined with int64, uint64 becomes float64, which is no index.
+    is_index = found.kind in "iu" and np.can_cast(found, np.int64)
+    return is_index if np.dtype(dtype).kind == "i" else found.kind in "fiu"
+
+
+def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> None:
+    """Raise unless a condition holds.
+
+    Raises:
+        InvalidObservation: "{what}: expected {expected}, got {got}".
+    """
+    if not holds:
+        got = got if isinstance(got, str) else short_repr(got)
+        raise InvalidObservation(f"{what}: expected {expected}, got {got}")
 
 
 def validate_observation(

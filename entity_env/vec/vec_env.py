@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError
+from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, has_global_entity
 from entity_env.vec.vec_obs import (
@@ -18,7 +19,6 @@ from entity_env.vec.vec_obs import (
     VecSelectEntityActionMask,
     add_metrics,
 )
-from entity_env.vec.world_times import ProcessTimes
 
 __all__ = [
     "Metric",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.obs_space import ActionName, EntityName
+from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
 
 
@@ -237,3 +237,15 @@ class VecObs:
     def _visibility(self, name: EntityName) -> Ragged:
         rows = self.features[name]
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
+
+
+def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
+    """Return a copy of the given frames, in order; reward, done and metrics are blank."""
+    return VecObs(
+        features={name: rows.take(frames) for name, rows in obs.features.items()},
+        visible={name: rows.take(frames) for name, rows in obs.visible.items()},
+        action_masks={name: mask.take(frames) for name, mask in obs.action_masks.items()},
+        reward=np.zeros(len(frames), dtype=np.float32),
+        done=np.zeros(len(frames), dtype=np.bool_),
+        metrics={},
+    )

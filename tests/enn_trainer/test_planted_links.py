@@ -21,7 +21,7 @@ from entity_env.examples import Xor
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import RecordingError
 from entity_env.serialization.plain_open import append_plain, new_file, read_plain, replace_file
-from entity_env.vec.env_list import EnvList
+from entity_env.vec.serial import EnvList
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 

@@ -22,8 +22,8 @@ from entity_env import (
     VecEnv,
     VecObs,
     VecSelectEntityActionMask,
+    random_play,
 )
-from entity_env.checks import random_play
 from entity_env.spaces import GLOBAL
 from tests.entity_env.worlds import SPACE, Walk
 from tests.strategies import entities_named

@@ -36,7 +36,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net import EntityBatch
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from enn_trainer import check_agent
 from entity_env import Observation
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig, RogueNetWithValueNet, ValueBinsConfig
 from rogue_net.value_bins import bin_targets, expected_values
 from tests.enn_trainer.worlds import Meadow

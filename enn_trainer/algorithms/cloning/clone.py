@@ -32,9 +32,9 @@ from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tracking.progress import format_duration
+from entity_env.process import reader_may_leave
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
-from entity_env.standard_streams import reader_may_leave
 
 _STATS_BATCH = 4096  # frames per update of input statistics
 

@@ -32,7 +32,7 @@ from entity_env import (
 )
 from entity_env.examples import FloorIsLava, Minefield, RockPaperScissors, TreasureHunt
 from entity_env.spaces import GLOBAL
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net import EntityBatch
 from rogue_net.embedding import module_key
 from rogue_net.published import from_published, renamed

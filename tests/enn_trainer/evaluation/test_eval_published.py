@@ -17,7 +17,7 @@ from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Observation, SelectEntityActionMask
 from entity_env.examples import CherryPick
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net import EntityBatch
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.evaluation.builders import run_duel

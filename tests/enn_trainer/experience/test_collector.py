@@ -20,7 +20,7 @@ from entity_env import (
     Ragged,
     VecObs,
 )
-from entity_env.vec.batch import batch_obs
+from entity_env.vec.batching import batch_obs
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.worlds import Meadow

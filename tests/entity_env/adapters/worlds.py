@@ -16,8 +16,8 @@ from entity_env import (
     batch_obs,
 )
 from entity_env.adapters.mapping import FieldMap, Rows
-from entity_env.checks.random_play import random_choices
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.random_play import random_choices
+from entity_env.vec.batching import unbatch_actions
 
 XYL = ["x", "y", "level"]
 FORAGING = FieldMap(

@@ -18,7 +18,6 @@ from entity_env import (
     Observation,
     batch_obs,
 )
-from entity_env.checks.random_play import random_choices
 from entity_env.examples import (
     ENV_REGISTRY,
     CherryPick,
@@ -29,9 +28,10 @@ from entity_env.examples import (
     TreasureHunt,
 )
 from entity_env.play.game import HELP, Agent, Menu, Quit, ask_line, play_by_hand
+from entity_env.random_play import random_choices
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.testing import DelayedIdentity, PickTheMarked
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import unbatch_actions
 from entity_env.vec.vec_env import VecSelectEntityActionMask
 from tests.entity_env.builders import check_probabilities
 from tests.entity_env.worlds import Bidding, Walk

@@ -35,7 +35,8 @@ from entity_env import (
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
-from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed, take_obs
+from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed
+from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import (
     ROOT,
     SAMPLES,

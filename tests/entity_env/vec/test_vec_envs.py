@@ -29,8 +29,8 @@ from entity_env import (
 )
 from entity_env.examples import ENV_REGISTRY
 from entity_env.seeding import derive_seed, key_of, mix, mix_ints
-from entity_env.vec.parallel_env_list import cores_of_workers, split_evenly
-from entity_env.workers.worker_process import RestartQuota
+from entity_env.vec.parallel import cores_of_workers, split_evenly
+from entity_env.vec.worker import RestartQuota
 from tests.entity_env.builders import assert_same, play, random_choices, stepped
 from tests.entity_env.worlds import SPACE, Bidding, Dies, FailsLater, Nan, Sleeps, Walk
 
@@ -609,4 +609,4 @@ def test_worker_whose_parent_died_before_it_began_ends() -> None:
     assert done.returncode == 1
 
 
-WORKER = "from entity_env.workers.worker import main; main()"
+WORKER = "from entity_env.vec.worker import main; main()"

@@ -1,4 +1,4 @@
-"""Arrays between processes: whole, growing, and gone afterwards."""
+"""Messages between processes: batches and arrays arrive whole, and leave no memory behind."""
 
 import contextlib
 import errno
@@ -6,9 +6,13 @@ import os
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as some
 
 from entity_env import (
     Action,
@@ -18,11 +22,12 @@ from entity_env import (
     Observation,
     ParallelEnvList,
     Ragged,
+    batch_obs,
 )
-from entity_env.workers.channel import Channel, ChannelClosedError
-from entity_env.workers.shared_memory import SharedMemory
+from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory
 from tests.entity_env.builders import assert_same
 from tests.entity_env.worlds import SPACE, Walk
+from tests.strategies import World, worlds
 
 
 class Doubles(Walk):
@@ -159,6 +164,47 @@ def test_arrays_of_all_kinds_arrive_whole_through_a_channel() -> None:
     there.close()
 
 
+numbers = some.arrays(
+    st.sampled_from(["?", "u1", "<i4", "<i8", ">i8", "<f4", "<f8", "O"]),
+    some.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    elements=st.just(1),
+)
+
+
+def sent(value: Any) -> Any:
+    """What arrives of a value."""
+    here, there = channels()
+    with contextlib.closing(here), contextlib.closing(there):
+        here.send(value)
+        return there.receive()
+
+
+@given(st.lists(numbers, max_size=5), st.booleans())
+def test_arrays_arrive_whole(arrays: list[np.ndarray], transposed: bool) -> None:  # type: ignore[type-arg]
+    given_ = [array.T for array in arrays] if transposed else arrays
+    got = sent(given_)
+    assert len(got) == len(given_)
+    for one, other in zip(got, given_, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_arrays_that_arrived_can_be_written_and_lie_where_numbers_lie() -> None:
+    got = sent([np.array([True]), np.arange(3.0), np.arange(3, dtype=np.int64)[::2]])
+    assert all(array.flags.writeable and array.flags.aligned for array in got)
+    assert [array.tolist() for array in got] == [[True], [0.0, 1.0, 2.0], [0, 2]]
+
+
+@pytest.mark.slow
+@settings(max_examples=50)
+@given(worlds())
+def test_a_batch_arrives_as_it_was(world: World) -> None:
+    batch = batch_obs(world.frames, world.obs_space, world.action_space)
+    got = sent(batch)
+    assert_same(got, batch)
+    assert list(got.features) == list(batch.features)
+
+
 def test_a_channel_tells_that_nothing_came_and_that_the_other_end_is_gone() -> None:
     here, there = channels()
     assert not here.wait(0.01)
@@ -178,5 +224,5 @@ def test_too_little_memory_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "posix_fallocate", full)
     memory = SharedMemory()
     with pytest.raises(OSError, match="No space left"):
-        memory.write(memoryview(b"some bytes"))
+        memory.write(b"some bytes")
     memory.close()

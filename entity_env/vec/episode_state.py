@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, impure, to_plain
-from entity_env.ragged import Ragged
-from entity_env.recording.recording_format import take_obs
+from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.messages import MessageError, pack, unpack
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace
-from entity_env.vec.vec_env import VecObs
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
+from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
 
 
 def offers_state(match: Match) -> bool:
@@ -118,13 +117,8 @@ def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[
 
 def shown_last(batch: VecObs) -> VecObs:
     """Return frames without the fields that belong to the step before them."""
-    blank = VecObs({}, {}, {}, np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_), {})
-    return replace(
-        blank,
-        features=batch.features,
-        visible=batch.visible,
-        action_masks=batch.action_masks,
-    )
+    nothing = np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_)
+    return VecObs(batch.features, batch.visible, batch.action_masks, *nothing, {})
 
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -177,3 +171,55 @@ def _mask(space: ActionSpace, entities: Sequence[Any]) -> ActionMask:
     """Return a mask that names the same entities, and allows everything."""
     fields = space.mask_type.entity_fields
     return space.mask_type(**dict(zip(fields, map(from_plain, entities), strict=True)))
+
+
+def check_saved_state(
+    state: Mapping[str, Any],
+    num_matches: int,
+    obs_space: ObsSpace,
+    action_space: Mapping[ActionName, ActionSpace],
+) -> None:
+    """Raise if saved counters and frames do not match the environments.
+
+    Args:
+        state: of the right number of environments.
+        num_matches: the number of matches.
+        obs_space: the features that were shown.
+        action_space: the actions.
+
+    Raises:
+        InvalidObservation: with the field and what was expected, so that a damaged state is an
+            error at once.
+    """
+    num_envs, frames, where = len(state["steps"]), state["frames"], "set_state: "
+    expect(type(state["seed"]) in (int, type(None)), f"{where}seed", "a number or none", "another")
+    for name in ("episodes", "steps"):
+        counts, what = state[name], f"{where}{name}"
+        expect(type(counts) is np.ndarray, what, "an array", counts)
+        fits = counts.dtype == np.int64 and counts.shape == (num_envs,)
+        expect(fits, what, f"int64 {(num_envs,)}", f"{counts.dtype} {counts.shape}")
+        expect((counts >= 0).all(), what, "counts", counts)
+    matches = state["matches"]
+    fits = type(matches) is Ragged and matches.values.dtype == np.uint8 and matches.values.ndim == 1
+    expect(
+        fits and len(matches) == num_matches, f"{where}matches", f"{num_matches} of bytes", matches
+    )
+    expect(len(frames) == num_envs, f"{where}frames", f"{num_envs}", len(frames))
+    num_entities = check_features(frames, obs_space, action_space, where, exact=True)
+    check_finite_batch(frames, obs_space)
+    check_masks(frames, action_space, num_entities, where, exact=True)
+
+
+def first_choices(
+    masks: Mapping[ActionName, VecActionMask], action_space: Mapping[ActionName, ActionSpace]
+) -> dict[ActionName, Ragged]:
+    """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
+    choices = {}
+    for name, mask in masks.items():
+        chosen = np.zeros(len(mask.actors.values), dtype=np.int64)
+        if mask.mask is not None and len(chosen):
+            firsts = exclusive_cumsum(action_space[name].num_choices(mask))
+            allowed = np.flatnonzero(mask.mask.values.reshape(-1))
+            chosen = allowed[np.searchsorted(allowed, firsts)] - firsts
+        choices[name] = Ragged(chosen, mask.actors.lengths)
+    return choices

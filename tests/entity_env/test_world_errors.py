@@ -11,9 +11,9 @@ import pytest
 
 from entity_env import Action, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.checks.random_play import random_choices
 from entity_env.errors import WorkerError
-from entity_env.workers.worker_process import WorkerLostError
+from entity_env.random_play import random_choices
+from entity_env.vec.worker import WorkerLostError
 from tests.entity_env.worlds import Walk
 
 NO_EXCEPTIONS = ["SystemExit", "GeneratorExit"]

@@ -1,25 +1,157 @@
-"""Play with random legal actions, in which every answer of an environment is checked."""
+"""Play with random legal actions, and a report of everything that is wrong with the answers."""
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from entity_env.actions import Action
-from entity_env.checks.report import Report
 from entity_env.environment import Observation
-from entity_env.errors import InvalidObservation
+from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_env import VecObs
+
+_WIDEST = 400  # characters of a finding that are printed: masks can be large
+_FIXES = (  # pattern of a message, and the remedy
+    (r"finite numbers", "look for divisions by zero and for values that are never set"),
+    (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
+    (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
+    (r"expected (a sequence of )?\d+ ids", "give one id per row of features, in the same order"),
+    (r"unique ids", "ids must differ between all entities of a frame, also of different types"),
+    (r"expected each (entity|type) once", "name every entity once"),
+    (r"expected other ids", "entities of a type without ids are called (type, row)"),
+    (r"hashable", "use numbers, strings or tuples as ids"),
+    (r"expected ids among", "give these entities ids, or name them by type"),
+    (r"(actors|actees): expected types", "name types of obs_space()"),
+    (r"is invisible", "leave hidden entities out of actions, or show them"),
+    (r"^actions: ", "name the action in action_space(), or leave it out here"),
+    (r"expected an? \w+Mask", "use the mask that belongs to the action's space"),
+    (
+        r"mask: expected shape",
+        "give one row per actor and one flag per choice or actee, in the order of the space",
+    ),
+    (r"expected booleans", "use True where something is allowed or visible, False elsewhere"),
+    (r"expected \d+ flags", "give one flag per row of features"),
+    (r"expected a number", "give one Python number"),
+    (r"expected an Observation", "return an Observation from reset and act"),
+    (r"got both|contradicts", "say it in one way only"),
+    (r"expected (a dictionary|True or False)", "set it in the constructor of Observation"),
+    (r"documentation", "see the docstring of Observation for what this field can be"),
+)
+
+
+@dataclass
+class Finding:
+    """A problem or remark.
+
+    Attributes:
+        field: a part of the observation, or a method.
+        text: what was expected and what came.
+        fix: the remedy.
+        where: the episode and step where it occurred first.
+        count: the number of times that it occurred.
+    """
+
+    field: str
+    text: str
+    fix: str
+    where: str = ""
+    count: int = 1
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Equal for findings that differ only in numbers and names."""
+        expected = self.text.split(", got ")[0]
+        return self.field, re.sub(r"among .*|\(.*\)|(?<!\w)-?\d[\d.e+-]*", "#", expected)
+
+    def __str__(self) -> str:
+        times = f", {self.count} times in all" if self.count > 1 else ""
+        where = f" ({self.where}{times})" if self.where else ""
+        text = self.text if len(self.text) <= _WIDEST else f"{self.text[:_WIDEST]}..."
+        return f"  {self.field}{where}: {text}" + (f"\n    -> {self.fix}" if self.fix else "")
+
+
+@dataclass
+class Report:
+    """The report of `check_env`.
+
+    Attributes:
+        name: of the environment.
+        problems: errors of the environment.
+        remarks: legal behaviour that may not be intended.
+        episodes: the number of episodes that were begun.
+        steps: the number of their steps.
+    """
+
+    name: str
+    problems: list[Finding] = field(default_factory=list)
+    remarks: list[Finding] = field(default_factory=list)
+    episodes: int = 0
+    steps: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """There are no problems."""
+        return not self.problems
+
+    def problem(self, field: str, text: str, fix: str, where: str = "") -> None:
+        """Add a problem, or count one that is known."""
+        _add(self.problems, Finding(field, text, fix, where))
+
+    def remark(self, field: str, text: str, fix: str, where: str = "") -> None:
+        """Add a remark, or count one that is known."""
+        _add(self.remarks, Finding(field, text, fix, where))
+
+    def problem_of(self, message: str, where: str) -> None:
+        """Add the message of an `InvalidObservation` as a problem."""
+        message = message.replace("features of '__global__'", "global_features")
+        field, colon, text = message.partition(": ")
+        if not colon:
+            field, text = "Observation", message
+        fix = next((fix for pattern, fix in _FIXES if re.search(pattern, message)), "")
+        self.problem(field, text, fix, where)
+
+    def raise_if_bad(self) -> None:
+        """Raise if there are problems.
+
+        Raises:
+            EntityEnvError: with the whole report.
+        """
+        if not self.ok:
+            raise EntityEnvError(str(self))
+
+    def __str__(self) -> str:
+        counts, lines = [], []
+        for noun, findings in (("problem", self.problems), ("remark", self.remarks)):
+            if findings:
+                counts.append(_count(len(findings), noun))
+                lines += [f"{noun}s:", *map(str, findings)]
+        played = f"in {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}"
+        first = f"{self.name}: {', '.join(counts) or 'nothing found wrong'} {played}"
+        return "\n".join([first, *lines])
+
+
+def _add(findings: list[Finding], new: Finding) -> None:
+    known = next((finding for finding in findings if finding.kind == new.kind), None)
+    if known is None:
+        findings.append(new)
+    else:
+        known.count += 1
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
 
 Fields: TypeAlias = dict[str, bytes]
 """The content of a batch, by the name of the field."""
@@ -89,9 +221,8 @@ class Player:
         self.obs_space, self.action_space = self.spaces = spaces
         self.trace: Trace = []
         self.actions: list[list[dict[ActionName, Action]]] = []
-        self._ranges: dict[
-            tuple[str, str], tuple[float, float, str]
-        ] = {}  # smallest, largest, where
+        # Smallest and largest number of each field and feature, and the place of a large one.
+        self._ranges: dict[tuple[str, str], tuple[float, float, str]] = {}
         self._previous: tuple[list[Observation], Fields, str] | None = None
 
     def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
@@ -101,16 +232,20 @@ class Player:
             self.report.episodes += 1
             with contextlib.suppress(Stop):
                 self._play_episode(episode, before_act)
-        self._remark_large_numbers()
+        for (part, name), (low, high, where) in self._ranges.items():
+            if where:
+                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
+                text = f"expected {name} to be of moderate size, got numbers {came}"
+                fix = "scale it to about 1, or leave it out if it is constant"
+                self.report.remark(part, text, fix, where)
         return self.trace
 
     def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
         # Begin the episode.
         rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
         where = f"episode {episode}, step 0"
-        answer(
-            self.report, "seed", where, self.match.seed, derive_seed(self.seed, "episode", episode)
-        )
+        seed = derive_seed(self.seed, "episode", episode)
+        answer(self.report, "seed", where, self.match.seed, seed)
         frames = answer(self.report, "reset", where, self.match.reset)
         batch = self._check_answer(frames, "reset", where)
         if any(o.done for o in frames):
@@ -136,12 +271,9 @@ class Player:
                 return
 
         # It did not end.
-        self.report.remark(
-            "done",
-            f"got no end of the episode within {self.max_steps} steps",
-            "end it with truncated=True after a number of steps",
-            where,
-        )
+        text = f"got no end of the episode within {self.max_steps} steps"
+        fix = "end it with truncated=True after a number of steps"
+        self.report.remark("done", text, fix, where)
 
     def _check_answer(self, frames: Any, method: str, where: str) -> VecObs:
         """Report what is wrong with an answer, and return a batch to choose actions for."""
@@ -151,7 +283,14 @@ class Player:
             text = f"expected a list of {num_sides} observations, got {came}"
             self.report.problem(method, text, "return one observation for each side", where)
             raise Stop
-        self._remark_reuse(where)
+        # The previous frame must be what it was.
+        if self._previous is not None:
+            previous, shown, when = self._previous
+            if changed := differences(shown, shown_by(previous, self.spaces)):
+                text = f"got an observation of {when} that changed afterwards"
+                fix = "make new lists and arrays for every observation, or copy them"
+                self.report.remark(changed[0], f"{text}; recordings show it wrongly", fix, where)
+        # Each field of each side.
         for side, obs in enumerate(frames):
             at = where if num_sides == 1 else f"{where}, side {side}"
             for message in _field_messages(obs, self.spaces):
@@ -168,35 +307,15 @@ class Player:
             raise Stop from None
         for obs in frames:
             self._track_numbers(obs, where)
-        self._remark_useless_masks(frames, batch, where)
-        return batch
-
-    def _remark_useless_masks(
-        self, frames: Sequence[Observation], batch: VecObs, where: str
-    ) -> None:
+        # Masks that allow nothing.
         for name, mask in batch.action_masks.items():
-            for obs, actors in zip(frames, _rows(mask.actors), strict=True):
+            for obs, count in zip(frames, mask.actors.lengths, strict=True):
                 given = getattr(obs.actions.get(name), "mask", None)
-                if not actors and np.size(given if given is not None else ()) and not obs.done:
-                    self.report.remark(
-                        f"actions[{name!r}].mask",
-                        "got a mask under which nobody can do anything; the action is left out",
-                        "leave the action out of the observation, or allow something",
-                        where,
-                    )
-
-    def _remark_reuse(self, where: str) -> None:
-        """Add a remark if the previous frame was changed since it was returned."""
-        if self._previous is None:
-            return
-        frames, shown, when = self._previous
-        if changed := differences(shown, shown_by(frames, self.spaces)):
-            self.report.remark(
-                changed[0],
-                f"got an observation of {when} that changed afterwards; recordings show it wrongly",
-                "make new lists and arrays for every observation, or copy them",
-                where,
-            )
+                if not count and np.size(given if given is not None else ()) and not obs.done:
+                    text = "got a mask under which nobody can do anything; the action is left out"
+                    fix = "leave the action out of the observation, or allow something"
+                    self.report.remark(f"actions[{name!r}].mask", text, fix, where)
+        return batch
 
     def _track_numbers(self, obs: Observation, where: str) -> None:
         blocks: dict[str, tuple[list[str], Any]] = {
@@ -205,7 +324,7 @@ class Player:
         }
         blocks["global_features"] = (self.obs_space.global_features, [obs.global_features])
         blocks["reward"] = (["reward"], [[obs.reward]])
-        for field, (names, block) in blocks.items():
+        for part, (names, block) in blocks.items():
             try:
                 columns = np.asarray(block, dtype=np.float64).reshape(-1, len(names)).T
             except Exception:  # whatever it is has been reported
@@ -213,23 +332,10 @@ class Player:
             for name, column in zip(names, columns, strict=True):
                 column = column[np.isfinite(column)]
                 if column.size:
-                    self._track_range((field, name), column.min(), column.max(), where)
-
-    def _track_range(self, what: tuple[str, str], low: float, high: float, where: str) -> None:
-        known = self._ranges.get(what, (low, high, ""))
-        first = known[2] or (where if max(-low, high) > _LARGE else "")
-        self._ranges[what] = min(low, known[0]), max(high, known[1]), first
-
-    def _remark_large_numbers(self) -> None:
-        for (field, name), (low, high, where) in self._ranges.items():
-            if where:
-                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
-                self.report.remark(
-                    field,
-                    f"expected {name} to be of moderate size, got numbers {came}",
-                    "scale it to about 1, or leave it out if it is constant",
-                    where,
-                )
+                    low, high = column.min(), column.max()
+                    known = self._ranges.get((part, name), (low, high, ""))
+                    first = known[2] or (where if max(-low, high) > _LARGE else "")
+                    self._ranges[part, name] = min(low, known[0]), max(high, known[1]), first
 
 
 def answer(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
@@ -291,7 +397,8 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     known = all(each) and fits("ids", features=features, ids=obs.ids)
     ids = obs.ids if known else {}
     for name, mask in obs.actions.items():
-        if known or not _names_ids(mask):
+        names_ids = any(getattr(mask, f, None) is not None for f in ("actor_ids", "actee_ids"))
+        if known or not names_ids:
             one = {name: mask}
             fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=one)
     return list(messages) or [message]
@@ -328,10 +435,6 @@ def _message(error: InvalidObservation) -> str:
     return ValueError.__str__(error)  # without environment and step
 
 
-def _names_ids(mask: Any) -> bool:
-    return any(getattr(mask, ids, None) is not None for ids in ("actor_ids", "actee_ids"))
-
-
 def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
     """Return the same entities and actions with features of 0: enough to choose actions."""
     return Observation(
@@ -354,7 +457,3 @@ def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
         return fields_of(batch_obs(frames, *spaces))
     except Exception:  # whatever it is has been reported
         return {}
-
-
-def _rows(rows: Ragged) -> list[list[int]]:
-    return [rows[i].values.tolist() for i in range(len(rows))]

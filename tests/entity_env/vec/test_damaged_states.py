@@ -9,8 +9,8 @@ import pytest
 
 from entity_env import EnvList, InvalidObservation
 from entity_env.ragged import Ragged
-from entity_env.vec.check_states import first_choices
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import unbatch_actions
+from entity_env.vec.episode_state import first_choices
 from tests.enn_trainer.worlds import Pasture
 
 N = 6
@@ -39,7 +39,8 @@ def test_what_environments_say_of_themselves_is_taken_back(seed: int) -> None:
 def test_first_choices_are_allowed(seed: int) -> None:
     envs, state = shown_and_state(seed)
     chosen = first_choices(state["frames"].action_masks, envs.action_space())
-    frames, shown = envs._frames, envs.obs_space()
+    assert envs._last is not None
+    frames, shown = envs._last.frames, envs.obs_space()
     acted = unbatch_actions(chosen, state["frames"], frames, shown, envs.action_space())
     assert len(acted) == N
 
@@ -70,7 +71,7 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ),
     ("actions: expected", lambda s: s["frames"].action_masks.pop("watch")),
     (
-        "'watch'.: kind",
+        "'watch'.: expected a VecSelectEntityActionMask",
         lambda s: s["frames"].action_masks.update(watch=s["frames"].action_masks["walk"]),
     ),
     (

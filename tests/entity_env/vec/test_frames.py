@@ -14,7 +14,7 @@ from entity_env import (
 )
 from entity_env.spaces import has_global_entity
 from entity_env.vec import frames as located
-from entity_env.vec.features import batch_entities
+from entity_env.vec.batching import batch_entities
 from tests.entity_env.builders import assert_same
 from tests.strategies import World, worlds
 
@@ -24,22 +24,31 @@ from tests.strategies import World, worlds
 @given(worlds())
 def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
     """All frames at once, by type or by id, against one frame at a time."""
-    features, visible = batch_entities(
-        world.frames, world.obs_space, has_global_entity(world.obs_space, world.action_space)
-    )
-    types = list(world.obs_space.entities)
-    frames = located.Frames(world.frames, types, features, visible)
-    n = len(world.frames)
+    types, n = list(world.obs_space.entities), len(world.frames)
+
+    def frames_of(frames: list[Observation]) -> located.Frames:
+        with_globals = has_global_entity(world.obs_space, world.action_space)
+        return located.Frames(frames, types, *batch_entities(frames, world.obs_space, with_globals))
+
+    frames, alone = frames_of(world.frames), [frames_of([frame]) for frame in world.frames]
     for naming in (None, types, types[:1], types[::-1]):
         got = frames.locate([None] * n, [naming] * n, "who")
-        each = [frames._locate_in_frame(i, None, naming, "who") for i in range(n)]
+        each = [one.locate([None], [naming], "who").values for one in alone]
         np.testing.assert_array_equal(got.values, np.concatenate(each))
         assert got.lengths.tolist() == [len(rows) for rows in each]
-    ids = [list(frames._positions_by_id[i]) for i in range(n)]
-    named = frames.locate(ids, [None] * n, "who")
-    each = [[frames._positions_by_id[i][who] for who in ids[i]] for i in range(n)]
-    assert named.values.tolist() == [row for rows in each for row in rows]
-    assert named.lengths.tolist() == [len(rows) for rows in each]
+    ids = [[who for name in types for who in frame.ids.get(name) or ()] for frame in world.frames]
+    places = [frame.id_to_index(world.obs_space) for frame in world.frames]
+    # All by id, and every second frame by type.
+    for by_type in (range(0), range(0, n, 2)):
+        given_ids = [None if i in by_type else ids[i] for i in range(n)]
+        given_types = [types if i in by_type else None for i in range(n)]
+        named = frames.locate(given_ids, given_types, "who")
+        expected = [
+            list(range(len(place))) if i in by_type else [place[who] for who in ids[i]]
+            for i, place in enumerate(places)
+        ]
+        assert named.values.tolist() == [row for rows in expected for row in rows]
+        assert named.lengths.tolist() == [len(rows) for rows in expected]
 
 
 @pytest.mark.slow

@@ -4,44 +4,52 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.checks.check_spaces import check_same_spaces, check_spaces
 from entity_env.environment import Environment, Observation
-from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.errors import (
+    EntityEnvError,
+    InvalidObservation,
+    as_error,
+    exits_as_errors,
+    in_environment,
+)
 from entity_env.match import Match, Solo, world_of
+from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.batch import LAST, batch_obs
-from entity_env.vec.check_states import (
-    check_saved_counters,
-    check_saved_frames,
-    first_choices,
-)
-from entity_env.vec.env_states import (
+from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
+from entity_env.vec.episode_state import (
     check_num_envs,
+    check_saved_state,
+    first_choices,
     match_bytes,
     offers_state,
     restore_match,
     shown_last,
 )
 from entity_env.vec.frames import Frames
-from entity_env.vec.unbatch import unbatch_actions
-from entity_env.vec.validate import check_finite_batch
+from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.vec_env import VecEnv, VecObs
-from entity_env.vec.world_errors import as_error, exits_as_errors, in_environment
-from entity_env.vec.world_times import ProcessTimes, times_of_this_process
 from entity_env.world_code import code_of
 
 _ATTEMPTS = 100
 """Resets before an error where episodes are over at once, as random ones may be."""
 _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
+
+
+class _LastFrames(NamedTuple):
+    """The frames that were shown last, the batch of them, and the space that they show."""
+
+    frames: list[Observation]
+    batch: VecObs
+    space: ObsSpace
 
 
 class EnvList(VecEnv):
@@ -65,30 +73,34 @@ class EnvList(VecEnv):
         first_env_index: int = 0,
         validate: bool = False,
     ) -> None:
+        self.first_env_index, self.validate = first_env_index, validate
         with in_environment(first_env_index):
-            first = _as_match(create_env())
-        self.sides = first.num_sides
-        if num_envs < 1 or num_envs % self.sides:
-            first.close()
-            raise EntityEnvError(
-                f"num_envs: expected a positive multiple of {self.sides}, the sides of a match, "
-                f"got {num_envs}"
-            )
-        self.matches = [first]
-        self.first_env_index = first_env_index
-        for i in range(1, num_envs // self.sides):
-            with in_environment(self._index(i)):
-                self.matches.append(_as_match(create_env()))
-        self.validate = validate
+            self.matches = [_as_match(create_env())]
+        self.sides = self.matches[0].num_sides
+        try:
+            if num_envs < 1 or num_envs % self.sides:
+                raise EntityEnvError(
+                    f"num_envs: expected a positive multiple of {self.sides}, the sides of a "
+                    f"match, got {num_envs}"
+                )
+            for i in range(num_envs // self.sides):
+                with in_environment(self._index(i)):
+                    if i > 0:
+                        self.matches.append(_as_match(create_env()))
+                    spaces = self.matches[i].obs_space(), self.matches[i].action_space()
+                if i == 0:
+                    check_spaces(*spaces)
+                    self._obs_space, self._action_space = spaces
+                same = self._obs_space, self._action_space
+                check_same_spaces(same, spaces, "in a new instance")
+        except BaseException:
+            self.close()
+            raise
         self._code = code_of(*(type(world_of(match)) for match in self.matches))
-        self._obs_space, self._action_space = self._checked_spaces()
-        self._filters_itself = any(match.filters_itself for match in self.matches)
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._frames: list[Observation] = []
-        self._batch: VecObs | None = None
-        self._shown = self._obs_space
+        self._last: _LastFrames | None = None
         self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
@@ -130,16 +142,23 @@ class EnvList(VecEnv):
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere; where an episode ends, show the first frame of the next."""
-        if self._batch is None:
+        if self._last is None:
             raise EntityEnvError("act: call reset first")
-        chosen = unbatch_actions(
-            actions, self._batch, self._frames, self._shown, self._action_space
-        )
+        frames, batch, space = self._last
+        chosen = unbatch_actions(actions, batch, frames, space, self._action_space)
         self._steps += 1
         sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
+        # Begin the next game where all sides of a match have ended.
+        done = [o.terminated or o.truncated for o in outcomes]
+        over = np.array(done, dtype=np.bool_).reshape(-1, sides)
+        apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
+        if len(apart):
+            i = int(apart[0])
+            message = f"expected {sides} sides that end together, got {over[i].tolist()}"
+            raise self._with_place(InvalidObservation(f"done: {message}"), i * sides)
+        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         frames = list(outcomes)
-        over = self._matches_over(outcomes)
-        for i, begun in zip(over, self._reset_matches(over, obs_filter), strict=True):
+        for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
             frames[i * sides : (i + 1) * sides] = begun
         batch = self._show(frames, outcomes, obs_filter)
         self._steps[batch.done] = 0
@@ -147,7 +166,7 @@ class EnvList(VecEnv):
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
-        """Return the state of all environments, in the format of `env_states.py`.
+        """Return the state of all environments, in the format of `episode_state.py`.
 
         Returns:
             None if an environment does not offer its state.
@@ -157,13 +176,13 @@ class EnvList(VecEnv):
                 last frame, is not plain data.
         """
         self.check_no_begun_step("get_state")
-        if self._batch is None:
+        if self._last is None:
             raise EntityEnvError("get_state: call reset first")
         if not all(map(offers_state, self.matches)):
             return None
         matches, sides = [], self.sides
         for i, match in enumerate(self.matches):
-            frames = self._frames[i * sides : (i + 1) * sides]
+            frames = self._last.frames[i * sides : (i + 1) * sides]
             try:
                 matches.append(match_bytes(match, frames, self._action_space))
             except Exception as error:
@@ -173,7 +192,7 @@ class EnvList(VecEnv):
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": shown_last(self._batch),
+            "frames": shown_last(self._last.batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
@@ -195,8 +214,7 @@ class EnvList(VecEnv):
         if not all(map(offers_state, self.matches)):
             return None
         sides, batch, frames = self.sides, shown_last(state["frames"]), []
-        check_saved_counters(state, len(self), len(self.matches))
-        check_saved_frames(batch, len(self), obs_config, self._action_space)
+        check_saved_state(state, len(self.matches), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
@@ -213,7 +231,7 @@ class EnvList(VecEnv):
         # Decode some actions: the id of every actor must be known.
         chosen = first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
-        self._frames, self._batch, self._shown = frames, batch, obs_config
+        self._last = _LastFrames(frames, batch, obs_config)
         return batch
 
     def world_code(self) -> dict[str, str]:
@@ -242,33 +260,18 @@ class EnvList(VecEnv):
         if failed is not None:
             raise failed
 
-    def _checked_spaces(self) -> tuple[ObsSpace, dict[ActionName, ActionSpace]]:
-        """Return the spaces of all matches; close these if their spaces are wrong."""
-        try:
-            with in_environment(self._index(0)):
-                spaces = self.matches[0].obs_space(), self.matches[0].action_space()
-            check_spaces(*spaces)
-            for i, match in enumerate(self.matches[1:], 1):
-                with in_environment(self._index(i)):
-                    now = match.obs_space(), match.action_space()
-                check_same_spaces(spaces, now, "in a new instance")
-        except BaseException:
-            self.close()
-            raise
-        return spaces
-
     def _step_matches(
         self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
         """Take a step in all matches, and return the observations of all sides."""
-        sides, filtering = self.sides, self._filters_itself or obs_filter != self._obs_space
+        filtering = obs_filter != self._obs_space or any(m.filters_itself for m in self.matches)
         # Environments step without the detour through `Solo`, which may cost half of their step.
         worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
         alone = len(worlds) == len(chosen)
         acting: Sequence[Any] = chosen
         if not alone:
             worlds = self.matches
-            acting = [chosen[i : i + sides] for i in range(0, len(chosen), sides)]
+            acting = [chosen[i : i + self.sides] for i in range(0, len(chosen), self.sides)]
         answers: list[Any] = []
         start_ns = time.perf_counter_ns()
         try:
@@ -279,14 +282,27 @@ class EnvList(VecEnv):
                 for world, actions in zip(worlds, acting, strict=True):
                     answers.append(world.act(actions))
         except BaseException as error:
-            raise self._with_place(error, len(answers) * sides)  # noqa: B904 (has its cause)
+            raise self._with_place(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
-        return self._all_sides([[o] for o in answers] if alone else answers)
+        # Check that all sides of all matches have answered.
+        if alone:
+            answers = [[o] for o in answers]
+        outcomes = list(chain.from_iterable(answers))
+        kinds = set(map(type, outcomes))
+        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
+            return outcomes
+        for i, answer in enumerate(answers):
+            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
+                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
+                got = answer[0] if self.sides == 1 else answer
+                invalid = InvalidObservation(f"act: expected {what}, got {got!r}")
+                raise self._with_place(invalid, i * self.sides)
+        raise AssertionError
 
     def _reset_matches(
         self, which: Sequence[int], obs_filter: ObsSpace
     ) -> Iterator[list[Observation]]:
-        """Begin an episode in each of these matches."""
+        """Begin an episode in each match; reset again while it is over before anybody can act."""
         if len(which) == 0:
             return
         # Seed of an episode: hash of the run's seed, "episode", the match and its episode number.
@@ -296,68 +312,34 @@ class EnvList(VecEnv):
             episodes = np.array(self._episodes)[which]
             seeds = derive_seeds(self._seed, "episode", numbers, episodes)
         for i, seed in zip(which, seeds, strict=True):
-            yield self._reset_match(i, seed, obs_filter)
-
-    def _reset_match(self, i: int, seed: int | None, obs_filter: ObsSpace) -> list[Observation]:
-        """Begin an episode; reset again while it is over before any entity can act."""
-        match, episode = self.matches[i], self._episodes[i]
-        self._episodes[i] += 1
-        for attempt in range(_ATTEMPTS):
-            if self._seed is not None and attempt:
-                number = self.first_env_index // self.sides + i
-                seed = derive_seed(self._seed, "episode", number, episode, attempt)
-            if seed is not None:
-                match.seed(seed)
-
-            # The time of the environment's own code, and its frames.
-            try:
-                start_ns = time.perf_counter_ns()
-                frames = match.reset_filter(obs_filter)
-                self._world_ns += time.perf_counter_ns() - start_ns
-                for o in frames:
-                    if not isinstance(o, Observation):
-                        raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
-
-                # All sides begin together; if all are over at once, try again.
-                over = [o.done for o in frames]
-                if over == [False] * self.sides:
-                    return frames
-                if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                    raise InvalidObservation(
-                        f"done: expected {self.sides} sides that begin an episode, got {over}"
-                        + (f", {_ATTEMPTS} times in a row" if all(over) else "")
-                    )
-            except BaseException as error:
-                raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
-        raise AssertionError
-
-    def _all_sides(self, answers: Sequence[Sequence[Observation]]) -> list[Observation]:
-        """Return the observations of all sides of all matches, after checking them."""
-        outcomes = list(chain.from_iterable(answers))
-        kinds = set(map(type, outcomes))
-        if {*map(len, answers)} == {self.sides} and all(issubclass(k, Observation) for k in kinds):
-            return outcomes
-        for i, answer in enumerate(answers):
-            if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
-                what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
-                got = answer[0] if self.sides == 1 else answer
-                error = InvalidObservation(f"act: expected {what}, got {got!r}")
-                raise self._with_place(error, i * self.sides)
-        raise AssertionError
-
-    def _matches_over(self, outcomes: Sequence[Observation]) -> list[int]:
-        """Return the indices of the matches that ended in this step."""
-        done = [o.terminated or o.truncated for o in outcomes]
-        over = np.array(done, dtype=np.bool_).reshape(-1, self.sides)
-        together = over.all(axis=1) == over.any(axis=1)
-        if not together.all():
-            i = int(np.flatnonzero(~together)[0])
-            error = InvalidObservation(
-                f"done: expected {self.sides} sides that end together, got {over[i].tolist()}"
-            )
-            raise self._with_place(error, i * self.sides)
-        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
-        return ended
+            match, number, episode = self.matches[i], self._index(i), self._episodes[i]
+            self._episodes[i] += 1
+            for attempt in range(_ATTEMPTS):
+                if self._seed is not None and attempt:
+                    game = number // self.sides
+                    seed = derive_seed(self._seed, "episode", game, episode, attempt)
+                if seed is not None:
+                    match.seed(seed)
+                # The time of the environment's own code, and its frames.
+                try:
+                    start_ns = time.perf_counter_ns()
+                    frames = match.reset_filter(obs_filter)
+                    self._world_ns += time.perf_counter_ns() - start_ns
+                    for o in frames:
+                        if not isinstance(o, Observation):
+                            raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
+                    # All sides begin together; if all are over at once, try again.
+                    over = [o.done for o in frames]
+                    if over == [False] * self.sides:
+                        break
+                    if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
+                        raise InvalidObservation(
+                            f"done: expected {self.sides} sides that begin an episode, got {over}"
+                            + (f", {_ATTEMPTS} times in a row" if all(over) else "")
+                        )
+                except BaseException as error:
+                    raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
+            yield frames
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
@@ -371,7 +353,7 @@ class EnvList(VecEnv):
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
-        self._frames, self._batch, self._shown = frames, batch, shown
+        self._last = _LastFrames(frames, batch, shown)
         return batch
 
     def _index(self, match: int) -> int:

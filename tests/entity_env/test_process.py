@@ -7,7 +7,7 @@ import pytest
 
 BEFORE = """
 import os, sys
-from entity_env.standard_streams import reader_may_leave
+from entity_env.process import reader_may_leave
 print("before")
 with reader_may_leave():
     print("begun", flush=True)
@@ -81,7 +81,7 @@ def test_broken_pipe_of_anything_else_is_raised() -> None:
 def test_streams_are_those_of_before_afterwards_and_order_is_kept() -> None:
     code = """
 import os, sys
-from entity_env.standard_streams import reader_may_leave
+from entity_env.process import reader_may_leave
 before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 print("1")
 with reader_may_leave():
@@ -107,7 +107,7 @@ def test_closed_streams_are_left_alone(closed: str) -> None:
 
 
 def test_streams_of_notebooks_and_tests_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    from entity_env.standard_streams import reader_may_leave
+    from entity_env.process import reader_may_leave
 
     before = sys.stdout
     with reader_may_leave():

@@ -29,7 +29,7 @@ from entity_env import (
     batch_obs,
 )
 from entity_env.spaces import GLOBAL, has_global_entity
-from entity_env.vec.unbatch import unbatch_actions
+from entity_env.vec.batching import unbatch_actions
 from tests.entity_env.builders import allowed_by_frame, assert_same
 from tests.strategies import World, entities_of, worlds
 

@@ -1,28 +1,28 @@
 """Environments that step in worker processes."""
 
 import copy
-import dataclasses
 import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.checks.check_spaces import check_same_spaces
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import Match
+from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.env_states import cat_states, split_state
-from entity_env.vec.vec_env import VecEnv, VecObs
-from entity_env.vec.world_times import ProcessTimes
-from entity_env.workers.channel import Arrays, FlatArrays
-from entity_env.workers.worker_process import (
+from entity_env.vec.episode_state import cat_states, split_state
+from entity_env.vec.validate import check_same_spaces
+from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.worker import (
     RestartQuota,
     WorkerLostError,
     WorkerProcess,
@@ -147,15 +147,15 @@ class ParallelEnvList(VecEnv):
             raise EntityEnvError("act_async: call reset first")
         self.check_no_begun_step("act_async")
         counts = [worker.setup.num_envs for worker in self._workers]
-        pieces: list[Arrays] = [[] for _ in counts]
-        for chosen in map(as_choices, actions.values()):
-            for arrays, piece in zip(pieces, chosen.split(counts), strict=True):
-                arrays += piece.values, piece.lengths
+        pieces: list[dict[ActionName, Ragged]] = [{} for _ in counts]
+        for name, chosen in actions.items():
+            for piece, rows in zip(pieces, as_choices(chosen).split(counts), strict=True):
+                piece[name] = rows
         # Equal spaces may have their types in another order, and with that show other frames.
         same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
         changed = None if same else obs_filter
         self._shown = self._shown if changed is None else copy.deepcopy(changed)
-        self._send_all("act_on", [[[*actions], FlatArrays(arrays), changed] for arrays in pieces])
+        self._send_all("act_on", [[piece, changed] for piece in pieces])
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
@@ -284,20 +284,13 @@ class ParallelEnvList(VecEnv):
         assert self._batch is not None
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
-        before = slice(first, first + self._workers[i].setup.num_envs)
+        frames = np.arange(first, first + self._workers[i].setup.num_envs)
         begun = self._restart(i, lost, self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
-        cut_off = np.ones(len(begun), dtype=np.bool_)
-        final = VecObs(
-            {name: rows[before] for name, rows in self._batch.features.items()},
-            {name: flags[before] for name, flags in self._batch.visible.items()},
-            {},
-            np.zeros(len(begun), dtype=np.float32),
-            cut_off,
-            {},
-            truncated=cut_off,
-        )
-        return dataclasses.replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
+        cut_off = np.ones(len(frames), dtype=np.bool_)
+        last = take_obs(self._batch, frames)
+        final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
+        return replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
     def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
         """Replace a lost worker and begin new episodes in its environments."""

@@ -26,8 +26,8 @@ from entity_env.examples import ENV_REGISTRY, Minefield
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack, unpack
-from entity_env.vec.env_states import cat_states, split_state
-from entity_env.workers.worker_process import RestartQuota
+from entity_env.vec.episode_state import cat_states, split_state
+from entity_env.vec.worker import RestartQuota
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import Named, NamedInArrays, Walk
 

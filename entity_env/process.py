@@ -1,11 +1,14 @@
-"""Standard output and standard error whose reader may leave, as after `| head`."""
+"""Standard streams, forked children, time and memory of this process."""
 
 import io
 import os
+import resource
 import sys
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -23,12 +26,10 @@ def reader_may_leave() -> Iterator[None]:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         guarded = _guarded(stream)
-        if guarded is not None:
-            setattr(sys, name, guarded)
-            replaced.append((name, stream, guarded))
-            if getattr(sys, f"__{name}__") is stream:
-                setattr(sys, f"__{name}__", guarded)
-                replaced.append((f"__{name}__", stream, guarded))
+        for alias in (name, f"__{name}__"):
+            if guarded is not None and getattr(sys, alias) is stream:
+                setattr(sys, alias, guarded)
+                replaced.append((alias, stream, guarded))
     try:
         yield
     finally:
@@ -80,3 +81,59 @@ def _guarded(stream: TextIO | None) -> TextIO | None:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+class Unshared(Protocol):
+    """A resource that belongs to one process."""
+
+    def close_in_child(self) -> None:
+        """Close the copy of a forked child, without effect on the resource of its parent."""
+
+
+_unshared: "weakref.WeakSet[Unshared]" = weakref.WeakSet()
+
+
+def close_in_children(resource: Unshared) -> None:
+    """Let children that are forked from now on close their copy of a resource.
+
+    Children forked by code in C that does not tell Python are not reached.
+    """
+    _unshared.add(resource)
+
+
+def _close_all() -> None:
+    for unshared in list(_unshared):
+        unshared.close_in_child()
+    _unshared.clear()
+
+
+os.register_at_fork(after_in_child=_close_all)
+
+
+class ProcessTimes(NamedTuple):
+    """Time and memory that a process with environments has used since it began.
+
+    Attributes:
+        pid: of the process.
+        world_s: seconds in the environments' own code.
+        cpu_s: seconds of processor time.
+        peak_bytes: the most memory that it had in RAM.
+        waited_s: seconds that another process has waited for its answers.
+    """
+
+    pid: int
+    world_s: float
+    cpu_s: float
+    peak_bytes: int
+    waited_s: float = 0.0
+
+
+def times_of_this_process(world_s: float) -> ProcessTimes:
+    """Return the time and memory of this process; `world_s` is that of environments' code."""
+    return ProcessTimes(os.getpid(), world_s, time.process_time(), peak_bytes())
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process had in RAM."""
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else 1024 * largest  # bytes there, else KB

@@ -1,0 +1,359 @@
+"""Worker process of a `ParallelEnvList`: an `EnvList` that answers messages, and its parent's side.
+
+It is started as a fresh interpreter that imports this module and nothing of the main program, so
+a script needs no `if __name__ == "__main__"` and a worker never loads torch unless the
+environment does.
+"""
+
+import contextlib
+import copy
+import ctypes
+import gc
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import types
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
+from entity_env.process import reader_may_leave
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec.serial import EnvList
+from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory, new_bell
+from entity_env.vec.vec_obs import VecObs
+
+SIGNALS_OF_PARENT = signal.SIGINT, signal.SIGTERM
+"""The parent handles them. It starts workers with these blocked, so none ends while it imports."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve the parent until it closes the connection.
+
+    The arguments are "parent" and its process id, or 0 if the worker may outlive it; and "files"
+    with those of the connection, of the memory of both sides, and of the bell.
+    """
+    # The parent handles signals to its process group, and ends this process.
+    for number in SIGNALS_OF_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_OF_PARENT)
+    files = sys.argv[sys.argv.index("files") + 1 :]
+    parent = int(sys.argv[sys.argv.index("parent") + 1])
+    # The system kills this process when its parent dies, even in code that never returns.
+    if parent and sys.platform.startswith("linux"):
+        with contextlib.suppress(AttributeError, OSError):  # a C library without it
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != parent:  # it died before, so that no signal will come
+            os._exit(1)
+    # Processes that an environment starts do not inherit the files.
+    for file in map(int, files):
+        os.set_inheritable(file, False)
+    connection, ours, theirs, *bell = map(int, files)
+    # Leave the core to the process that wakes this one: it has other workers to wake.
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
+    channel = Channel(
+        Connection(connection),
+        SharedMemory(ours),
+        SharedMemory(theirs),
+        hears=bell[0] if bell else None,
+    )
+    with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
+        serve(channel)
+
+
+def _exit_when_closed(connection: int) -> None:
+    """End this process when the other end of the connection closes, while other code runs.
+
+    Needs the interpreter's lock, unlike the signal, which not every system has.
+    """
+    hung_up = select.poll()
+    hung_up.register(connection, 0)  # no event but that one
+    hung_up.poll()
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Arguments of a worker.
+
+    Attributes:
+        create_env: cloudpickle of the function that makes one.
+        num_envs: the number of environments.
+        first: the index of the first among all environments of the run.
+        validate: whether to check numbers.
+        timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
+        core: the only one that it runs on; None for any.
+    """
+
+    create_env: bytes
+    num_envs: int
+    first: int
+    validate: bool
+    timeout_s: float | None
+    core: int | None = None
+
+    def __str__(self) -> str:
+        return f"worker of environments {self.first} to {self.first + self.num_envs - 1}"
+
+
+def serve(channel: Channel) -> None:
+    """Make the environments that the first message describes, then answer one message at a time.
+
+    Every message is the name of a method and its arguments. Every answer is the result, or the
+    exception for the caller to raise.
+    """
+    setup, path, argv, main_file = channel.receive()
+    if setup.core is not None:
+        with contextlib.suppress(OSError):  # it was taken away since
+            os.sched_setaffinity(0, {setup.core})
+    sys.path[:], sys.argv[:] = path, argv
+    envs: list[_WorkerEnvs] = []
+
+    def start() -> Any:
+        create_env = _load(setup.create_env, main_file)
+        envs.append(_WorkerEnvs(create_env, setup.num_envs, setup.first, setup.validate))
+        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code()]
+
+    def answer(call: Callable[[], Any]) -> None:
+        """Send the result of a call, or an exception of a class that the parent knows."""
+        try:
+            return channel.send(call())
+        except ChannelClosedError:
+            raise
+        except InvalidObservation as raised:
+            error: Exception = InvalidObservation(Exception.__str__(raised))
+            vars(error).update(env_index=raised.env_index, episode=raised.episode, step=raised.step)
+        except InvalidSpace as raised:
+            error = InvalidSpace(str(raised))
+        except BaseException:  # SIGINT is ignored here, so KeyboardInterrupt is the environment's
+            error = WorkerError(f"{setup} failed:\n{traceback.format_exc()}")
+        channel.send(error)
+
+    answer(start)
+    gc.collect()
+    gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
+    gc.set_threshold(100_000)  # a step makes thousands of objects that go without it: up to 15%
+    while envs:
+        name, arguments = channel.receive()
+        answer(lambda: getattr(envs[0], name)(*arguments))  # noqa: B023 (called at once)
+        if name == "close":
+            return
+
+
+class _WorkerEnvs(EnvList):
+    """`EnvList` that gets the filter only when it changes, and keeps the choices it is sent."""
+
+    def reset(self, obs_config: ObsSpace) -> VecObs:
+        self._sent = obs_config
+        return super().reset(obs_config)
+
+    def act_on(self, sent: dict[ActionName, Ragged], obs_filter: ObsSpace | None) -> VecObs:
+        """Take a step.
+
+        Args:
+            sent: the choices, whose memory is written again in the next step.
+            obs_filter: what to show, if that changes.
+        """
+        if obs_filter is not None:
+            self._sent = obs_filter
+        # Environments may keep the copies. Children that they fork give up the shared memory.
+        chosen = {name: Ragged(c.values.copy(), c.lengths.copy()) for name, c in sent.items()}
+        sent.clear()
+        return self.act(chosen, self._sent)
+
+    def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
+        self._sent = obs_config
+        return super().set_state(copy.deepcopy(state), obs_config)
+
+
+def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
+    """Return the environment factory of the parent.
+
+    Only if it needs a module that cannot be imported, the main program is run as well (under the
+    name `__mp_main__`, as multiprocessing does): it may have made the module.
+    """
+    try:
+        factory: Callable[[], Any] = cloudpickle.loads(create_env)
+    except ImportError:
+        if main is None:
+            raise
+        sys.modules["__mp_main__"] = module = types.ModuleType("__mp_main__")
+        vars(module).update(runpy.run_path(main, run_name="__mp_main__"))
+        factory = cloudpickle.loads(create_env)
+    return factory
+
+
+_MAIN = "import sys; sys.path.insert(0, {!r}); from entity_env.vec.worker import main; main()"
+_CLOSE_S = 5  # for a worker to close its environments, and then to end
+
+
+class WorkerLostError(WorkerError):
+    """Loss of a worker that was killed, exited, hangs or could not start."""
+
+
+@dataclass
+class RestartQuota:
+    """Limit on the number of lost workers that are replaced.
+
+    Attributes:
+        total: in all.
+        per_minute: within any minute.
+        clock: seconds, never going back.
+    """
+
+    total: int = 10
+    per_minute: int = 1
+    clock: Callable[[], float] = time.monotonic
+    _recent: deque[float] = field(default_factory=deque)
+
+    def take(self) -> str | None:
+        """Use up one restart; return the limit that forbids it, or None."""
+        now = self.clock()
+        while self._recent and now - self._recent[0] >= 60:
+            self._recent.popleft()
+        if self.total < 1:
+            return "no restarts are left"
+        if len(self._recent) >= self.per_minute:
+            return f"{self.per_minute} restarts a minute are allowed"
+        self.total -= 1
+        self._recent.append(now)
+        return None
+
+
+class WorkerProcess:
+    """One process and the channel to it.
+
+    It is a fresh interpreter that ends when the connection closes, also if this process crashes.
+    The memory that both share has no name, so that nothing is left of it then.
+    """
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self.setup = setup
+        ours, theirs = socket.socketpair()
+        asking, answering = SharedMemory(), SharedMemory()
+        bell = new_bell()
+        # The worker inherits these files: connection, memory of both sides, and bell.
+        files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
+        main = _MAIN.format(str(Path(__file__).absolute().parents[2]))
+        # Linux ends the worker with the thread that started it, so that must be the main one.
+        is_lasting = threading.current_thread() is threading.main_thread()
+        parent = os.getpid() if is_lasting else 0
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_OF_PARENT)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
+                pass_fds=files,
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        theirs.close()
+        self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
+        self.waited_s = 0.0  # for its answers
+        self._sent_at = 0.0
+
+        # The first message describes the environments.
+        main_file = getattr(sys.modules["__main__"], "__file__", None)
+        self.send([setup, list(map(str, sys.path)), sys.argv, main_file])
+
+    def send(self, message: Any, is_last: bool = True) -> None:
+        """Send a message. If the worker is gone, `receive` returns the error.
+
+        Args:
+            message: what to send.
+            is_last: True if no other worker gets a message before an answer is waited for.
+        """
+        self._sent_at = time.monotonic()
+        if self.process.returncode is not None:  # known to be lost, and its channel may be closed
+            return
+        with contextlib.suppress(ChannelClosedError):
+            self.channel.send(message, is_last)
+
+    def started(self) -> Any:
+        """Return its spaces once its environments are made, or the error if there are none.
+
+        Raises:
+            InvalidSpace: the environments have wrong spaces, as those of another worker would.
+        """
+        answer = self.receive()
+        if isinstance(answer, InvalidSpace):
+            raise answer
+        if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
+            return WorkerLostError(str(answer))
+        return answer
+
+    def receive(self) -> Any:
+        """Return the result of the last message; or the error for the caller to raise.
+
+        Its arrays are valid until the next message is sent.
+        """
+        if self.process.returncode is not None:
+            return self._lost()
+        timeout_s = self.setup.timeout_s
+        if timeout_s is not None:  # it has had some time while others were waited for
+            timeout_s = max(0.0, self._sent_at + timeout_s - time.monotonic())
+        start_s = time.monotonic()
+        try:
+            has_answered = self.channel.wait(timeout_s)
+            self.waited_s += time.monotonic() - start_s
+            if not has_answered:
+                self.kill()
+                return WorkerLostError(
+                    f"{self.setup} did not answer for {self.setup.timeout_s} seconds"
+                )
+            return self.channel.receive()
+        except ChannelClosedError:
+            return self._lost()
+
+    def close(self) -> Exception | None:
+        """Close its environments and end it; after five seconds, kill it.
+
+        Returns:
+            The error of environments that could not be closed.
+        """
+        answer = None
+        until_s = time.monotonic() + _CLOSE_S
+        with contextlib.suppress(OSError, ChannelClosedError):
+            self.send(["close", []])
+            # Answers to earlier messages, which were not waited for, may come before.
+            while self.process.returncode is None:
+                if not self.channel.wait(max(0.0, until_s - time.monotonic())):
+                    break
+                answer = self.channel.receive()
+        try:
+            self.process.wait(timeout=_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.channel.close()
+        return answer if isinstance(answer, Exception) else None
+
+    def kill(self) -> None:
+        """Kill the process at once."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+
+    def _lost(self) -> WorkerLostError:
+        try:
+            code: int | None = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        return WorkerLostError(f"{self.setup} died with exit code {code}")

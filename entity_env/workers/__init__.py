@@ -1,1 +1,0 @@
-"""Environments in other processes, and the messages between them."""
