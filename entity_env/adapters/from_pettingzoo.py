@@ -104,8 +104,7 @@ class FromPettingZoo(Match):
         self._seed: int | None = None
         self._was_reset = self._is_running = False
         self._views: dict[AgentName, View] = {}  # of living agents
-        self._truncated: dict[AgentName, bool] = {}  # dead agents, True for those cut off
-        self._last_views: dict[AgentName, View] = {}  # of dead agents
+        self._cut_off: dict[AgentName, View] = {}  # last views of dead agents that were cut off
 
     @classmethod
     def of(
@@ -170,7 +169,7 @@ class FromPettingZoo(Match):
             used.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
         self._was_reset = self._is_running = True
-        self._truncated, self._last_views = {}, {}
+        self._cut_off = {}
         self._views = self._translate(values, infos, self.env.agents)
         return [self._observation(side, self._views, {}, infos) for side in self._sides]
 
@@ -188,11 +187,10 @@ class FromPettingZoo(Match):
         ended = [a for a in self._translators if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
         final = self._translate(values, infos, [a for a in ended if a in values], is_over=True)
-        self._last_views |= final
-        for agent in ended:
-            self._truncated[agent] = bool(truncated.get(agent) and not terminated.get(agent))
-        for agent in alive:
-            self._truncated.pop(agent, None)
+        dead = self._cut_off | final
+        self._cut_off = {
+            a: view for a, view in dead.items() if a not in alive and not terminated.get(a)
+        }
         if alive:
             self._views = self._translate(values, infos, alive)
             return [self._observation(side, self._views, rewards, infos) for side in self._sides]
@@ -202,9 +200,8 @@ class FromPettingZoo(Match):
         self._views, self._is_running = {}, False
         shown = []
         for side in self._sides:
-            cut_off = [a for a in side.members if self._truncated.get(a) and a in self._last_views]
-            views = {a: self._last_views[a] for a in cut_off} or final
-            obs = self._observation(side, views, rewards, infos)
+            cut_off = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
+            obs = self._observation(side, cut_off or final, rewards, infos)
             obs.truncated, obs.terminated = bool(cut_off), not cut_off
             shown.append(obs)
         return shown

@@ -32,6 +32,8 @@ class SideTranslator(ABC):
         action_space: of all groups of agents together.
     """
 
+    _is_team = True  # members are entities
+
     def __init__(
         self, members: Sequence[AgentName], translators: Mapping[AgentName, AgentTranslator]
     ) -> None:
@@ -47,15 +49,38 @@ class SideTranslator(ABC):
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return the observation of the side for the views of the agents that are alive."""
 
-    @abstractmethod
     def translate_actions(
         self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
     ) -> dict[AgentName, Any]:
         """Return the actions of the members that are alive, for the environment."""
+        result: dict[AgentName, Any] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            if not agents:
+                continue
+            decoded = {
+                name: translator.decode(actions[name], joined)
+                for name, translator in group.actions.items()
+                if name in actions
+            }
+            for i, agent in enumerate(agents):
+                choices = {name: each[i] for name, each in decoded.items()}
+                result[agent] = group.build_action(choices, views[agent].masks)
+        return result
+
+    def _join(
+        self, group: AgentTranslator, views: Mapping[AgentName, View]
+    ) -> tuple[list[AgentName], JoinedFrames]:
+        """Return the living members of a group, and what they see."""
+        agents = [a for a in self.members if a in views and self._translators[a] is group]
+        frames = [views[agent].frame for agent in agents]
+        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
 
 
 class SoloSide(SideTranslator):
     """Translate the observations and actions of a side of one agent."""
+
+    _is_team = False
 
     def __init__(self, agent: AgentName, translators: Mapping[AgentName, AgentTranslator]) -> None:
         super().__init__([agent], translators)
@@ -79,15 +104,6 @@ class SoloSide(SideTranslator):
         if view is not None:
             obs.global_features[self._own_globals] = view.frame.global_features
         return obs
-
-    def translate_actions(
-        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
-    ) -> dict[AgentName, Any]:
-        """Return the action of the agent, if it is alive."""
-        view = views.get(self._agent)
-        if view is None:
-            return {}
-        return {self._agent: self._translator.translate_actions(view, actions)}
 
 
 class TeamSide(SideTranslator):
@@ -147,31 +163,6 @@ class TeamSide(SideTranslator):
                 if any(mask is not None for mask in masks):
                     actions[name] = translator.join_masks(masks, joined)
         return Observation(features=features, ids=ids, actions=actions)
-
-    def translate_actions(
-        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
-    ) -> dict[AgentName, Any]:
-        """Return the actions of the living members."""
-        result: dict[AgentName, Any] = {}
-        for group in self._groups:
-            agents, joined = self._join(group, views)
-            decoded = {
-                name: translator.decode(actions[name], joined)
-                for name, translator in group.actions.items()
-                if name in actions
-            }
-            for i, agent in enumerate(agents):
-                choices = {name: each[i] for name, each in decoded.items()}
-                result[agent] = group.build_action(choices, views[agent].masks)
-        return result
-
-    def _join(
-        self, group: AgentTranslator, views: Mapping[AgentName, View]
-    ) -> tuple[list[AgentName], JoinedFrames]:
-        """Return the living members of a group, and what they see."""
-        agents = [a for a in self.members if a in views and self._translators[a] is group]
-        frames = [views[agent].frame for agent in agents]
-        return agents, JoinedFrames(frames, {group.agent_type: agents})
 
 
 def translators_of(

@@ -218,6 +218,13 @@ def test_rows_and_components_of_different_number_are_refused(
     AgentTranslator(space, spaces.MultiDiscrete([4] * 4), fields)
 
 
+def test_type_with_the_name_of_agents_acts_like_any_other() -> None:
+    fields = FieldMap({"agent": Rows()}, actions={"go": Choice(actors="agent")})
+    translator = AgentTranslator(ROWS, spaces.MultiDiscrete([2] * 4), fields)
+    view = translator.translate_observation(np.zeros((4, 2)), {"action_mask": [0, 1] * 4})
+    assert play(translator, view, np.random.default_rng(0)).tolist() == [1] * 4
+
+
 def test_rows_of_several_fields_have_a_component_each() -> None:
     space = spaces.Dict({"a": ROWS, "b": ROWS})
     fields = FieldMap({"unit": [Rows("a"), Rows("b")]}, actions={"go": Choice(actors="unit")})
