@@ -25,9 +25,9 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, first_valid
+from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
-from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles, read_plain_file
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
 from enn_trainer.checkpoints.state_files import OPTIMIZER
 from enn_trainer.checkpoints.weights import check_size

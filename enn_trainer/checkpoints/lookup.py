@@ -154,7 +154,8 @@ def _best(run_dir: Path) -> Path:
     saves = RunDir(run_dir).valid_saves()
     if not saves:
         raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
-    config = unless_replaced(saves[-1].path, lambda: read_config(saves[-1]))
+    with unless_replaced(saves[-1].path):
+        config = read_config(saves[-1])
     by = config.checkpoint.best
     if not by:
         raise CheckpointError(

@@ -13,7 +13,6 @@ from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import lookup, writer
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
 from enn_trainer.config import CheckpointConfig
@@ -233,5 +232,5 @@ def test_save_that_is_replaced_while_it_is_listed_is_valid(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)
-    (entry,) = entries(tmp_path)
+    (entry,) = RunDir(tmp_path).entries()
     assert (entry.kind, entry.manifest["why"]) == ("valid", "second")
