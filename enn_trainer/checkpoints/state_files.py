@@ -13,7 +13,7 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints import format as checkpoint
-from enn_trainer.checkpoints.migrate.resume_changes import changes, fixed
+from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron

@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from enn_trainer import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_trainer.checkpoints.migrate.evolve_config import renamed_config
+from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve_report import function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
-from enn_trainer.checkpoints.migrate.tensor_axes import Network, columns_of_type, parts_of
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    Network,
+    columns_of_type,
+    parts_of,
+    upgrade_tensors,
+)
 from entity_env import (
     ActionSpace,
     CategoricalActionSpace,
