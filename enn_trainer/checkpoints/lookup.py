@@ -8,6 +8,7 @@ from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import (
     Checkpoint,
     SaveGone,
+    VerifiedSaves,
     is_save,
     retry_while_gone,
     save_name,
@@ -151,7 +152,10 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
 
 
 def _best(run_dir: Path) -> Path:
-    saves = RunDir(run_dir).valid_saves()
+    paths = RunDir(run_dir).saved_paths()
+    saves = VerifiedSaves().update(reversed(paths))
+    if not saves and not all(path.exists() for path in paths):
+        raise SaveGone(f"{run_dir}: its saves were deleted while they were read")
     if not saves:
         raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
     with unless_replaced(saves[-1].path):

@@ -111,10 +111,12 @@ class RunDir:
 
     def saved_paths(self) -> list[Path]:
         """Return the directories of the saves, newest first, whether they are valid or not."""
-        if not self.path.is_dir():
-            return []
-        steps = {path: step_of(path) for path in self.path.iterdir() if path.is_dir()}
-        found = [(step, path) for path, step in steps.items() if step is not None and is_save(path)]
+        found: list[tuple[int, Path]] = []
+        # A folder is no snapshot: the first look may miss the old save as well as the new one.
+        for _ in range(2):
+            if not found and self.path.is_dir():
+                steps = {path: step_of(path) for path in self.path.iterdir() if path.is_dir()}
+                found = [(i, path) for path, i in steps.items() if i is not None and is_save(path)]
         return [path for _, path in sorted(found, reverse=True)]
 
     def all_saves(self) -> list[Path]:
@@ -135,24 +137,8 @@ class RunDir:
             CheckpointError: there are saves, but none is valid.
         """
         return retry_while_gone(
-            self.path, lambda: first_valid(self.path, self._paths_now(), verify, say)
+            self.path, lambda: first_valid(self.path, self.saved_paths(), verify, say)
         )
-
-    def valid_saves(self) -> list[Checkpoint]:
-        """Return the valid saves, oldest first.
-
-        Raises:
-            SaveGone: there were some, and all were deleted meanwhile.
-        """
-        paths = self._paths_now()
-        saves = VerifiedSaves().update(reversed(paths))
-        if not saves and not all(path.exists() for path in paths):
-            raise SaveGone(f"{self.path}: its saves were deleted while they were read")
-        return saves
-
-    def _paths_now(self) -> list[Path]:
-        # A folder is no snapshot: the first look may miss the old save as well as the new one.
-        return self.saved_paths() or self.saved_paths()
 
     def entries(self) -> list[Entry]:
         """Return what is in the folder, the newest save first and other things last."""
@@ -321,9 +307,11 @@ class RunDir:
             CheckpointError: this cannot be written.
         """
         with folder_lock(self.path):
-            self._write_pins({**self.pins(), name: note})
+            pins = {**self.pins(), name: note}
+            self._write_pins(pins)
             if not (self.path / name).is_dir():  # deleted before it was locked
-                self._write_pins(_without(self.pins(), name))
+                del pins[name]
+                self._write_pins(pins)
                 raise SaveGone(f"{self.path / name}: was deleted while it was to be pinned")
 
     def unpin(self, name: str) -> None:
@@ -339,7 +327,8 @@ class RunDir:
                 raise CheckpointError(
                     f"{self.path / name}: expected a pinned save, pinned are: {names}"
                 )
-            self._write_pins(_without(pins, name))
+            del pins[name]
+            self._write_pins(pins)
 
     def _write_pins(self, pins: dict[str, str]) -> None:
         disk.replace_file(self.path / PINS, (json.dumps(pins, indent=1) + "\n").encode())
@@ -458,7 +447,3 @@ def _remove_leftovers(run_dir: Path) -> None:
     for entry in run_dir.iterdir():
         if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
             disk.remove(entry)
-
-
-def _without(pins: dict[str, str], name: str) -> dict[str, str]:
-    return {other: note for other, note in pins.items() if other != name}

@@ -29,7 +29,7 @@ MAX_LOCK_BYTES = 4096
 
 
 class FileLock:
-    """Exclusive lock on an open file or folder. Children of this process do not hold it.
+    """Open file or folder for an exclusive lock, which children of this process do not hold.
 
     Args:
         descriptor: of the open file, which is closed with the lock.
@@ -41,18 +41,6 @@ class FileLock:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         close_in_children(self)
-
-    def acquire(self, wait: bool = True) -> None:
-        """Take the lock.
-
-        Args:
-            wait: until another process releases it.
-
-        Raises:
-            BlockingIOError: another process has it, and `wait` is False.
-            OSError: the file system has no locks.
-        """
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
     def close(self) -> None:
         """Release the lock and close the file. Safe to call twice."""
@@ -79,7 +67,7 @@ def folder_lock(run_dir: Path) -> Iterator[None]:
         folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
     with contextlib.closing(folder):
         with contextlib.suppress(OSError):  # the file system has no locks
-            folder.acquire()
+            fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
         yield
 
 
@@ -154,7 +142,7 @@ class RunLock:
             with ExitStack() as on_error:
                 on_error.callback(lock.close)
                 try:
-                    lock.acquire(wait=False)
+                    fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise LockTaken(self._shown, self._path) from None
                 except OSError as error:

@@ -1,6 +1,7 @@
 """Saves as they are read to be played, measured, shown and compared."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +10,11 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.checkpoints.state_files import read_tensors, restore_network
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse
-from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.load import dump_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.spaces import ActionSpace, ObsSpace
 
@@ -106,13 +107,10 @@ def read_contents(path: Path) -> Contents:
 
 def _settings(saved: Checkpoint) -> TrainConfig | None:
     """Return the configuration; None for one of a class of the user's own."""
-    text = saved.text("config.ron")
     try:
-        return load_config(TrainConfig, None, text=text)
-    except ConfigError as error:
-        try:
-            if isinstance(parse(text), dict):
+        return read_config(saved)
+    except CheckpointError:
+        with suppress(ConfigError):
+            if isinstance(parse(saved.text("config.ron")), dict):
                 return None
-        except ConfigError:
-            pass
-        raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None
+        raise
