@@ -11,7 +11,8 @@ from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.saved_state import read_config, read_state
-from enn_trainer.checkpoints.state_files import read_tensors, restore_network
+from enn_trainer.checkpoints.state_files import WEIGHTS, read_tensors
+from enn_trainer.checkpoints.weights import fitting_network, load_weights
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse
 from enn_trainer.config.load import dump_config
@@ -52,8 +53,14 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
     """
     saved = find(path)
-    network, obs_space, action_space, config = restore_network(saved, agent)
-    return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
+    state, config = read_state(saved), read_config(saved)
+    spaces = state["obs_space"], state["action_space"]
+    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
+    network: Any = agent
+    if network is None:
+        network = fitting_network(where, config, *spaces, weights)
+    load_weights(where, network, weights)
+    return SavedRun(saved.path, config, saved.step, network.eval(), *spaces)
 
 
 class Contents(NamedTuple):
