@@ -50,7 +50,7 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
             raise CheckpointError(f"{found}: expected a checkpoint directory, there is none")
         if is_save(found):
             return verify(found)
-        saved = newest(found, say, to_continue)
+        saved = RunDir(found).newest(say) or legacy_0_1_16.find(found, say, to_continue)
         if saved is None:
             if not found.is_dir():  # since it was found
                 raise SaveGone(f"{found}: deleted")
@@ -61,18 +61,6 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
         return saved
 
     return retry_while_gone(path, look)
-
-
-def newest(
-    run_dir: Path, say: Callable[[str], None] = print, to_continue: bool = False
-) -> Checkpoint | None:
-    """Return the newest valid save of a run, None without a save. The arguments are as of `find`.
-
-    Raises:
-        CheckpointError: there are saves, but none is valid.
-    """
-    saved = RunDir(run_dir).newest(say)
-    return legacy_0_1_16.find(run_dir, say, to_continue) if saved is None else saved
 
 
 def find_to_continue(
@@ -115,7 +103,7 @@ def find_to_continue(
             f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
             "--resume-or-start is for jobs that are started again and again"
         )
-    return newest(run_dir, say, to_continue=True)
+    return find(run_dir, say, to_continue=True)
 
 
 def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
