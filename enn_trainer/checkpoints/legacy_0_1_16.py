@@ -161,7 +161,7 @@ def _converted(path: Path) -> PublishedCheckpoint:
 
     # Weights, and the files of our format.
     agent = _read_agent(path)
-    with _reading(path / AGENT_FILE):
+    with _reading(f"{path / AGENT_FILE}:"):
         weights = from_published(agent)
     check_size(str(path), config, obs_space, action_space, weights)
     files = {
@@ -198,7 +198,7 @@ def _moments(path: Path) -> dict[str, Tensor]:
     names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
     names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
     try:
-        with _reading(path / OPTIMIZER_FILE):
+        with _reading(f"{path / OPTIMIZER_FILE}:"):
             content = _unpack(path / OPTIMIZER_FILE, longest_list=max(16, len(names)))
             return _renamed_moments({name: agent[name].shape for name in names}, content)
     except CheckpointError as error:
@@ -253,7 +253,7 @@ def _count(name: str, value: Any) -> float:
 def _read_agent(path: Path) -> dict[str, Tensor]:
     """Read the tensors of the network, under the published names and in the order of the file."""
     tensors = {}
-    with _reading(path / AGENT_FILE):
+    with _reading(f"{path / AGENT_FILE}:"):
         for name, value in _unpack(path / AGENT_FILE, longest_list=16).items():
             if not isinstance(name, str):
                 raise TypeError(f"expected the name of a parameter, got {name!r}")
@@ -278,7 +278,7 @@ def _unpack(path: Path, longest_list: int) -> Any:
 
 
 @contextmanager
-def _reading(what: Path | str) -> Iterator[None]:
+def _reading(what: str) -> Iterator[None]:
     """Raise errors of content that is not as it should be as ones that name its file.
 
     Raises:
@@ -292,7 +292,7 @@ def _reading(what: Path | str) -> Iterator[None]:
         *(KeyError, TypeError, AttributeError, ValueError, msgpack.UnpackException),
         RuntimeError,  # of torch: parts that do not fit together
     ) as error:
-        raise CheckpointError(f"{what}: cannot be read: {error}") from None
+        raise CheckpointError(f"{what} cannot be read: {error}") from None
 
 
 def _tensor(name: str, value: Any) -> Tensor:
