@@ -12,14 +12,13 @@ import hyperstate
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.init_from import InitFrom, state_from
+from enn_trainer.checkpoints.migrate.config_diff import Change, changes, shown, worth_a_line
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.checkpoints.migrate.resume_changes import Change, changes, shown, worth_a_line
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
-from enn_trainer.checkpoints.run_saver import RunSaver
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
-from enn_trainer.checkpoints.writer import Saveable
+from enn_trainer.checkpoints.writer import RunSaver, Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules

@@ -1,4 +1,4 @@
-"""Writing to the disk: every operation on saves that can fail on a full disk.
+"""Files of saves: every operation that can fail on a full disk, and safe reading.
 
 Each function raises a `CheckpointError` that names the file and the reason.
 """
@@ -12,10 +12,15 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from enn_trainer.errors import CheckpointError
+from entity_env.serialization.plain_open import read_plain
 
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+MAX_TEXT_BYTES = 1 << 22
+"""Limit of a readable file such as a configuration; a thousand times the size of one."""
+UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of operations that the system or the file system does not have."""
 
 
 @contextmanager
@@ -118,7 +123,7 @@ def exchange(one: Path, other: Path) -> bool:
         else:
             return False
         error = ctypes.get_errno()
-        if status != 0 and error not in _UNSUPPORTED:
+        if status != 0 and error not in UNSUPPORTED:
             raise OSError(error, os.strerror(error))
         return bool(status == 0)
 
@@ -130,3 +135,32 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def plain_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading while the context is open.
+
+    Raises:
+        CheckpointError: it cannot be read, or is a link, which may lead anywhere, or something that
+            would be waited for, such as a pipe.
+    """
+    with naming(path, "cannot be read"), read_plain(path) as file:
+        yield file
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the number of bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def read_plain_file(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        CheckpointError: as for `plain_file`; or it is larger than `most_bytes`.
+    """
+    with plain_file(path) as file:
+        if size_of(file) > most_bytes:
+            raise CheckpointError(f"{path}: larger than it can be, {most_bytes} bytes")
+        return file.read()

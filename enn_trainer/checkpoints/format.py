@@ -14,21 +14,16 @@ This module knows names and bytes, not what is in them.
 import hashlib
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, final
 
+from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, plain_file, size_of
 from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
-from enn_trainer.checkpoints.plain_file import (
-    MAX_TEXT_BYTES,
-    OpenFiles,
-    check_no_pickles,
-    plain_file,
-    size_of,
-)
 from enn_trainer.errors import CheckpointError
 
 C = TypeVar("C")
@@ -39,10 +34,38 @@ WRITING, DAMAGED, SUPERSEDED = ".writing-", ".damaged-", ".superseded-"
 MOST_LOOKS = 20
 """Attempts to read a save that is deleted or replaced each time."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
+_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
 
 
 class SaveGone(CheckpointError):  # noqa: N818 (caught to look again)
     """A save was deleted or replaced while it was read."""
+
+
+@final
+class OpenFiles:
+    """Files of a folder, held open, so that they can be read after they are deleted.
+
+    They are closed with the last reference to the object.
+
+    Args:
+        folder: where they are.
+        names: of the files.
+
+    Raises:
+        CheckpointError: as for `plain_file`.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        with ExitStack() as stack:
+            self._files = {name: stack.enter_context(plain_file(folder / name)) for name in names}
+            self.close = weakref.finalize(self, stack.pop_all().close)
+
+    def rewound(self, name: str) -> BinaryIO | None:
+        """Return a file, at its beginning; None once the files are closed."""
+        if not self.close.alive:
+            return None
+        self._files[name].seek(0)
+        return self._files[name]
 
 
 @dataclass(frozen=True)
@@ -72,7 +95,7 @@ class Checkpoint:
         """
         with self._open(name) as file:
             data = file.read()
-        self._compare(name, hashlib.sha256(data).hexdigest())
+        self._compare(name, hashlib.sha256(data))
         return data
 
     def text(self, name: str) -> str:
@@ -91,18 +114,27 @@ class Checkpoint:
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{self.path / name}: damaged, no text: {error}") from None
 
-    def check(self, name: str) -> None:
-        """Compare a file with the manifest, without keeping its bytes. Raises as `read` does."""
-        with self._open(name) as file:
-            self._compare(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
+    def problems(self) -> Iterator[CheckpointError]:
+        """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
+        checks = [partial(self._check, name) for name in self.manifest["files"]]
+        for check in [*checks, partial(check_no_pickles, self.path)]:
+            try:
+                check()
+            except CheckpointError as error:
+                yield error
 
     def release(self) -> None:
         """Close the files that are held open, as soon as no more is read."""
         if self.held is not None:
             self.held.close()
 
-    def _compare(self, name: str, sha256: str) -> None:
-        if sha256 != self.manifest["files"][name]["sha256"]:
+    def _check(self, name: str) -> None:
+        """Compare a file with the manifest, without keeping its bytes. Raises as `read` does."""
+        with self._open(name) as file:
+            self._compare(name, hashlib.file_digest(file, "sha256"))  # type: ignore[arg-type]
+
+    def _compare(self, name: str, digest: "hashlib._Hash") -> None:
+        if digest.hexdigest() != self.manifest["files"][name]["sha256"]:
             raise CheckpointError(
                 f"{self.path / name}: damaged, its sha256 is not that of the manifest"
             )
@@ -114,10 +146,9 @@ class Checkpoint:
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
         with ExitStack() as stack:
-            if self.held is None or self.held.is_closed:
+            file = None if self.held is None else self.held.rewound(name)
+            if file is None:
                 file = stack.enter_context(plain_file(self.path / name))
-            else:
-                file = self.held.rewound(name)
             if size_of(file) != expected["size"]:
                 raise CheckpointError(
                     f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
@@ -135,16 +166,30 @@ def verify(path: Path) -> Checkpoint:
         CheckpointError: something is missing, damaged, or from a newer version; or there is a
             pickle beside it.
     """
-    return unless_replaced(path, lambda: _verify(path))
+    with unless_replaced(path):
+        saved = read_unverified(path)
+        saved = replace(saved, held=OpenFiles(path, saved.manifest["files"]))
+        for problem in saved.problems():
+            raise problem
+        return saved
 
 
-def _verify(path: Path) -> Checkpoint:
-    saved = read_unverified(path)
-    saved = replace(saved, held=OpenFiles(path, saved.manifest["files"]))
-    for name in saved.manifest["files"]:
-        saved.check(name)
-    check_no_pickles(path)
-    return saved
+def check_no_pickles(save_dir: Path) -> None:
+    """Raise if there is a pickle in a folder, or in one that is in it.
+
+    Nothing here opens pickles; but a save with one was not written by this program, or was changed
+    by another one.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    for folder, _, names in os.walk(save_dir):
+        for name in names:
+            if name.lower().endswith(_PICKLES):
+                raise CheckpointError(
+                    f"{Path(folder) / name}: a pickle, which can run any code when it is opened; "
+                    "expected no such file in a checkpoint: it is never read, delete it"
+                )
 
 
 def read_unverified(path: Path) -> Checkpoint:
@@ -263,22 +308,19 @@ def _signature(path: Path) -> object:
     return sorted((name, s.st_size, s.st_mtime_ns, s.st_ino) for name, s in files)
 
 
-def unless_replaced(path: Path, read: Callable[[], C]) -> C:
-    """Read a save that a run may delete or replace meanwhile.
+@contextmanager
+def unless_replaced(path: Path) -> Iterator[None]:
+    """Return a context for reading a save that a run may delete or replace meanwhile.
 
     Args:
         path: its directory.
-        read: reads it.
 
     Raises:
         SaveGone: it was deleted or replaced, and reading it failed.
-        CheckpointError: it cannot be read.
     """
     before = folder_id(path)
     try:
-        return read()
-    except SaveGone:
-        raise
+        yield
     except CheckpointError:
         if before is not None and folder_id(path) != before:
             raise SaveGone(f"{path}: deleted or replaced while it was read") from None

@@ -14,7 +14,8 @@ Nothing on the disk is changed, and nothing that is read runs: pickles are refus
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, first_valid
+from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
-from enn_trainer.checkpoints.plain_file import MAX_TEXT_BYTES, check_no_pickles, read_plain_file
 from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
 from enn_trainer.checkpoints.state_files import OPTIMIZER
 from enn_trainer.checkpoints.weights import check_size
@@ -66,7 +67,7 @@ class PublishedCheckpoint(Checkpoint):
             CheckpointError: there is no such file, or the one that it is made of is damaged.
         """
         if name == OPTIMIZER:
-            return save_tensors(published_moments(self.path))
+            return save_tensors(_moments(self.path))
         if name not in self.files:
             raise CheckpointError(f"{self.path}: has no {name}")
         return self.files[name]
@@ -134,18 +135,24 @@ def _converted(path: Path) -> PublishedCheckpoint:
         )
     check_no_pickles(path)
 
-    # Configuration and state.
-    try:
-        config = load_config(TrainConfig, None, text=_text(path / "config.ron"))
-        state = _converted_state(ron.loads(_text(path / "state.ron"), named=True).fields)
-        state_text = ron.dumps(ron.Struct("State", state))
+    # Configuration, and the fields of our first `state.ron`.
+    texts = [read_plain_file(path / name, MAX_TEXT_BYTES) for name in ("config.ron", "state.ron")]
+    with _reading(f"{path}: config.ron or state.ron"):
+        config = load_config(TrainConfig, None, text=texts[0].decode())
+        published = ron.loads(texts[1].decode(), named=True).fields
+        clocks = {name: published[name] for name in ("step", "restart", "next_eval_step")}
+        for name, value in clocks.items():
+            if (type(value) is not int or value < 0) and (name, value) != ("next_eval_step", None):
+                raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+        actions = {
+            name: ron.Struct("ActionSpace", {"kind": space.name, **space.fields})
+            for name, space in published["action_space"].items()
+        }
+        spaces = {"obs_space": published["obs_space"], "action_space": actions}
+        state_text = ron.dumps(ron.Struct("State", {"version": 1, **clocks, **spaces}))
         plain = ron.loads(state_text)
         obs_space = obs_space_of(plain["obs_space"])
         action_space = action_space_of(plain["action_space"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path}: config.ron or state.ron cannot be read: {error}") from None
     if config.vf_net is not None:
         raise CheckpointError(
             f"{path}: expected a run without vf_net, which enn_trainer 0.1.16 did not train as "
@@ -153,7 +160,9 @@ def _converted(path: Path) -> PublishedCheckpoint:
         )
 
     # Weights, and the files of our format.
-    weights = published_weights(path)
+    agent = _read_agent(path)
+    with _reading(f"{path / AGENT_FILE}:"):
+        weights = from_published(agent)
     check_size(str(path), config, obs_space, action_space, weights)
     files = {
         "config.ron": dump_config(config).encode(),
@@ -162,7 +171,7 @@ def _converted(path: Path) -> PublishedCheckpoint:
     }
     manifest = {
         "format": FORMAT_VERSION,
-        "step": state["step"],
+        "step": clocks["step"],
         "why": "written by enn_trainer 0.1.16",
         "files": {
             **{name: {"size": len(data)} for name, data in files.items()},
@@ -172,39 +181,7 @@ def _converted(path: Path) -> PublishedCheckpoint:
     return PublishedCheckpoint(path, manifest, files)
 
 
-def _converted_state(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of our first `state.ron` for a published one."""
-    clocks = {name: published[name] for name in ("step", "restart", "next_eval_step")}
-    for name, value in clocks.items():
-        if (type(value) is not int or value < 0) and (name, value) != ("next_eval_step", None):
-            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
-    actions = {
-        name: ron.Struct("ActionSpace", {"kind": space.name, **space.fields})
-        for name, space in published["action_space"].items()
-    }
-    return {"version": 1, **clocks, "obs_space": published["obs_space"], "action_space": actions}
-
-
-def _text(path: Path) -> str:
-    return read_plain_file(path, MAX_TEXT_BYTES).decode()
-
-
-def published_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint, under our names.
-
-    Args:
-        path: the directory of the checkpoint.
-
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else than finite numbers.
-    """
-    try:
-        return from_published(_read_agent(path))
-    except (ValueError, RuntimeError) as error:  # of torch: parts that do not fit together
-        raise _unreadable(path / AGENT_FILE, error) from None
-
-
-def published_moments(path: Path) -> dict[str, Tensor]:
+def _moments(path: Path) -> dict[str, Tensor]:
     """Return the moments of AdamW by our names of the parameters: `name/exp_avg` and so on.
 
     Those of the three projections of attention are put together as the weights are, number by
@@ -221,12 +198,12 @@ def published_moments(path: Path) -> dict[str, Tensor]:
     names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
     names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
     try:
-        content = _unpack(path / OPTIMIZER_FILE, longest_list=max(16, len(names)))
-        return _renamed_moments({name: agent[name].shape for name in names}, content)
-    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
+        with _reading(f"{path / OPTIMIZER_FILE}:"):
+            content = _unpack(path / OPTIMIZER_FILE, longest_list=max(16, len(names)))
+            return _renamed_moments({name: agent[name].shape for name in names}, content)
+    except CheckpointError as error:
         raise CheckpointError(
-            f"{_unreadable(path / OPTIMIZER_FILE, error)}; a new run can begin with the weights "
-            "alone, by --init-from"
+            f"{error}; a new run can begin with the weights alone, by --init-from"
         ) from None
 
 
@@ -275,35 +252,47 @@ def _count(name: str, value: Any) -> float:
 
 def _read_agent(path: Path) -> dict[str, Tensor]:
     """Read the tensors of the network, under the published names and in the order of the file."""
-    content = _unpack(path / AGENT_FILE, longest_list=16)
-    try:
-        tensors = {}
-        for name, value in content.items():
+    tensors = {}
+    with _reading(f"{path / AGENT_FILE}:"):
+        for name, value in _unpack(path / AGENT_FILE, longest_list=16).items():
             if not isinstance(name, str):
                 raise TypeError(f"expected the name of a parameter, got {name!r}")
             tensors[name] = _tensor(name, value)
-        return tensors
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise _unreadable(path / AGENT_FILE, error) from None
+    return tensors
 
 
 def _unpack(path: Path, longest_list: int) -> Any:
     """Read a file; a list is allocated as long as its header says, which is bounded."""
     data = read_plain_file(path, MAX_BYTES)
+    check_complete(data)
+    return msgpack.unpackb(
+        data,
+        strict_map_key=False,
+        max_array_len=longest_list,
+        object_pairs_hook=dict_of,
+        max_map_len=len(data),
+        max_str_len=4096,
+        max_bin_len=len(data),
+        max_ext_len=0,
+    )
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise errors of content that is not as it should be as ones that name its file.
+
+    Raises:
+        CheckpointError: there was one.
+    """
     try:
-        check_complete(data)
-        return msgpack.unpackb(
-            data,
-            strict_map_key=False,
-            max_array_len=longest_list,
-            object_pairs_hook=dict_of,
-            max_map_len=len(data),
-            max_str_len=4096,
-            max_bin_len=len(data),
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise _unreadable(path, error) from None
+        yield
+    except CheckpointError:
+        raise
+    except (
+        *(KeyError, TypeError, AttributeError, ValueError, msgpack.UnpackException),
+        RuntimeError,  # of torch: parts that do not fit together
+    ) as error:
+        raise CheckpointError(f"{what} cannot be read: {error}") from None
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -321,9 +310,3 @@ def _tensor(name: str, value: Any) -> Tensor:
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name}: expected finite numbers, got some that are not")
     return torch.from_numpy(numbers.copy())
-
-
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    if isinstance(error, CheckpointError):
-        return error
-    return CheckpointError(f"{path}: cannot be read: {error}")

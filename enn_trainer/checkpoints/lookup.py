@@ -8,6 +8,7 @@ from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import (
     Checkpoint,
     SaveGone,
+    VerifiedSaves,
     is_save,
     retry_while_gone,
     save_name,
@@ -49,7 +50,7 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
             raise CheckpointError(f"{found}: expected a checkpoint directory, there is none")
         if is_save(found):
             return verify(found)
-        saved = newest(found, say, to_continue)
+        saved = RunDir(found).newest(say) or legacy_0_1_16.find(found, say, to_continue)
         if saved is None:
             if not found.is_dir():  # since it was found
                 raise SaveGone(f"{found}: deleted")
@@ -60,18 +61,6 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
         return saved
 
     return retry_while_gone(path, look)
-
-
-def newest(
-    run_dir: Path, say: Callable[[str], None] = print, to_continue: bool = False
-) -> Checkpoint | None:
-    """Return the newest valid save of a run, None without a save. The arguments are as of `find`.
-
-    Raises:
-        CheckpointError: there are saves, but none is valid.
-    """
-    saved = RunDir(run_dir).newest(say)
-    return legacy_0_1_16.find(run_dir, say, to_continue) if saved is None else saved
 
 
 def find_to_continue(
@@ -114,7 +103,7 @@ def find_to_continue(
             f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
             "--resume-or-start is for jobs that are started again and again"
         )
-    return newest(run_dir, say, to_continue=True)
+    return find(run_dir, say, to_continue=True)
 
 
 def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
@@ -151,10 +140,14 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
 
 
 def _best(run_dir: Path) -> Path:
-    saves = RunDir(run_dir).valid_saves()
+    paths = RunDir(run_dir).saved_paths()
+    saves = VerifiedSaves().update(reversed(paths))
+    if not saves and not all(path.exists() for path in paths):
+        raise SaveGone(f"{run_dir}: its saves were deleted while they were read")
     if not saves:
         raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
-    config = unless_replaced(saves[-1].path, lambda: read_config(saves[-1]))
+    with unless_replaced(saves[-1].path):
+        config = read_config(saves[-1])
     by = config.checkpoint.best
     if not by:
         raise CheckpointError(

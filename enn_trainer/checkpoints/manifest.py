@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from enn_trainer.checkpoints.plain_file import read_plain_file
+from enn_trainer.checkpoints.disk import read_plain_file
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -45,26 +45,23 @@ def new_manifest(
         why: the reason for saving.
         facts: more fields, such as the metrics of this step.
     """
-    made_by = {
+    content = {
+        "format": FORMAT_VERSION,
+        "step": step,
+        "why": why,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "files": {
+            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in files.items()
+        },
+        **facts,
         "packages": {name: _package_version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "git": git_revision(),
         "command": shlex.join(sys.argv),
         "host": socket.gethostname(),
     }
-    return manifest_bytes(
-        {
-            "step": step,
-            "why": why,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "files": {
-                name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                for name, data in files.items()
-            },
-            **facts,
-            **made_by,
-        }
-    )
+    return _as_json({**content, "sha256": own_hash(content)})
 
 
 @functools.cache  # it reads files of the package, and saves are many
@@ -92,12 +89,6 @@ def git_revision() -> str | None:
     return result.stdout.strip() or None
 
 
-def manifest_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return the file of a manifest, with its format and the sha256 of its own other bytes."""
-    content = {"format": FORMAT_VERSION, **content}
-    return _as_json({**content, "sha256": own_hash(content)})
-
-
 def _as_json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=1).encode()
 
@@ -117,24 +108,22 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     """
     data = read_plain_file(path, MAX_MANIFEST_BYTES)
     try:
-        content = json.loads(data, object_pairs_hook=dict_of_unique)
-        if not isinstance(content, dict) or content.get("sha256") != own_hash(content):
-            raise CheckpointError(f"{path}: damaged, its sha256 does not fit")
-        if data != _as_json(content):  # 1E-05 means what 1e-05 does, but nobody wrote it
-            raise CheckpointError(f"{path}: damaged, it is not written as it was")
+        content: Mapping[str, Any] = json.loads(data, object_pairs_hook=dict_of_unique)
+        is_whole = isinstance(content, dict) and content.get("sha256") == own_hash(content)
+        # 1E-05 means what 1e-05 does, but nobody wrote it.
+        is_as_written = is_whole and data == _as_json(content)
     except ConfigError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
+    except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: damaged, not JSON") from None
-    if not is_count(content.get("format")):
-        got = _shown(content.get("format"))
-        raise CheckpointError(f"{path}: format: expected a number, got {got}")
-    if content["format"] > FORMAT_VERSION:
+    if not is_as_written:
+        problem = "it is not written as it was" if is_whole else "its sha256 does not fit"
+        raise CheckpointError(f"{path}: damaged, {problem}")
+    version: Any = content.get("format")
+    if is_count(version) and version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: written by a newer version (format {content['format']}, this one reads up "
-            f"to {FORMAT_VERSION}); upgrade enn-trainer"
+            f"{path}: written by a newer version (format {version}, this one reads up to "
+            f"{FORMAT_VERSION}); upgrade enn-trainer"
         )
     _check_fields(path, content)
     return content
@@ -147,36 +136,26 @@ def is_count(value: object) -> bool:
 
 def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
     """Raise if a field has another type or range than a writer of this format gives it."""
-    wrong = [
+    problems = [
         f"{name}: expected {_FIELDS[name][1]}, got nothing"
         for name in _REQUIRED
         if name not in content
     ]
-    wrong += [
-        f"{name}: expected {expected}, got {_shown(content[name])}"
-        for name, (is_one, expected) in _FIELDS.items()
-        if name in content and not is_one(content[name])
-    ]
-    # A field of no known name, as of a later writer, has to be something that can be shown.
-    wrong += [
-        f"{name[:80]!r}: expected a text, a finite number or nothing, got {_shown(value)}"
-        for name, value in content.items()
-        if name not in _FIELDS
-        and not (value is None or isinstance(value, bool) or _is_text(value) or _is_finite(value))
-    ]
+    for name, value in content.items():
+        is_one, expected = _FIELDS.get(name, _OTHER_FIELD)
+        if not is_one(value):
+            shown = type(value).__name__ if isinstance(value, dict | list) else short_repr(value)
+            where = name if name in _FIELDS else repr(name[:80])
+            problems.append(f"{where}: expected {expected}, got {shown}")
     files = content.get("files")
     for name, entry in files.items() if isinstance(files, dict) else ():
         if not _FILE_NAME.fullmatch(name):
             raise CheckpointError(f"{path}: names a file outside the checkpoint: {name[:80]!r}")
-        if not _is_file_entry(entry):
-            wrong.append(f"files[{name!r}]: expected a size and a sha256")
-    if wrong:
-        raise CheckpointError(f"{path}: damaged: {'; '.join(wrong[:5])}")
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message; of one that holds others only its type."""
-    return type(value).__name__ if isinstance(value, dict | list) else short_repr(value)
+        is_entry = isinstance(entry, dict) and is_count(entry.get("size"))
+        if not is_entry or not _matches(_SHA256, entry.get("sha256")):
+            problems.append(f"files[{name!r}]: expected a size and a sha256")
+    if problems:
+        raise CheckpointError(f"{path}: damaged: {'; '.join(problems[:5])}")
 
 
 def _is_text(value: object) -> bool:
@@ -189,26 +168,21 @@ def _is_finite(value: object) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
-def _is_file_entry(entry: object) -> bool:
-    if not isinstance(entry, dict) or not is_count(entry.get("size")):
-        return False
-    sha256 = entry.get("sha256")
-    return isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _is_dict_of(value: object, is_item: Callable[[object], bool]) -> bool:
     return isinstance(value, dict) and all(_is_text(k) and is_item(v) for k, v in value.items())
 
 
-_TEXT_FIELD = (_is_text, f"a text of at most {MAX_TEXT} characters")
-_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_Check: TypeAlias = tuple[Callable[[Any], bool], str]
+_TEXT_FIELD: _Check = (_is_text, f"a text of at most {MAX_TEXT} characters")
+_FIELDS: Mapping[str, _Check] = {
     "format": (is_count, "a number"),
     "step": (is_count, "a number of at least 0"),
     "why": _TEXT_FIELD,
-    "created": (
-        lambda v: isinstance(v, str) and _TIME.fullmatch(v) is not None,
-        "a time such as 2026-11-21T19:07:08Z",
-    ),
+    "created": (lambda v: _matches(_TIME, v), "a time such as 2026-11-21T19:07:08Z"),
     "files": (lambda v: isinstance(v, dict), "files by name"),
     "sha256": (lambda v: isinstance(v, str), "a sha256"),
     "time_used": (lambda v: _is_finite(v) and v >= 0, "a number of seconds"),
@@ -230,3 +204,8 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 """All fields that are written, a check of each, and what it expects."""
 _REQUIRED = ("format", "step", "why", "created", "files", "sha256")
+_OTHER_FIELD: _Check = (
+    lambda v: v is None or isinstance(v, bool) or _is_text(v) or _is_finite(v),
+    "a text, a finite number or nothing",
+)
+"""A field of no known name, as of a later writer, has to be something that can be shown."""

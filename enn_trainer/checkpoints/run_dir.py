@@ -1,6 +1,9 @@
 """Folder of a run: its saves, the lock on it, and which saves are pinned, kept and deleted."""
 
+import contextlib
+import fnmatch
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -13,20 +16,23 @@ from typing import Any, NamedTuple, final
 
 from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
 from enn_trainer.checkpoints.format import (
+    DAMAGED,
+    MOST_LOOKS,
     SUPERSEDED,
     WRITING,
     Checkpoint,
     SaveGone,
     VerifiedSaves,
     first_valid,
+    folder_id,
     is_save,
+    read_unverified,
     retry_while_gone,
     step_of,
     verify,
 )
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.checkpoints.plain_file import read_plain_file
-from enn_trainer.checkpoints.run_lock import RunLock, folder_lock
+from enn_trainer.checkpoints.run_lock import LOCK, RunLock, folder_lock
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
 
@@ -37,7 +43,15 @@ DELETING = ".deleting-"
 SET_ASIDE = ".replaced-"
 """Prefix of the folder of a run that another one replaced."""
 WRITTEN = "just written"
+PUBLISHED = "of enn_trainer 0.1.16"
 MAX_PINS_BYTES = 1 << 20
+_KINDS = {
+    WRITING: "not complete",
+    DELETING: "being deleted",
+    DAMAGED: "damaged, set aside",
+    SUPERSEDED: "being replaced",
+    SET_ASIDE: "a run that was replaced",
+}
 _LEFTOVER = re.compile(
     rf"({'|'.join(map(re.escape, (WRITING, DELETING, SUPERSEDED)))})step-\d+-\d+"
 )
@@ -55,6 +69,28 @@ class Pruned(NamedTuple):
     deleted: dict[str, Mapping[str, Any]]
     reasons: dict[str, list[str]]
     manifests: dict[str, Mapping[str, Any]]
+
+
+class Entry(NamedTuple):
+    """File or folder in the folder of a run.
+
+    Attributes:
+        path: of it.
+        kind: "valid" or "damaged" for a save of ours, otherwise another word.
+        problems: what is wrong with it, in words.
+        notes: what is strange but harmless.
+        step: of a save, None if that is not known.
+        size: bytes of all files.
+        manifest: the content of the manifest, if it can be read.
+    """
+
+    path: Path
+    kind: str
+    problems: list[str]
+    notes: list[str]
+    step: int | None
+    size: int
+    manifest: Mapping[str, Any]
 
 
 @final
@@ -75,10 +111,12 @@ class RunDir:
 
     def saved_paths(self) -> list[Path]:
         """Return the directories of the saves, newest first, whether they are valid or not."""
-        if not self.path.is_dir():
-            return []
-        steps = {path: step_of(path) for path in self.path.iterdir() if path.is_dir()}
-        found = [(step, path) for path, step in steps.items() if step is not None and is_save(path)]
+        found: list[tuple[int, Path]] = []
+        # A folder is no snapshot: the first look may miss the old save as well as the new one.
+        for _ in range(2):
+            if not found and self.path.is_dir():
+                steps = {path: step_of(path) for path in self.path.iterdir() if path.is_dir()}
+                found = [(i, path) for path, i in steps.items() if i is not None and is_save(path)]
         return [path for _, path in sorted(found, reverse=True)]
 
     def all_saves(self) -> list[Path]:
@@ -89,12 +127,8 @@ class RunDir:
         if not self.path.is_dir():
             return []
         ours = self.saved_paths()  # one with a pickle in it is a damaged one of ours
-        published = [
-            path
-            for path in sorted(self.path.iterdir())
-            if path not in ours and legacy_0_1_16.is_published(path)
-        ]
-        return [*published, *reversed(ours)]
+        others = [path for path in sorted(self.path.iterdir()) if path not in ours]
+        return [*filter(legacy_0_1_16.is_published, others), *reversed(ours)]
 
     def newest(self, say: Callable[[str], None] = print) -> Checkpoint | None:
         """Return the newest valid save, and say what was wrong with newer ones.
@@ -102,27 +136,31 @@ class RunDir:
         Raises:
             CheckpointError: there are saves, but none is valid.
         """
+        return retry_while_gone(
+            self.path, lambda: first_valid(self.path, self.saved_paths(), verify, say)
+        )
 
-        def look() -> Checkpoint | None:
-            return first_valid(self.path, self._paths_now(), verify, say)
-
-        return retry_while_gone(self.path, look)
-
-    def valid_saves(self) -> list[Checkpoint]:
-        """Return the valid saves, oldest first.
-
-        Raises:
-            SaveGone: there were some, and all were deleted meanwhile.
-        """
-        paths = self._paths_now()
-        saves = VerifiedSaves().update(reversed(paths))
-        if not saves and not all(path.exists() for path in paths):
-            raise SaveGone(f"{self.path}: its saves were deleted while they were read")
-        return saves
-
-    def _paths_now(self) -> list[Path]:
-        # A folder is no snapshot: the first look may miss the old save as well as the new one.
-        return self.saved_paths() or self.saved_paths()
+    def entries(self) -> list[Entry]:
+        """Return what is in the folder, the newest save first and other things last."""
+        saves, found = self.saved_paths(), []
+        for path in saves:
+            # If a run replaces a save meanwhile, look at the one that is there now.
+            for _ in range(MOST_LOOKS):
+                before, entry = folder_id(path), examine(path)
+                if not entry.problems or folder_id(path) in (before, None):
+                    break
+            found.append(entry)
+        for path in sorted(self.path.iterdir()):
+            is_known = any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
+            if path in saves or is_known or disk.is_leftover_of(path.name, (INDEX, PINS)):
+                continue
+            kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
+            if not kinds and legacy_0_1_16.is_published(path):
+                found.append(examine(path))
+            else:
+                kind = [*kinds, "not a checkpoint"][0]
+                found.append(Entry(path, kind, [], [], None, _size(path), {}))
+        return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
 
     def restore_superseded(self) -> None:
         """Put back saves that a killed process had moved away, and not yet replaced.
@@ -192,8 +230,11 @@ class RunDir:
         moved = [*self.all_saves(), *beside]  # files alone, if this failed after the last save
         if not moved:
             return None
+        base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
+        names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(2)))
+        aside = next(path for path in map(self.path.joinpath, names) if not os.path.lexists(path))
         try:
-            aside = self._new_aside()
+            aside.mkdir()
             for path in moved:
                 path.rename(aside / path.name)
         except OSError as error:
@@ -202,17 +243,6 @@ class RunDir:
                 "is there"
             ) from None
         return aside
-
-    def _new_aside(self) -> Path:
-        base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
-        for i in range(1, 1000):
-            folder = self.path / (base if i == 1 else f"{base}-{i}")
-            try:
-                folder.mkdir()
-                return folder
-            except FileExistsError:  # another one within the same second
-                continue
-        raise CheckpointError(f"{self.path}: too many folders named {base}")
 
     def put_back(self, aside: Path) -> None:
         """Undo `set_aside`, unless another run is here already.
@@ -257,7 +287,7 @@ class RunDir:
         path = self.path / PINS
         if not os.path.lexists(path):
             return {}
-        data = read_plain_file(path, MAX_PINS_BYTES)
+        data = disk.read_plain_file(path, MAX_PINS_BYTES)
         try:
             pins = json.loads(data)
         except (ValueError, RecursionError):
@@ -277,9 +307,11 @@ class RunDir:
             CheckpointError: this cannot be written.
         """
         with folder_lock(self.path):
-            self._write_pins({**self.pins(), name: note})
+            pins = {**self.pins(), name: note}
+            self._write_pins(pins)
             if not (self.path / name).is_dir():  # deleted before it was locked
-                self._write_pins(_without(self.pins(), name))
+                del pins[name]
+                self._write_pins(pins)
                 raise SaveGone(f"{self.path / name}: was deleted while it was to be pinned")
 
     def unpin(self, name: str) -> None:
@@ -295,7 +327,8 @@ class RunDir:
                 raise CheckpointError(
                     f"{self.path / name}: expected a pinned save, pinned are: {names}"
                 )
-            self._write_pins(_without(pins, name))
+            del pins[name]
+            self._write_pins(pins)
 
     def _write_pins(self, pins: dict[str, str]) -> None:
         disk.replace_file(self.path / PINS, (json.dumps(pins, indent=1) + "\n").encode())
@@ -372,12 +405,45 @@ class RunDir:
         return json.dumps(index, indent=1).encode()
 
 
+def examine(path: Path) -> Entry:
+    """Compare every file of a save with the manifest, or read one of enn_trainer 0.1.16.
+
+    One that is deleted meanwhile is damaged.
+    """
+    step = step_of(path)
+    try:
+        if step is None and legacy_0_1_16.is_published(path):
+            published = legacy_0_1_16.find(path)
+            assert published is not None
+            notes = [f"{path}: {PUBLISHED}, which kept no sums to compare with"]
+            return Entry(path, PUBLISHED, [], notes, published.step, _size(path), {})
+        saved = read_unverified(path)
+    except CheckpointError as error:
+        return Entry(path, "damaged", [str(error)], [], step, _size(path), {})
+    problems = [str(problem) for problem in saved.problems()]
+    notes = []
+    try:
+        known = {MANIFEST, *saved.manifest["files"]}
+        unknown = [file for file in sorted(path.iterdir()) if file.name not in known]
+        notes = [f"{file}: not in the manifest" for file in unknown]
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+    kind = "damaged" if problems else "valid"
+    return Entry(path, kind, problems, notes, saved.step, _size(path), saved.manifest)
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of all files that still exist."""
+    within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    total = 0
+    for file in [path, *within]:
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size if file.is_file() else 0
+    return total
+
+
 def _remove_leftovers(run_dir: Path) -> None:
     RunDir(run_dir).restore_superseded()
     for entry in run_dir.iterdir():
         if _LEFTOVER.fullmatch(entry.name) or disk.is_leftover_of(entry.name, (INDEX, PINS)):
             disk.remove(entry)
-
-
-def _without(pins: dict[str, str], name: str) -> dict[str, str]:
-    return {other: note for other, note in pins.items() if other != name}

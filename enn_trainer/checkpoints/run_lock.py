@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import final
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.plain_file import plain_file
 from enn_trainer.errors import CheckpointError
 from entity_env.process import close_in_children
 from entity_env.serialization.plain_open import open_plain
 
 LOCK = ".lock"
 MAX_LOCK_BYTES = 4096
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class FileLock:
-    """Exclusive lock on an open file or folder. Children of this process do not hold it.
+    """Open file or folder for an exclusive lock, which children of this process do not hold.
 
     Args:
         descriptor: of the open file, which is closed with the lock.
@@ -44,27 +42,12 @@ class FileLock:
         self.descriptor = descriptor
         close_in_children(self)
 
-    def acquire(self, wait: bool = True) -> None:
-        """Take the lock.
-
-        Args:
-            wait: until another process releases it.
-
-        Raises:
-            BlockingIOError: another process has it, and `wait` is False.
-            OSError: the file system has no locks.
-        """
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
     def close(self) -> None:
         """Release the lock and close the file. Safe to call twice."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor < 0:
-            return
-        with contextlib.suppress(OSError):  # there are no locks, so none was taken
+        with contextlib.suppress(OSError, ValueError):  # no locks; or it is closed
             # A child may have a copy of the file, which would keep the lock.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        self.close_in_child()
 
     def close_in_child(self) -> None:
         """Close the file alone: to unlock it here would unlock it for the parent."""
@@ -80,18 +63,12 @@ def folder_lock(run_dir: Path) -> Iterator[None]:
     Raises:
         CheckpointError: there is no such folder.
     """
-    try:
+    with disk.naming(run_dir, "expected the folder of a run"):
         folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
-    except OSError as error:
-        raise CheckpointError(
-            f"{run_dir}: expected the folder of a run: {error.strerror}"
-        ) from None
-    try:
+    with contextlib.closing(folder):
         with contextlib.suppress(OSError):  # the file system has no locks
-            folder.acquire()
+            fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        folder.close()
 
 
 @final
@@ -116,7 +93,7 @@ class RunLock:
         self._path = self._run_dir / LOCK
         with ExitStack() as stack:
             if not stack.enter_context(claim(run_dir)):
-                raise LockTaken(run_dir, _owner_of(run_dir / LOCK))
+                raise LockTaken(run_dir, self._path)
             self._lock = self._acquire()
             self._claim = stack.pop_all()
 
@@ -162,50 +139,52 @@ class RunLock:
         while True:
             with disk.naming(self._path):
                 lock = FileLock(open_plain(self._path, os.O_RDWR | os.O_CREAT))
-            try:
-                if self._has_locked(lock):
+            with ExitStack() as on_error:
+                on_error.callback(lock.close)
+                try:
+                    fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise LockTaken(self._shown, self._path) from None
+                except OSError as error:
+                    if error.errno not in (errno.ENOLCK, *disk.UNSUPPORTED):
+                        raise CheckpointError(
+                            f"{self._shown / LOCK}: cannot be locked: {error.strerror}"
+                        ) from None
+                    self._say(
+                        f"{self._shown}: this file system has no locks ({error.strerror}); make "
+                        "sure that no other process trains there"
+                    )
+                else:
                     if not _is_at(lock.descriptor, self._path):  # removed between the two
-                        lock.close()
                         continue
                     _sign(lock.descriptor)
                     with folder_lock(self._run_dir):  # pinning needs no lock but this
                         self._clean_up(self._run_dir)
-            except BaseException:
-                lock.close()
-                raise
-            return lock
-
-    def _has_locked(self, lock: FileLock) -> bool:
-        """Take a lock and return True; return False if the file system has none."""
-        try:
-            lock.acquire(wait=False)
-        except BlockingIOError:
-            raise LockTaken(self._shown, _owner(lock.descriptor)) from None
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise CheckpointError(
-                    f"{self._shown / LOCK}: cannot be locked: {error.strerror}"
-                ) from None
-            self._say(
-                f"{self._shown}: this file system has no locks ({error.strerror}); make sure that "
-                "no other process trains there"
-            )
-            return False
-        return True
+                on_error.pop_all()
+                return lock
 
 
 class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
     """Another process trains in the folder of a run.
 
+    Args:
+        run_dir: the folder, for the message.
+        lock: the path of the lock file, which has the owner.
+
     Attributes:
         owner: that process, for messages.
     """
 
-    def __init__(self, run_dir: Path, owner: str) -> None:
-        self.owner = owner.rstrip(",")
+    def __init__(self, run_dir: Path, lock: Path) -> None:
+        self.owner, comma = "another process", ""
+        # The file may have been removed, or is not signed yet.
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            owner = json.loads(disk.read_plain_file(lock, MAX_LOCK_BYTES))
+            self.owner = f"process {owner['pid']} on {owner['host']}, since {owner['start']}"
+            comma = ","
         super().__init__(
-            f"{run_dir}: expected a run that nobody trains, {owner} does; wait for its end, or "
-            "give another --checkpoint-dir"
+            f"{run_dir}: expected a run that nobody trains, {self.owner}{comma} does; wait for its "
+            "end, or give another --checkpoint-dir"
         )
 
 
@@ -226,25 +205,8 @@ def claim(run_dir: Path) -> Iterator[bool]:
     if sys.platform != "linux":
         yield True
         return
-    with ExitStack() as held:
-        # In order, so that of two processes that begin at once one gets all that both want.
-        yield all(_bind(name, held) for name in sorted(_socket_names(run_dir)))
-
-
-class _ClaimSocket(socket.socket):
-    """A socket whose name is not kept alive by forked children."""
-
-    def close_in_child(self) -> None:
-        """Close the copy of a forked child; the name stays its parent's."""
-        self.close()
-
-
-def _socket_names(run_dir: Path) -> set[bytes]:
-    """Return the names that a folder is claimed by.
-
-    A path stays the same when the folders on the way are made again. The parent folder itself is
-    found again behind links, mounts and other names of the folders on the way.
-    """
+    # A path stays the same when the folders on the way are made again. The parent folder itself is
+    # found again behind links, mounts and other names of the folders on the way.
     path = run_dir.resolve()
     root = Path(path.anchor)
     names = set()
@@ -257,7 +219,17 @@ def _socket_names(run_dir: Path) -> set[bytes]:
         key = f"{status.st_dev}:{status.st_ino}:".encode() + os.fsencode(rest)
         # A digest, as an address has 107 bytes at most.
         names.add(b"\0enn-trainer " + hashlib.sha256(key).hexdigest().encode())
-    return names
+    with ExitStack() as held:
+        # In order, so that of two processes that begin at once one gets all that both want.
+        yield all(_bind(name, held) for name in sorted(names))
+
+
+class _ClaimSocket(socket.socket):
+    """A socket whose name is not kept alive by forked children."""
+
+    def close_in_child(self) -> None:
+        """Close the copy of a forked child; the name stays its parent's."""
+        self.close()
 
 
 def _bind(name: bytes, stack: ExitStack) -> bool:
@@ -289,19 +261,3 @@ def _sign(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(owner).encode(), 0)
-
-
-def _owner(descriptor: int) -> str:
-    try:
-        owner = json.loads(os.pread(descriptor, MAX_LOCK_BYTES, 0))
-        return f"process {owner['pid']} on {owner['host']}, since {owner['start']},"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "another process"
-
-
-def _owner_of(path: Path) -> str:
-    try:
-        with plain_file(path) as file:
-            return _owner(file.fileno())
-    except CheckpointError:  # the file was removed
-        return "another process"

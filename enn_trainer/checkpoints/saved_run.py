@@ -1,6 +1,7 @@
 """Saves as they are read to be played, measured, shown and compared."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +10,12 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.saved_state import read_state
-from enn_trainer.checkpoints.state_files import read_tensors, restore_network
+from enn_trainer.checkpoints.saved_state import read_config, read_state
+from enn_trainer.checkpoints.state_files import WEIGHTS, read_tensors
+from enn_trainer.checkpoints.weights import fitting_network, load_weights
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse
-from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.load import dump_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.spaces import ActionSpace, ObsSpace
 
@@ -51,8 +53,14 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
     """
     saved = find(path)
-    network, obs_space, action_space, config = restore_network(saved, agent)
-    return SavedRun(saved.path, config, saved.step, network, obs_space, action_space)
+    state, config = read_state(saved), read_config(saved)
+    spaces = state["obs_space"], state["action_space"]
+    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
+    network: Any = agent
+    if network is None:
+        network = fitting_network(where, config, *spaces, weights)
+    load_weights(where, network, weights)
+    return SavedRun(saved.path, config, saved.step, network.eval(), *spaces)
 
 
 class Contents(NamedTuple):
@@ -106,13 +114,10 @@ def read_contents(path: Path) -> Contents:
 
 def _settings(saved: Checkpoint) -> TrainConfig | None:
     """Return the configuration; None for one of a class of the user's own."""
-    text = saved.text("config.ron")
     try:
-        return load_config(TrainConfig, None, text=text)
-    except ConfigError as error:
-        try:
-            if isinstance(parse(text), dict):
+        return read_config(saved)
+    except CheckpointError:
+        with suppress(ConfigError):
+            if isinstance(parse(saved.text("config.ron")), dict):
                 return None
-        except ConfigError:
-            pass
-        raise CheckpointError(f"{saved.path}: config.ron cannot be read: {error}") from None
+        raise

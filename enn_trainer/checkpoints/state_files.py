@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -13,10 +13,9 @@ from torch import Tensor
 from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints import format as checkpoint
-from enn_trainer.checkpoints.migrate.resume_changes import changes, fixed
-from enn_trainer.checkpoints.plain_file import check_tensor_header
+from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.saved_state import STATE_VERSION, read_config, read_state
-from enn_trainer.checkpoints.weights import fitting_network, load_weights
+from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config
 from enn_trainer.config.schedules import follow_schedules
@@ -24,7 +23,6 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_part import check_plain
 from entity_env.serialization.messages import pack, unpack
-from entity_env.spaces import ActionSpace, ObsSpace
 
 REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
 WEIGHTS = checkpoint.WEIGHTS
@@ -151,9 +149,9 @@ def _restored(
     """
     # A new run's state, with the saved weights and fields.
     weights = read_tensors(saved, WEIGHTS)
-    if agent is None:
-        agent = _fitting(saved, config, plain, weights)
     spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
+    if agent is None:
+        agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
     state = initial_state(config, {**spaces, "agent": agent})
     load_weights(str(saved.path), state.agent, weights)
     rest, parts = _read_rest(saved)
@@ -195,50 +193,6 @@ def _part_tensors(saved: checkpoint.Checkpoint, file: str) -> dict[str, Tensor]:
         if file != PARTS and is_of_ppo and not tensor.isfinite().all():
             raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
     return tensors
-
-
-class SavedNetwork(NamedTuple):
-    """Network of a save, the spaces it was trained for, and the configuration of its run."""
-
-    network: Any
-    obs_space: ObsSpace
-    action_space: dict[str, ActionSpace]
-    config: TrainConfig
-
-
-def restore_network(saved: checkpoint.Checkpoint, agent: PPOAgent | None = None) -> SavedNetwork:
-    """Return the network of a save in eval mode, without reading optimizers or environments.
-
-    Args:
-        saved: the save.
-        agent: the user's own network, into which the weights are loaded; None for a `RogueNet`.
-    """
-    plain = read_state(saved)
-    config = read_config(saved)
-    network = _network(saved, config, plain, agent)
-    return SavedNetwork(network.eval(), plain["obs_space"], plain["action_space"], config)
-
-
-def _network(
-    saved: checkpoint.Checkpoint,
-    config: TrainConfig,
-    plain: dict[str, Any],
-    agent: PPOAgent | None,
-) -> Any:
-    weights = read_tensors(saved, WEIGHTS)
-    network: Any = _fitting(saved, config, plain, weights) if agent is None else agent
-    load_weights(str(saved.path), network, weights)
-    return network
-
-
-def _fitting(
-    saved: checkpoint.Checkpoint,
-    config: TrainConfig,
-    plain: dict[str, Any],
-    weights: Mapping[str, Tensor],
-) -> Any:
-    where = str(saved.path)
-    return fitting_network(where, config, plain["obs_space"], plain["action_space"], weights)
 
 
 def _dump_state(state: State) -> str:

@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from enn_trainer.checkpoints.plain_file import check_tensor_header
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import make_network
@@ -23,6 +22,8 @@ from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
 """Beyond, sums of products of weights overflow float32; nothing learns such weights."""
+MAX_HEADER_BYTES = 1 << 22
+"""Limit of the header of a safetensors file: a hundred bytes for each tensor."""
 
 _OF_ROGUE_NET = re.compile(
     r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|regression_heads)\."
@@ -129,6 +130,22 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
         problem = module.problem() if isinstance(module, InputNorm) else None
         if problem is not None:
             raise CheckpointError(f"{where}: {name}.{problem}; take an earlier checkpoint")
+
+
+def check_tensor_header(data: bytes) -> None:
+    """Raise if the header of a safetensors file is larger than that of any network.
+
+    Each tensor takes some hundred bytes of it, also an empty one.
+
+    Args:
+        data: the beginning of the file, at least eight bytes of it.
+
+    Raises:
+        SafetensorError: it is.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if size > MAX_HEADER_BYTES:
+        raise SafetensorError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {size}")
 
 
 def load_weights_file(path: Path, network: nn.Module) -> None:

@@ -1,6 +1,7 @@
-"""Writing of saves: each one complete or absent, by a thread beside training."""
+"""Writing of saves: when they are due, by a thread beside training, each complete or absent."""
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -21,12 +22,18 @@ from enn_trainer.checkpoints.format import (
     verify,
 )
 from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest
-from enn_trainer.checkpoints.retention import adds_metrics
+from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
+
+INTERVAL = "interval"
+EVALUATED = "evaluated"
+"""Why a save of this step is replaced: it was made before the evaluation of the step."""
+RETRY_S = 60.0
+"""After a save that failed, no other is due for so long, or for as long as between two saves."""
 
 
 def save(
@@ -73,12 +80,11 @@ def save(
         except CheckpointError as error:
             damaged = error
         else:
-            weights = there.manifest["files"].get(WEIGHTS, {}).get("sha256")
-            has_same_weights = (
-                WEIGHTS in files and hashlib.sha256(files[WEIGHTS]).hexdigest() == weights
-            )
-            if WEIGHTS in files and not has_same_weights:
+            old = there.manifest["files"].get(WEIGHTS, {}).get("sha256")
+            new = hashlib.sha256(files[WEIGHTS]).hexdigest() if WEIGHTS in files else None
+            if new not in (None, old):
                 say(f"{target}: there already, with other weights; a save is never changed")
+            has_same_weights = new is not None and new == old
             is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
             if not is_replaced:
                 return there
@@ -156,77 +162,81 @@ class WriteResult:
 
     Attributes:
         saved: the save; None if it could not be written.
-        failure: why it could not be written, in words.
-        not_pruned: why no others could be removed, in words.
+        problem: the reason why it could not be written or, of a save, why others could not be
+            removed; in words.
         notes: lines for the person who trains.
         manifests: of all saves that are kept, by name; None if that is not known.
-        num_bytes: of its files.
-        write_ms: how long it took.
+        write_ms: duration.
         bug: an error that is not one of the disk.
     """
 
     saved: Checkpoint | None = None
-    failure: str | None = None
-    not_pruned: str | None = None
+    problem: str | None = None
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, Mapping[str, Any]] | None = None
-    num_bytes: int = 0
     write_ms: float = 0.0
     bug: Exception | None = None
 
 
 @final
-class SaveWriter:
-    """Thread that writes one save at a time, of a copy of the state.
+class RunSaver:
+    """Saves a run when a save is due, or on demand.
 
-    It remembers which saves are valid, so that they are not read again.
+    A thread writes one save at a time, of a copy of the state.
+
+    Args:
+        say: prints a line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._known = VerifiedSaves()
         self._thread: threading.Thread | None = None
-        self._result: WriteResult | None = None
+        self._result: WriteResult | None = None  # of the save that is being written
+        self._last_save_s = time.monotonic()
+        self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
+        self._own: Mapping[str, Mapping[str, Any]] = {}  # of what was kept when it was last known
+        self._is_failing = False
+        self._is_prune_failing = False
+        self._num_failed = 0
+        self._numbers: dict[str, float] = {}
 
-    @property
-    def is_busy(self) -> bool:
-        """True from `begin` until the result was returned."""
-        return self._result is not None
+    def step(self, run: Saveable) -> Path | None:
+        """Begin to save if a save is due; return the one completed since the last call, if any."""
+        is_writing = self._thread is not None and self._thread.is_alive()
+        path = None if is_writing and self._manifests is not None else self.wait()
+        reasons = self._reasons(run)
+        # Training waits for the save before if this one would be missed otherwise: the best state
+        # is gone soon, and which save is the first of a window is no matter of speed.
+        is_for_keeps = any(reason != INTERVAL for reason in reasons)
+        is_missed = is_for_keeps or (reasons and run.policy.every_seconds == 0)
+        if self._result is not None and is_missed:
+            path = self.wait()
+            reasons = self._reasons(run)  # which may be among those of that save
+        if reasons and self._result is None:
+            self._begin(run, ", ".join(reasons))
+        return path
 
-    def manifests(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
-        """Return the manifests of all valid saves of a run, by name; the writer is not busy."""
-        assert not self.is_busy
-        saves = self._known.update(RunDir(run_dir).saved_paths())
-        return {saved.path.name: saved.manifest for saved in saves}
+    def save(self, run: Saveable, why: str) -> Path:
+        """Save now, after what is being written.
 
-    def begin(self, run: Saveable, why: str, contents: Mapping[str, FileContent]) -> None:
-        """Begin to write a copy of a run; the writer is not busy."""
-        assert not self.is_busy
-        self._result = WriteResult()
-        # No daemon: a program that ends by itself ends when the save is complete.
-        arguments = (run, why, contents, self._result)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="save")
-        try:
-            self._thread.start()
-        except RuntimeError:  # the system has no more threads: training waits
-            self._thread = None
-            self._write(*arguments)
+        Raises:
+            CheckpointError: it could not be written; names the newest save.
+        """
+        self.wait()
+        self._begin(run, why)
+        result = self._finish(on_demand=True)
+        assert result is not None
+        if result.saved is None:
+            newest = RunDir(run.run_dir).newest(self._say)
+            there = "nothing is saved" if newest is None else f"the newest save is {newest.path}"
+            raise CheckpointError(f"{result.problem}; {there}")
+        return result.saved.path
 
-    def poll(self) -> WriteResult | None:
-        """Return the result of a save that is over, if it was not returned yet."""
-        if self._thread is not None and self._thread.is_alive():
-            return None
-        return self.wait()
-
-    def wait(self) -> WriteResult | None:
-        """Wait until nothing is being written, and return the result as `poll` does."""
-        if self._result is None:
-            return None
-        if self._thread is not None:
-            self._thread.join()
-        result, self._result, self._thread = self._result, None, None
-        if result.bug is not None:
-            raise result.bug
-        return result
+    def wait(self) -> Path | None:
+        """Wait until nothing is being written; return the save completed meanwhile, if any."""
+        result = self._finish()
+        return None if result is None or result.saved is None else result.saved.path
 
     def after_writing(self, act: Callable[[], None]) -> None:
         """Call a function as soon as nothing is being written, without waiting for that."""
@@ -241,27 +251,133 @@ class SaveWriter:
 
         threading.Thread(target=wait_and_act, name="after save").start()
 
-    def _write(
-        self, run: Saveable, why: str, contents: Mapping[str, FileContent], result: WriteResult
-    ) -> None:
+    def adopt_saves(self, run_dir: Path) -> None:
+        """Count the saves that are in a folder now as those of the run."""
+        self.wait()
+        self._own = self._valid_saves(run_dir)
+
+    def foreign_save(self, run_dir: Path) -> str | None:
+        """Return the name of a valid save in a folder that is not of the run, or None."""
+        self.wait()
+        there = self._valid_saves(run_dir).items()
+        return next((name for name, manifest in there if manifest != self._own.get(name)), None)
+
+    def forget(self) -> None:
+        """Forget what is saved, as the run is in another folder from now on."""
+        self.wait()
+        self._manifests = None
+
+    def begin_anew(self) -> None:
+        """Forget what is saved, and let the next save be due at once."""
+        self.forget()
+        self._last_save_s = -math.inf
+        self._is_failing = False
+
+    def take_numbers(self) -> dict[str, float]:
+        """Return and forget the metrics of saving since the last call, by tag."""
+        numbers, self._numbers = self._numbers, {}
+        return numbers
+
+    def _valid_saves(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
+        """Return the manifests of all valid saves of a run, by name; nothing is being written."""
+        saves = self._known.update(RunDir(run_dir).saved_paths())
+        return {saved.path.name: saved.manifest for saved in saves}
+
+    def _reasons(self, run: Saveable) -> list[str]:
+        """Return why the run should be saved now; none if it need not be, or is."""
+        if self._manifests is None:  # not yet, or a save failed; none is being written
+            self._manifests = self._own = self._valid_saves(run.run_dir)
+        name = save_name(run.step)
+        since_s = time.monotonic() - self._last_save_s
+        interval_s = run.policy.every_seconds
+        saved = self._manifests.get(name)
+        if saved is not None and not adds_metrics(run.facts, saved):
+            return []
+        if self._is_failing and since_s < min(interval_s, RETRY_S):
+            return []
+        if saved is not None:
+            return [EVALUATED]
+        reasons = [INTERVAL] if since_s >= interval_s else []
+        manifest = {"step": run.step, **run.facts}
+        return reasons + reasons_to_save(self._manifests, name, manifest, run.policy)
+
+    def _begin(self, run: Saveable, why: str) -> None:
+        """Begin to write a copy of a run; nothing is being written."""
         start = time.perf_counter()
+        contents = run.copy()
+        self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
+        self._last_save_s = time.monotonic()
+        self._result = WriteResult()
+        # No daemon: a program that ends by itself ends when the save is complete.
+        arguments = (run, why, contents, self._known, self._result)
+        self._thread = threading.Thread(target=_write, args=arguments, name="save")
         try:
-            files = as_bytes(contents)
-            result.num_bytes = sum(map(len, files.values()))
-            saved = save(
-                *(run.run_dir, run.step, files, why, run.facts, result.notes.append),
-                supersedes=run.supersedes,
-            )
-            self._known.add(saved)
-            result.saved = saved
-            run_dir, name = RunDir(run.run_dir), saved.path.name
-            pruned = run_dir.prune(run.policy, known=self._known, written=name)
-            result.manifests = pruned.manifests
-        except (CheckpointError, OSError) as error:
-            if result.saved is None:
-                result.failure = str(error)
-            else:
-                result.not_pruned = str(error)
-        except Exception as error:  # raised again by the thread that trains
-            result.bug = error
-        result.write_ms = (time.perf_counter() - start) * 1e3
+            self._thread.start()
+        except RuntimeError:  # the system has no more threads: training waits
+            self._thread = None
+            _write(*arguments)
+
+    def _finish(self, on_demand: bool = False) -> WriteResult | None:
+        """Wait for the save that is being written; print and count its result, and return it."""
+        if self._thread is not None:
+            self._thread.join()
+        result, self._result, self._thread = self._result, None, None
+        if result is None:
+            return None
+        if result.bug is not None:
+            raise result.bug
+        saved = result.saved
+
+        # Print.
+        for note in result.notes:
+            self._say(note)
+        if result.problem is not None and saved is not None and not self._is_prune_failing:
+            self._say(f"{result.problem}; training goes on, and is saved")
+        if saved is None and not on_demand and not self._is_failing:
+            self._say(f"{result.problem}; training goes on, and saving is tried again")
+
+        # Count.
+        self._is_failing = saved is None
+        self._num_failed += self._is_failing
+        self._manifests = result.manifests
+        self._numbers["checkpoint/failed"] = float(self._num_failed)
+        if saved is not None:
+            self._is_prune_failing = result.problem is not None
+            self._own = result.manifests or {**self._own, saved.path.name: saved.manifest}
+            num_bytes = sum(file["size"] for file in saved.manifest["files"].values())
+            self._numbers["checkpoint/bytes"] = float(num_bytes)
+            self._numbers["checkpoint/write_ms"] = result.write_ms
+        return result
+
+
+def _write(
+    run: Saveable,
+    why: str,
+    contents: Mapping[str, FileContent],
+    known: VerifiedSaves,
+    result: WriteResult,
+) -> None:
+    """Write a copy of a run, and delete the saves that nothing keeps.
+
+    Args:
+        run: the run.
+        why: the reason for saving.
+        contents: the copy.
+        known: the saves that are valid, so that they are not read again; it is updated.
+        result: is filled.
+    """
+    start = time.perf_counter()
+    try:
+        saved = save(
+            *(run.run_dir, run.step, as_bytes(contents), why, run.facts, result.notes.append),
+            supersedes=run.supersedes,
+        )
+        known.add(saved)
+        result.saved = saved
+        pruned = RunDir(run.run_dir).prune(run.policy, known=known, written=saved.path.name)
+        result.manifests = pruned.manifests
+    except (CheckpointError, OSError) as error:
+        result.problem = str(error)
+    except Exception as error:  # raised again by the thread that trains
+        result.bug = error
+    result.write_ms = (time.perf_counter() - start) * 1e3

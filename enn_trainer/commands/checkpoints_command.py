@@ -13,8 +13,7 @@ from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, resolve
 from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
-from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.run_entries import Entry, entries, examine
+from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.command import OneLineParser, failed
 from enn_trainer.commands.check_command import positive
@@ -56,7 +55,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     run_dir = _run_dir(options.path)
-    found, pinned = entries(run_dir), RunDir(run_dir).pins()
+    found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
     if options.json:
         print(json.dumps([_as_json(entry, pinned) for entry in found], indent=1))
         return 0
@@ -96,7 +95,9 @@ def _verify(options: argparse.Namespace) -> int:
         # The saves of a run, or a single one.
         is_run = path.is_dir() and not _is_save(path)
         found = (
-            [e for e in entries(path) if _is_save(e.path) or e.kind == "damaged"] if is_run else []
+            [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
+            if is_run
+            else []
         )
         if is_run and not found:
             raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")

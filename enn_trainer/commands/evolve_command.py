@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve
-from enn_trainer.checkpoints.migrate.evolve_config import renamed_config
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames, rename_lines
-from enn_trainer.checkpoints.migrate.resume_changes import changes
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.saved_state import read_config, read_state

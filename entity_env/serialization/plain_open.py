@@ -22,13 +22,16 @@ def open_plain(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            message = "expected a file, got a link; put what it leads to in its place"
+            message = "expected a file of its own, got a link; put what it leads to in its place"
             raise OSError(errno.ELOOP, message, str(path)) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "expected a file, got a pipe, a device or a folder", str(path))
-    return descriptor
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "expected a file of its own, got a pipe or a device", str(path))
 
 
 def read_plain(path: Path) -> BinaryIO:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.migrate.evolve_config import (
+from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
     check_same_network,
     renamed_config,
@@ -17,12 +17,12 @@ from enn_trainer.checkpoints.migrate.evolve_report import Report, function_chang
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
+    Network,
     Upgrade,
     upgrade_moment,
     upgrade_tensors,
 )
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.checkpoints.migrate.tensor_axes import Network
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.saved_state import read_config

@@ -80,9 +80,11 @@ class Rules:
         Raises:
             ConfigError: two names would become the same.
         """
-        entities = {}
+        entities, actions = dict[str, Entity](), dict[str, ActionSpace]()
         try:
-            actions = {self.action(name): self._space(name, s) for name, s in action_space.items()}
+            for name, space in action_space.items():
+                labels = {label: self.label(name, label) for label in space.labels}
+                actions[self.action(name)] = space.renamed(labels)
             for one, entity in obs_space.entities.items():
                 entities[self.type(one)] = Entity([self.feature(one, f) for f in entity.features])
             if len(entities) < len(obs_space.entities) or len(actions) < len(action_space):
@@ -114,9 +116,6 @@ class Rules:
                 )
         if problems:
             raise ConfigError(*problems)
-
-    def _space(self, name: str, space: ActionSpace) -> ActionSpace:
-        return space.renamed({label: self.label(name, label) for label in space.labels})
 
 
 def read_renames(

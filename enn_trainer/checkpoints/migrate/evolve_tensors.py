@@ -1,19 +1,25 @@
-"""Transfer of network tensors and optimizer moments between two worlds, slice by slice."""
+"""Transfer of network tensors and optimizer moments between two worlds, slice by slice.
+
+Tensors, and the slices along each of their dimensions, have names that are independent of the
+order of names in a world, so an upgrade moves tensors by them.
+"""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.tensor_axes import Axes, Network, axes_of, parts_of
+from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules
 from enn_trainer.errors import CheckpointError
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.rogue_net import RogueNet
+from rogue_net.heads import HEADS
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
+Network = RogueNet | RogueNetWithValueNet
 PARTS = ("policy", "value", "norm")
+DISTANCE: Name = ("distance",)
 _STATISTICS = ("count", "mean", "squares_sum")
 # Moments that estimate the magnitude of gradients or steps. New entries start at the mean of the
 # kept ones: with zero, the first steps of the new entries would be several times too long.
@@ -24,6 +30,98 @@ _SIZES = (
 # Adafactor's factored moments and the dimension, counted from the last, over which each is shared.
 # It cannot be read off the shape if the parameter has size 1 in that dimension.
 _ONE_FOR_ALL = {"row_var": -1, "col_var": -2}
+
+
+class Axes(NamedTuple):
+    """Names of a tensor and of its slices.
+
+    Attributes:
+        place: identity of the tensor, the same in every world that has the type or action.
+        slices: names of the slices along each dimension; None for a dimension without names.
+    """
+
+    place: Name
+    slices: tuple[Sequence[Name] | None, ...]
+
+
+def axes_of(network: Network) -> dict[str, Axes]:
+    """Return the `Axes` of each tensor of the state dict, by key."""
+    if isinstance(network, RogueNetWithValueNet):
+        return {
+            f"{part}.{key}": Axes(("part", part, *axes.place), axes.slices)
+            for part, own in parts_of(network).items()
+            for key, axes in axes_of(own).items()
+        }
+    types = {module_key(name): name for name in network.embedding.types}
+    actions = {module_key(name): name for name in network.action_space}
+    return {
+        key: _axes(key, tensor.ndim, network, types, actions)
+        for key, tensor in network.state_dict().items()
+    }
+
+
+def parts_of(network: Network) -> dict[str, RogueNet]:
+    """Return the networks inside a network, by key prefix; "" for a `RogueNet`."""
+    if isinstance(network, RogueNet):
+        return {"": network}
+    return {"policy": network.policy, "value_function": network.value_function}
+
+
+def columns_of_type(network: RogueNet, name: str) -> list[Name]:
+    """Return the names of the input columns of an entity type's embedding."""
+    space = network.obs_space
+    own = space.entities[name].features if name in space.entities else []
+    columns: list[Name] = [("feature", name, feature) for feature in own]
+    columns += [("global", feature) for feature in space.global_features]
+    translation = network.embedding.translation
+    if translation is not None and translation.config.add_dist_feature:
+        columns += [DISTANCE] * (name in translation.columns)
+    return columns
+
+
+def _axes(
+    key: str, ndim: int, network: RogueNet, types: dict[str, str], actions: dict[str, str]
+) -> Axes:
+    """Return the `Axes` of a tensor of a `RogueNet`.
+
+    Args:
+        key: its key in the state dict.
+        ndim: its number of dimensions.
+        network: the network.
+        types: names of the entity types by the names of their modules.
+        actions: names of the actions by the names of their modules.
+    """
+    plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
+    match key.split("."):
+        # Embedding of a type: columns by feature.
+        case ["embedding", "by_type", one, *rest]:
+            name = types[one]
+            columns = columns_of_type(network, name)
+            place: Name = ("type", name, "embedding", *rest)
+            if rest == ["linear", "weight"]:
+                return Axes(place, (None, columns))
+            return Axes(place, (columns,) if rest[0] == "norm" else plain)
+        # Relative positions: rows by type and cell, or projections by type.
+        case ["relpos", "values"] if network.relpos is not None:
+            if not network.relpos.config.per_entity_values:
+                return Axes((key,), plain)
+            cells = range(network.relpos.num_cells)
+            rows = [("type", name, str(c)) for name in network.relpos.types for c in cells]
+            return Axes((key,), (rows, None))
+        case ["relpos", "key_projection" | "value_projection" as which, one, *rest]:
+            assert network.relpos is not None
+            if not network.relpos.config.per_entity_projections:  # all types share one
+                return Axes((key,), plain)
+            return Axes(("type", types[one], which, *rest), plain)
+        # Action heads: rows by label.
+        case ["action_heads", one, *rest]:
+            name = actions[one]
+            space = network.action_space[name]
+            place = ("action", name, space.kind, *rest)
+            labels = [("label", name, label) for label in space.labels]
+            has_labels = rest[0] in HEADS[type(space)].layers_of_labels
+            return Axes(place, (labels, *plain[1:]) if has_labels else plain)
+    return Axes((key,), plain)
 
 
 class Moved(NamedTuple):
@@ -66,6 +164,30 @@ class Source(NamedTuple):
         """True if no named slice is kept, so that nothing is copied."""
         return self.dim is not None and not self.old
 
+    def kept(self, old: Tensor) -> Tensor:
+        """Return the kept slices of an old tensor, which has named slices."""
+        assert self.dim is not None
+        index = torch.tensor(self.old, dtype=torch.int64, device=old.device)
+        return old.index_select(self.dim, index)
+
+    def copied(self, old: Tensor, fill: Tensor) -> Tensor:
+        """Return `fill` with the kept slices of the old tensor copied to their new indices."""
+        if self.dim is None:
+            return old.clone()
+        where = torch.tensor(self.new, dtype=torch.int64, device=old.device)
+        return fill.clone().index_copy(self.dim, where, self.kept(old))
+
+    def fate(self, old: Tensor) -> str:
+        """Return the change of the old tensor, as in `Moved`."""
+        if self.dim is None:
+            return "kept"
+        fates = {
+            "permuted": self.old != sorted(self.old),
+            "grown": len(self.old) < self.size,
+            "cut": len(self.old) < old.shape[self.dim],
+        }
+        return " and ".join(fate for fate, is_so in fates.items() if is_so) or "kept"
+
 
 class Upgrade(NamedTuple):
     """Tensors of a network after an upgrade to another world.
@@ -100,21 +222,30 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
     old_axes = {rules.name(axes.place): (key, axes) for key, axes in axes_of(old).items()}
     sources, moved = {}, []
     for key, axes in axes_of(fresh).items():
-        found = old_axes.get(axes.place)
-        part = part_of(key, parts_of(fresh))
-        if found is None or part not in parts:
-            why = f"{part} is not taken over" if found is not None else ""
-            moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
+        new, part = tensors[key], _part_of(key, fresh)
+        old_key, was = old_axes.get(axes.place, ("", None))
+        if was is None or part not in parts:
+            why = "" if was is None else f"{part} is not taken over"
+            moved.append(Moved(key, "new", None, (*new.shape,), why))
             continue
-        source = sources[key] = _source(*found, key, axes, rules)
-        tensor = before[source.key]
-        _check_shape(tensor, tensors[key], source, key)
-        tensors[key] = copy_slices(tensor, source, _fill(tensors[key], tensor, source, axes, rules))
+        source = Source(old_key, None, [], [], 0)
+        for dim, (slices, wanted) in enumerate(zip(was.slices, axes.slices, strict=True)):
+            if slices is not None and wanted is not None:
+                place = {rules.name(name): i for i, name in enumerate(slices)}
+                kept = [i for i, name in enumerate(wanted) if name in place]
+                source = Source(old_key, dim, [place[wanted[i]] for i in kept], kept, len(wanted))
+                break
+        sources[key], tensor = source, before[old_key]
+        have, want = [*tensor.shape], [*new.shape]
+        if source.dim is not None:
+            have[source.dim] = want[source.dim]
+        if have != want:
+            raise CheckpointError(f"{key}: expected shape {have} as in the save, got {want}")
+        tensors[key] = source.copied(tensor, _fill(new, tensor, source, axes, rules))
         if source.is_new:
-            why = "none of its old names is left"
-            moved.append(Moved(key, "new", None, (*tensors[key].shape,), why))
-            continue
-        moved.append(Moved(key, _fate(source, tensor), (*tensor.shape,), (*tensors[key].shape,)))
+            moved.append(Moved(key, "new", None, (*new.shape,), "none of its old names is left"))
+        else:
+            moved.append(Moved(key, source.fate(tensor), (*tensor.shape,), (*new.shape,)))
 
     # Old tensors without a place in the new network.
     used = {source.key for source in sources.values()}
@@ -123,36 +254,18 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
             moved.append(Moved(key, "dropped", (*tensor.shape,), None))
 
     # New blocks and changed embeddings start so that the outputs stay as they were.
-    neutral: set[str] = set()
-    for begin, was, is_now in _parts_taken(old, fresh, parts):
-        neutral |= _add_blocks(begin, was, is_now, tensors)
-        neutral |= _change_embeddings(begin, was, is_now, tensors, rules)
+    neutral = _make_neutral(old, fresh, rules, parts, tensors)
     moved = [m._replace(why="no effect at first") if m.key in neutral else m for m in moved]
     return Upgrade(tensors, sources, moved)
 
 
-def part_of(key: str, parts: Mapping[str, RogueNet]) -> str:
-    """Return the one of `PARTS` that a tensor belongs to.
-
-    Args:
-        key: its name in the state dict.
-        parts: `parts_of` the network.
-    """
+def _part_of(key: str, network: Network) -> str:
+    """Return the one of `PARTS` that a tensor belongs to, by its key in the state dict."""
     *_, module, tensor = key.split(".")
     if module == "norm" and tensor in _STATISTICS:
         return "norm"
-    if "" in parts:
-        return "value" if key.startswith("regression_heads.") else "policy"
-    return "value" if key.startswith("value_function.") else "policy"
-
-
-def copy_slices(old: Tensor, source: Source, fill: Tensor) -> Tensor:
-    """Return `fill` with the kept slices of the old tensor copied to their new indices."""
-    if source.dim is None:
-        return old.clone()
-    index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
-    where = torch.tensor(source.new, dtype=torch.int64, device=old.device)
-    return fill.clone().index_copy(source.dim, where, old.index_select(source.dim, index))
+    begins = "regression_heads." if isinstance(network, RogueNet) else "value_function."
+    return "value" if key.startswith(begins) else "policy"
 
 
 def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:
@@ -186,27 +299,8 @@ def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source)
     shape[source.dim] = source.size
     fill = moment.new_zeros(shape)
     if name in _SIZES and source.old:
-        index = torch.tensor(source.old, dtype=torch.int64, device=moment.device)
-        kept = moment.index_select(source.dim, index)
-        fill = kept.mean(dim=source.dim, keepdim=True).expand(shape)
-    return copy_slices(moment, source, fill)
-
-
-def _source(old_key: str, old: Axes, key: str, new: Axes, rules: Rules) -> Source:
-    for dim, (slices, wanted) in enumerate(zip(old.slices, new.slices, strict=True)):
-        if slices is not None and wanted is not None:
-            place = {rules.name(name): i for i, name in enumerate(slices)}
-            pairs = [(place[name], i) for i, name in enumerate(wanted) if name in place]
-            return Source(old_key, dim, [o for o, _ in pairs], [n for _, n in pairs], len(wanted))
-    return Source(old_key, None, [], [], 0)
-
-
-def _check_shape(old: Tensor, new: Tensor, source: Source, key: str) -> None:
-    have, want = [*old.shape], [*new.shape]
-    if source.dim is not None:
-        have[source.dim] = want[source.dim]
-    if have != want:
-        raise CheckpointError(f"{key}: expected shape {have} as in the save, got {want}")
+        fill = source.kept(moment).mean(dim=source.dim, keepdim=True).expand(shape)
+    return source.copied(moment, fill)
 
 
 def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) -> Tensor:
@@ -219,88 +313,70 @@ def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) 
         case (*_, "embedding", "linear", "weight") | (*_, "embedding", "norm", _):
             return torch.zeros_like(fresh)
         case (*_, "project", "weight" | "bias" as which) if source.dim is not None and source.old:
-            return _new_label_scores(fresh, old, source, rules, is_bias=which == "bias")
+            # The mean weights of the n kept labels, with a lower bias. By Jensen's inequality
+            # mean(s) <= log(mean(exp(s))) over the kept scores s. So the k new labels have a total
+            # probability of at most p = `new_label_prob`, with equality where all s are equal.
+            mean = source.kept(old).mean(dim=0, keepdim=True).expand_as(fresh)
+            n, k, p = len(source.old), source.size - len(source.new), rules.new_label_prob
+            if which == "weight" or k == 0:
+                return mean
+            # k * exp(mean + b) = p / (1 - p) * n * exp(mean)  =>  b = log(n * p / (k * (1 - p)))
+            return mean + math.log(n * p / (k * (1 - p)))
     return fresh
 
 
-def _new_label_scores(
-    fresh: Tensor, old: Tensor, source: Source, rules: Rules, is_bias: bool
-) -> Tensor:
-    """Return the mean weights of the kept labels, with a lower bias.
-
-    By Jensen's inequality mean(s) <= log(mean(exp(s))) over the n kept scores s. So the k new
-    labels have a total probability of at most p = `new_label_prob`, with equality where all kept
-    scores are equal.
-    """
-    index = torch.tensor(source.old, dtype=torch.int64, device=old.device)
-    mean = old.index_select(0, index).mean(dim=0, keepdim=True).expand_as(fresh)
-    if not is_bias or len(source.new) == source.size:
-        return mean
-    added, prob = source.size - len(source.new), rules.new_label_prob
-    # k * exp(mean + b) = p / (1 - p) * n * exp(mean)  =>  b = log(n * p / (k * (1 - p)))
-    return mean + math.log(len(source.old) * prob / (added * (1 - prob)))
-
-
-def _fate(source: Source, old: Tensor) -> str:
-    if source.dim is None:
-        return "kept"
-    fates = []
-    if source.old != sorted(source.old):
-        fates.append("permuted")
-    if len(source.old) < source.size:
-        fates.append("grown")
-    if len(source.old) < old.shape[source.dim]:
-        fates.append("cut")
-    return " and ".join(fates) or "kept"
-
-
-def _parts_taken(
-    old: Network, fresh: Network, parts: Collection[str]
-) -> Iterator[tuple[str, RogueNet, RogueNet]]:
-    """Yield key prefix, old network and new network of each part that is taken over."""
-    befores = parts_of(old)
-    for part, net in parts_of(fresh).items():
-        wanted = "value" if part == "value_function" else "policy"
-        if part in befores and wanted in parts:
-            yield f"{part}." if part else "", befores[part], net
-
-
-def _add_blocks(begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor]) -> set[str]:
-    """Zero the output layers of new blocks, so that they add nothing; return the changed keys."""
-    keys = {
-        f"{begin}transformer.blocks.{i}.{module}.{name}"
-        for i in range(old.config.n_layer, fresh.config.n_layer)
-        for module in ("attention.project", "mlp.2")
-        for name in ("weight", "bias")
-    }
-    for key in keys:
-        tensors[key].zero_()
-    return keys
-
-
-def _change_embeddings(
-    begin: str, old: RogueNet, fresh: RogueNet, tensors: dict[str, Tensor], rules: Rules
+def _make_neutral(
+    old: Network,
+    fresh: Network,
+    rules: Rules,
+    parts: Collection[str],
+    tensors: dict[str, Tensor],
 ) -> set[str]:
-    """Keep the embedding of types that gain their first or lose their last feature.
+    """Let new blocks and changed embeddings start so that the outputs stay as they were.
+
+    Args:
+        old: the network of the save.
+        fresh: the new network.
+        rules: renames from the old world to the new one.
+        parts: the `PARTS` that are taken over.
+        tensors: the state dict of the new network; modified in place.
 
     Returns:
         The keys of the changed tensors.
     """
     keys: set[str] = set()
-    for name in old.embedding.types:
-        now = rules.type(name)
-        if now not in fresh.embedding.types:
+    befores = parts_of(old)
+    for part, net in parts_of(fresh).items():
+        if part not in befores or ("value" if part == "value_function" else "policy") not in parts:
             continue
-        was = old.embedding.by_type[module_key(name)]
-        is_now = fresh.embedding.by_type[module_key(now)]
-        key = f"{begin}embedding.by_type.{module_key(now)}"
-        if isinstance(was, FeaturelessEmbedding) and isinstance(is_now, TypeEmbedding):
-            # Gain 0 and bias = old vector: features have an effect once the gain is learnt.
-            tensors[f"{key}.layer_norm.weight"].zero_()
-            tensors[f"{key}.layer_norm.bias"].copy_(was.vector[0])
-            keys |= {f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"}
-        if isinstance(was, TypeEmbedding) and isinstance(is_now, FeaturelessEmbedding):
-            with_features_at_their_mean = was.layer_norm(was.linear.bias.relu())
-            tensors[f"{key}.vector"].copy_(with_features_at_their_mean.unsqueeze(0))
-            keys.add(f"{key}.vector")
+        before, begin = befores[part], f"{part}." if part else ""
+
+        # The output layers of new blocks are zero, so that the blocks add nothing.
+        added = {
+            f"{begin}transformer.blocks.{i}.{module}.{name}"
+            for i in range(before.config.n_layer, net.config.n_layer)
+            for module in ("attention.project", "mlp.2")
+            for name in ("weight", "bias")
+        }
+        for key in added:
+            tensors[key].zero_()
+        keys |= added
+
+        # Types that gain their first feature or lose their last one keep their embedding.
+        for name in before.embedding.types:
+            now = rules.type(name)
+            if now not in net.embedding.types:
+                continue
+            was = before.embedding.by_type[module_key(name)]
+            is_now = net.embedding.by_type[module_key(now)]
+            key = f"{begin}embedding.by_type.{module_key(now)}"
+            if isinstance(was, FeaturelessEmbedding) and isinstance(is_now, TypeEmbedding):
+                # Gain 0 and bias = old vector: features have an effect once the gain is learnt.
+                tensors[f"{key}.layer_norm.weight"].zero_()
+                tensors[f"{key}.layer_norm.bias"].copy_(was.vector[0])
+                keys |= {f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"}
+            if isinstance(was, TypeEmbedding) and isinstance(is_now, FeaturelessEmbedding):
+                with_features_at_their_mean = was.layer_norm(was.linear.bias.relu())
+                tensors[f"{key}.vector"].copy_(with_features_at_their_mean.unsqueeze(0))
+                keys.add(f"{key}.vector")
     return keys

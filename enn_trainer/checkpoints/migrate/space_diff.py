@@ -25,16 +25,14 @@ class SpaceDiff:
 
     def compare(self, what: str, have: Sequence[str], want: Sequence[str]) -> None:
         """Add the differences between two lists of names, described as `what`."""
-        added = [name for name in want if name not in have]
-        removed = [name for name in have if name not in want]
-        parts = []
-        if added:
-            parts.append(f"added {added}")
-        if removed:
-            parts.append(f"removed {removed}")
+        names = {
+            "added": [name for name in want if name not in have],
+            "removed": [name for name in have if name not in want],
+        }
+        parts = [f"{verb} {some}" for verb, some in names.items() if some]
         if parts:
-            hints = _renames(removed, added)
-            self.changed.append(f"{what}: {', '.join(parts)}{hints}")
+            hint = _renames(names["removed"], names["added"])
+            self.changed.append(f"{what}: {', '.join(parts)}{hint}")
         kept = [name for name in have if name in want]
         kept_now = [name for name in want if name in have]
         if kept != kept_now:
@@ -82,13 +80,6 @@ def space_differences(
     return diff_spaces(have, have_actions, want, want_actions).changed
 
 
-def action_differences(
-    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
-) -> list[str]:
-    """Return the differences between two action spaces as text, ignoring the order of names."""
-    return space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
-
-
 def incompatibilities(
     have: ObsSpace,
     have_actions: Mapping[str, ActionSpace],
@@ -99,8 +90,8 @@ def incompatibilities(
 
     New features and entity types are no obstacle, since the network does not need them.
     """
-    missing = (f"expected {one}" for one in missing_features(want, have))
-    return [*missing, *action_differences(have_actions, want_actions)]
+    missing = [f"expected {one}" for one in missing_features(want, have)]
+    return missing + space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
 
 
 def label_orders(

@@ -13,7 +13,6 @@ from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import lookup, writer
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
 from enn_trainer.config import CheckpointConfig
@@ -92,8 +91,10 @@ def test_newest_save_is_read_beside_a_run_that_keeps_one(
 ) -> None:
     one = SavingRun(tmp_path / "run", files)
     with saving(one):
-        for _ in range(15):
+        for number in range(1000):
             READERS[reader](tmp_path / "run")
+            if number >= 14 and one.step > 26:  # a busy disk saves less often
+                break
     assert one.step > 26, "it went on meanwhile"
     assert "damaged" not in capsys.readouterr().out
 
@@ -233,5 +234,5 @@ def test_save_that_is_replaced_while_it_is_listed_is_valid(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)
-    (entry,) = entries(tmp_path)
+    (entry,) = RunDir(tmp_path).entries()
     assert (entry.kind, entry.manifest["why"]) == ("valid", "second")

@@ -14,7 +14,6 @@ from enn_trainer import CheckpointError, load_agent, load_checkpoint
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.run_entries import entries
 from enn_trainer.cli import run
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
@@ -143,7 +142,7 @@ def test_save_whose_name_and_manifest_disagree_is_damaged(
     assert found is not None
     assert found.step == 48
     assert "its manifest is of step 72" in said[0]
-    listed = {entry.path.name: entry.kind for entry in entries(run_dir)}
+    listed = {entry.path.name: entry.kind for entry in RunDir(run_dir).entries()}
     assert listed[name] == "damaged"
     assert run(["checkpoints", "verify", str(odd)]) == 1
     assert "its manifest is of step 72" in capsys.readouterr().out
@@ -187,7 +186,7 @@ def prune_of(run_dir: Path) -> list[str]:
 
 def test_save_that_lost_its_manifest_is_still_a_damaged_save(run_dir: Path) -> None:
     (at(run_dir, 72) / "manifest.json").unlink()
-    assert [e.kind for e in entries(run_dir) if e.path == at(run_dir, 72)] == ["damaged"]
+    assert [e.kind for e in RunDir(run_dir).entries() if e.path == at(run_dir, 72)] == ["damaged"]
     with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be read"):
         load_agent(at(run_dir, 72))
 

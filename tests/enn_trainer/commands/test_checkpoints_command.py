@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent
+from enn_trainer.checkpoints import disk, writer
 from enn_trainer.checkpoints import format as saves
-from enn_trainer.checkpoints import plain_file, run_entries, writer
 from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -171,7 +171,7 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever of it was read already."""
-    read, refuse, gone = saves.plain_file, run_entries.check_no_pickles, at(run_dir, 48)
+    read, refuse, gone = saves.plain_file, saves.check_no_pickles, at(run_dir, 48)
     there = gone.rename(run_dir.parent / "kept")
 
     def reading(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -185,8 +185,8 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
             shutil.rmtree(gone)
 
     monkeypatch.setattr(saves, "plain_file", reading)
-    monkeypatch.setattr(plain_file, "plain_file", reading)
-    monkeypatch.setattr(run_entries, "check_no_pickles", looking)
+    monkeypatch.setattr(disk, "plain_file", reading)
+    monkeypatch.setattr(saves, "check_no_pickles", looking)
     for command in ("list", "verify"):
         shutil.copytree(there, gone)
         told = said(capsys, command, run_dir)

@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from enn_trainer import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_trainer.checkpoints.migrate.evolve_config import renamed_config
+from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve_report import function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
-from enn_trainer.checkpoints.migrate.tensor_axes import Network, columns_of_type, parts_of
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    Network,
+    columns_of_type,
+    parts_of,
+    upgrade_tensors,
+)
 from entity_env import (
     ActionSpace,
     CategoricalActionSpace,
@@ -168,11 +173,10 @@ def with_types_of(frames: EntityBatch, shown: ObsSpace, wanted: ObsSpace) -> Ent
         none = RaggedTensor(torch.zeros(0, len(entity.features)).double(), nothing)
         features.setdefault(name, none)
     order = [name for name in [*wanted.entities, GLOBAL] if name in features]
-    lengths = {name: rows.lengths for name, rows in features.items()} | {GLOBAL: nothing + 1}
+    frames = replace(frames, features={name: features[name] for name in order})
     types = [*wanted.entities, GLOBAL]
     extra = [name for name in wanted.entities if name not in shown.entities]
-    actions = _moved(frames.actions, lengths, [*shown.entities, *extra, GLOBAL], types)
-    return replace(frames, features={name: features[name] for name in order}, actions=actions)
+    return replace(frames, actions=_moved(frames, [*shown.entities, *extra, GLOBAL], types))
 
 
 def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) -> EntityBatch:
@@ -195,13 +199,13 @@ def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) 
         rows = frames.features.get(GLOBAL, default)
         features[GLOBAL] = columns(rows, have, new.obs_space.global_features)
     shown = [rules.type(name) for name in old.obs_space.entities]
-    lengths = {rules.type(name): rows.lengths for name, rows in frames.features.items()}
-    lengths |= {name: nothing for name in features if name not in lengths} | {GLOBAL: nothing + 1}
+    before = features | {rules.type(name): rows for name, rows in frames.features.items()}
     extra = [name for name in features if name not in shown and name != GLOBAL]
     types = [*new.obs_space.entities, GLOBAL]
     renamed = {rules.action(name): one for name, one in frames.actions.items()}
     gone = [name for name in shown if name not in features]
-    moved = _moved(renamed, lengths, [*shown, *extra, GLOBAL], [*types[:-1], *gone, GLOBAL])
+    batch = replace(frames, features=before, actions=renamed)
+    moved = _moved(batch, [*shown, *extra, GLOBAL], [*types[:-1], *gone, GLOBAL])
     actions = {}
     for name, space in new.action_space.items():
         source = next((n for n in old.action_space if rules.action(n) == name), None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TrainConfig, TranslationConfig
-from enn_trainer.checkpoints.migrate.evolve_config import check_same_network, renamed_config
+from enn_trainer.checkpoints.migrate.config_diff import check_same_network, renamed_config
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig

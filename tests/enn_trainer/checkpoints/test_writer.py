@@ -17,7 +17,7 @@ from enn_trainer.checkpoints import disk, retention, writer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import INDEX, RunDir
-from enn_trainer.checkpoints.writer import SaveWriter
+from enn_trainer.checkpoints.writer import RunSaver
 from enn_trainer.cli import run as enn
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
@@ -526,7 +526,7 @@ def test_folder_stays_locked_until_nothing_is_written_there(
         manager.save_interval_s = 1e-9
         manager.step()
         with monkeypatch.context() as patch:
-            patch.setattr(SaveWriter, "wait", _interrupted)
+            patch.setattr(RunSaver, "wait", _interrupted)
             with pytest.raises(KeyboardInterrupt):
                 trainer.close()
         with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
@@ -540,7 +540,7 @@ def test_folder_stays_locked_until_nothing_is_written_there(
         assert trainer.state.step == 24
 
 
-def _interrupted(writer: SaveWriter) -> None:
+def _interrupted(saver: RunSaver) -> None:
     raise KeyboardInterrupt
 
 

@@ -1,21 +1,114 @@
-"""Configuration of an upgraded run: renamed, and checked against that of the save."""
+"""Changes of the configuration of a run: when it is resumed, and when its world changes."""
 
+import dataclasses
+import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.resume_changes import Change, changes, shown
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.build import as_data
+from enn_trainer.config.help import join_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.ron import in_one_line
+from enn_trainer.config.schedules import as_written
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 
-_FREE = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
+FIXED = (
+    # The weights are those of this network.
+    *("net", "vf_net"),
+    # The values are probabilities of these bins.
+    "ppo.value_bins",
+    # The moments are those of this optimizer.
+    *("optim.name", "optim.kwargs"),
+)
+"""Settings, or sections of them, that a resumed run must keep."""
+
+REPORTED = ("net.precision", "vf_net.precision")
+"""Settings in `FIXED` sections that a resumed run may change, with a notice: it changes the
+rounding of everything learnt."""
+
+FREE = (
+    # The split of the work has no effect on learning.
+    *("rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"),
+    # The device has no effect beyond rounding.
+    *("cuda", "cuda_empty_cache", "torch_deterministic"),
+    # They set how far the resumed run goes.
+    *("total_timesteps", "max_train_time", "stop"),
+    # They set where metrics go.
+    *("name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"),
+    "mlflow_tracking_uri",
+    # They set what is recorded.
+    *("capture_samples", "capture_logits", "capture_samples_subsample"),
+    *("eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"),
+    "eval.capture_videos",
+    # They set when evaluations run, not how.
+    *("eval.interval", "eval.run_on_first_step"),
+    # Validation has no effect on learning.
+    "env.validate",
+    # It sets what is saved and kept.
+    "checkpoint",
+)
+"""Settings, or sections of them, that a resumed run may change without notice."""
+
+_FREE_OF_NET = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
 # Names of the world may change; the report lists those that change the outputs of the network.
 _NAMES = (*_FEATURES, "exclude_entities", "reference_entity")
+
+
+class Change(NamedTuple):
+    """Difference of two configurations in one field."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} {shown(self.before)} -> {shown(self.after)}"
+
+
+def changes(before: object, after: object, path: str = "") -> list[Change]:
+    """Return the fields that differ; a section that only one configuration has is one change."""
+    if not dataclasses.is_dataclass(before) or type(before) is not type(after):
+        return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
+    found = []
+    for field in dataclasses.fields(before):
+        pair = getattr(before, field.name), getattr(after, field.name)
+        if "json_text" in field.metadata and json.loads(pair[0]) == json.loads(pair[1]):
+            continue
+        found += changes(*pair, join_path(path, field.name))
+    return found
+
+
+def fixed(found: list[Change]) -> list[Change]:
+    """Return the changes that a resumed run cannot make."""
+    return [c for c in found if _is_among(c.path, FIXED) and c.path not in REPORTED]
+
+
+def worth_a_line(found: list[Change]) -> list[Change]:
+    """Return the changes that affect how a resumed run learns or measures."""
+    settled = (*FIXED, *FREE)
+    return [c for c in found if not _is_among(c.path, settled) or c.path in REPORTED]
+
+
+def shown(value: Any) -> str:
+    """Return a value on one line, as in a file; a section with its non-default fields only."""
+    if not dataclasses.is_dataclass(value):
+        return in_one_line(as_data(value))
+    texts = []
+    for field in dataclasses.fields(value):
+        make, own = field.default_factory, getattr(value, field.name)
+        if own != (field.default if make is dataclasses.MISSING else make()):
+            texts.append(f"{field.name}: {shown(own)}")
+    return f"({', '.join(texts)})"
+
+
+def _is_among(path: str, settings: Collection[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in settings)
 
 
 def renamed_config(
@@ -103,6 +196,14 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
         )
 
 
+def _may_change(change: Change) -> bool:
+    """Return True if the weights of a network fit after a change of its settings."""
+    name = change.path.rpartition(".")[2]
+    if name == "position_features":
+        return len(change.before) == len(change.after)
+    return name in _FREE_OF_NET or name in _NAMES
+
+
 def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
     """Raise if the pattern of a parameter group matches no parameter of the upgraded network.
 
@@ -166,11 +267,3 @@ class _Worlds(NamedTuple):
                 "it in all of these types or in none"
             )
         return next(iter(found.values()), feature)
-
-
-def _may_change(change: Change) -> bool:
-    """Return whether the weights of a network fit after a change of its settings."""
-    name = change.path.rpartition(".")[2]
-    if name == "position_features":
-        return len(change.before) == len(change.after)
-    return name in _FREE or name in _NAMES
