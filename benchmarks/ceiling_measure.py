@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from entity_env.random_play import random_choices
+from entity_env.vec.batching import batch_obs, unbatch_actions
 from torch import Tensor, nn
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.minibatches import minibatches, pieces
-from enn_trainer.commands.profile_run import profile
+from enn_trainer.cli.profile_command import profile
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory
@@ -30,11 +32,8 @@ from enn_trainer.experience.inference import consecutive, draw_uniforms
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.lanes import cost_of_entity
 from entity_env import Environment, Observation
-from entity_env.checks.random_play import random_choices
 from entity_env.examples import ENV_REGISTRY
 from entity_env.spaces import GLOBAL
-from entity_env.vec.batch import batch_obs
-from entity_env.vec.unbatch import unbatch_actions
 from rogue_net.rogue_net import NetOutput
 
 CORES = 2

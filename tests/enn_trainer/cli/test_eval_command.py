@@ -14,8 +14,15 @@ from rich.console import Console
 
 from enn_trainer import ConfigError
 from enn_trainer.cli import run
-from enn_trainer.commands.eval_command import _as_typed, _config, _num_envs, _pairs, _parser
-from enn_trainer.commands.eval_report import EvalProgress, table
+from enn_trainer.cli.eval_command import (
+    EvalProgress,
+    _as_typed,
+    _config,
+    _num_envs,
+    _parser,
+    table,
+)
+from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluator import SuiteResult
 from entity_env.examples import MineSweeper
@@ -192,7 +199,7 @@ def test_run_of_an_unknown_world_asks_for_env(
 
 
 def test_commas_in_brackets_and_quotes_separate_nothing() -> None:
-    assert _pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
+    assert split_pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
 
 
 def test_terminal_gets_a_table_and_a_bar() -> None:
