@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -103,7 +104,7 @@ def _list(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     bad: list[Entry] = []
     console = Console()
-    for path in map(resolve, options.paths):
+    for path in map(resolve, options.path):
         # The saves of a run, or a single one.
         is_run = path.is_dir() and not _is_save(path)
         found = (
@@ -198,8 +199,8 @@ def _diff(options: argparse.Namespace) -> int:
     if (options.other is None) == (options.env is None):
         raise ConfigError("diff: expected either a second save or --env ENV beside the first")
     if options.env is None:
-        return 0 if diff_saves(options.one, options.other, Console()) else 1
-    saved = read_saved_run(options.one)
+        return 0 if diff_saves(options.path, options.other, Console()) else 1
+    saved = read_saved_run(options.path)
     rules, spaces = _new_world(options, saved.obs_space, saved.action_space)
     renamed = rules.spaces(saved.obs_space, saved.action_space)
     rules.check_known(*spaces)
@@ -210,7 +211,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _evolve(options: argparse.Namespace) -> int:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
-    saved, folder = find(options.one), Path.cwd()
+    saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
     rules, spaces = _new_world(options, state["obs_space"], state["action_space"])
     # The environment may have changed the working directory.
@@ -251,7 +252,7 @@ def _new_world(
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    saved = upgrade_checkpoint(resolve(options.one), options.to)
+    saved = upgrade_checkpoint(resolve(options.path), options.to)
     manager = load_checkpoint(saved.path)
     resume = resume_command(options.to, manager.config, manager.state)
     print(f"saved {saved.path}; to continue: {resume}")
@@ -274,11 +275,18 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(prog="enn checkpoints", description=about, epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> OneLineParser:
+    def add(
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        path: str,
+        text: str,
+        **more: Any,
+    ) -> OneLineParser:
         description = f"{text[0].upper()}{text[1:]}."
         command: OneLineParser = commands.add_parser(
             name, help=text, description=description, epilog=_EPILOG
         )
+        command.add_argument("path", type=Path, metavar=path, **more)
         command.set_defaults(run=run)
         return command
 
@@ -289,57 +297,46 @@ def _parser() -> OneLineParser:
         add_rename_arguments(command)
 
     # Listing, verifying and deleting.
-    listing = add("list", _list, "list the saves and other entries of the folder of a run")
-    listing.add_argument("path", type=Path, metavar="RUN")
+    listing = add("list", _list, "RUN", "list the saves and other entries of the folder of a run")
     listing.flag("--json", "print JSON")
-    verify = add("verify", _verify, "compare every file with the manifest")
-    verify.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="saves or runs")
-    pruning = add("prune", _prune, "delete the saves that the keep policy does not retain")
-    pruning.add_argument("path", type=Path, metavar="RUN")
+    text = "compare every file with the manifest"
+    add("verify", _verify, "PATH", text, nargs="+", help="saves or runs")
+    text = "delete the saves that the keep policy does not retain"
+    pruning = add("prune", _prune, "RUN", text)
     pruning.option("--keep", "N", "keep the N newest", type=positive)
     pruning.option("--keep-every-steps", "N", "keep one every N steps", type=positive)
-    best = "keep the best; may be repeated"
-    pruning.option("--best", '"METRIC max"', best, action="append")
-    minutes = "keep one every N minutes of training"
-    pruning.option("--keep-every-minutes", "N", minutes, type=float)
+    text = "keep the best; may be repeated"
+    pruning.option("--best", '"METRIC max"', text, action="append")
+    text = "keep one every N minutes of training"
+    pruning.option("--keep-every-minutes", "N", text, type=float)
     pruning.option("--keep-best", "N", "keep N of each --best", type=positive)
     pruning.flag("--dry-run", "list them without deleting")
 
     # Pinning.
-    pinning = add("pin", _pin, "protect a save from deletion")
-    pinning.add_argument("path", type=Path, metavar="SAVE")
+    pinning = add("pin", _pin, "SAVE", "protect a save from deletion")
     pinning.option("--note", "TEXT", "reason, shown by list", default="")
-    unpinning = add("unpin", _unpin, "allow the deletion of a pinned save again")
-    unpinning.add_argument("path", type=Path, metavar="SAVE")
+    add("unpin", _unpin, "SAVE", "allow the deletion of a pinned save again")
 
     # Showing and comparing.
-    showing = add("show", _show, "print the contents of a save")
-    showing.add_argument("path", type=Path, metavar="SAVE")
+    showing = add("show", _show, "SAVE", "print the contents of a save")
     showing.flag("--config", "print the configuration")
     showing.flag("--tensors", "print every tensor")
     text = "compare a save with another save or a world; status 1 if they differ"
-    diffing = add("diff", _diff, text)
-    diffing.add_argument("one", type=Path, metavar="A")
+    diffing = add("diff", _diff, "A", text)
     diffing.add_argument("other", type=Path, metavar="B", nargs="?")
     add_world(diffing, required=False)
     diffing.set_defaults(new_label_prob=Rules().new_label_prob)
 
     # Upgrading.
-    evolving = add("evolve", _evolve, "upgrade a save to a world that was changed")
-    evolving.add_argument("one", type=Path, metavar="SAVE")
+    evolving = add("evolve", _evolve, "SAVE", "upgrade a save to a world that was changed")
     add_world(evolving, required=True)
     evolving.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
     text = "maximal total probability of the labels that are added to an action"
-    evolving.option("--new-label-prob", "P", text, type=float, default=Rules().new_label_prob)
-    evolving.option(
-        "--set",
-        "FIELD=VALUE",
-        "settings of the new run, such as net.n_layer=3",
-        dest="overrides",
-        nargs="*",
-        default=[],
-    )
-    upgrading = add("upgrade", _upgrade, "write a save of an older version in the current format")
-    upgrading.add_argument("one", type=Path, metavar="SAVE")
+    default = Rules().new_label_prob
+    evolving.option("--new-label-prob", "P", text, type=float, default=default)
+    text = "settings of the new run, such as net.n_layer=3"
+    evolving.option("--set", "FIELD=VALUE", text, dest="overrides", nargs="*", default=[])
+    text = "write a save of an older version in the current format"
+    upgrading = add("upgrade", _upgrade, "SAVE", text)
     upgrading.option("--to", "RUN", type=Path, required=True)
     return parser

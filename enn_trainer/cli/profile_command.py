@@ -170,13 +170,7 @@ def profile(
         return spans, processes, time.process_time(), time.perf_counter()
 
     with TemporaryDirectory(prefix="profile-") as folder:
-        # Switch off whatever would publish or end the run, or interrupt the updates.
-        config.data_dir, config.track, config.mlflow_tracking_uri = folder, False, None
-        config.capture_samples, config.capture_logits = None, False
-        config.eval, config.stop = None, []
-        config.total_timesteps, config.max_train_time = 2**60, None
-        manager.checkpoint_dir, manager.is_dry = Path(folder, "run"), True
-        # Train and save.
+        _leave_alone(manager, folder)
         with Trainer(manager, create_and_keep) as trainer:
             for _ in range(WARM_UP_UPDATES):
                 trainer.step()
@@ -193,6 +187,10 @@ def profile(
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
     processes = _used_between(processes_before, processes_after)
     workers = [times for times in processes if times.pid != os.getpid()]
+    is_on_gpu = config.cuda and torch.cuda.is_available()
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
     in_workers, worked_s = [], sum(times.cpu_s for times in workers)
     if worked_s:
         world_ms = ms * sum(times.world_s for times in workers)
@@ -209,20 +207,24 @@ def profile(
         frames_of_step=config.rollout.num_envs,
         frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
         processes=max(1, len(workers)),
-        cores=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
+        cores=num_cores,
         cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
         peak_mb=peak_bytes() / MB,
         workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
-        gpu_peak_mb=(
-            torch.cuda.max_memory_allocated() / MB
-            if config.cuda and torch.cuda.is_available()
-            else None
-        ),
+        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
     )
+
+
+def _leave_alone(manager: StateManager, folder: str) -> None:
+    """Switch off whatever would publish or end a run, or interrupt its updates."""
+    config = manager.config
+    config.data_dir, config.track, config.mlflow_tracking_uri = folder, False, None
+    config.capture_samples, config.capture_logits = None, False
+    config.eval, config.stop = None, []
+    config.total_timesteps, config.max_train_time = 2**60, None
+    manager.checkpoint_dir, manager.is_dry = Path(folder, "run"), True
 
 
 def _used_between(

@@ -165,13 +165,14 @@ class Progress:
             display = Panel(text, title=TITLE, width=width)
         else:
             # Time to the last step, at the speed since the oldest sample, or to the time limit.
+            left_s = math.inf if self._end_s is None else max(self._end_s - now, 0.0)
             before_s, before = self._samples[0]
-            view.elapsed_s = now - self._start_s
-            view.left_s = None if self._end_s is None else max(self._end_s - now, 0.0)
             if now > before_s and p.step > before:
                 num_left = max(view.total_steps - p.step, 0)
-                left_s = num_left * (now - before_s) / (p.step - before)
-                view.left_s = left_s if view.left_s is None else min(left_s, view.left_s)
+                left_s = min(left_s, num_left * (now - before_s) / (p.step - before))
+            view.left = format_duration(left_s) if math.isfinite(left_s) else "?"
+            view.elapsed = format_duration(now - self._start_s)
+            view.fraction = min(p.step / max(view.total_steps, 1), 1.0)
             if self._live is None:
                 self._console.out(_text(view, p), highlight=False)
                 return
@@ -194,17 +195,9 @@ class _View:
     episodes: int = 0  # that ended
     last_eval: str | None = None  # step and result
     evaluating: float | None = None  # finished share of the running evaluation, from 0 to 1
-    elapsed_s: float = 0.0  # in this process
-    left_s: float | None = None  # to the end; None while unknown
-
-    def fraction(self, p: ProgressLine) -> float:
-        """Return the finished share of the run, from 0 to 1."""
-        return min(p.step / max(self.total_steps, 1), 1.0)
-
-    @property
-    def left(self) -> str:
-        """Time left, "?" while unknown."""
-        return "?" if self.left_s is None else format_duration(self.left_s)
+    fraction: float = 0.0  # finished share of the run, from 0 to 1
+    elapsed: str = ""  # time in this process
+    left: str = "?"  # time to the end, "?" while unknown
 
     @property
     def trend(self) -> float | None:
@@ -220,7 +213,7 @@ def _text(view: _View, p: ProgressLine) -> str:
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
     return "  ".join(
         [
-            f"step {p.step}/{view.total_steps} ({int(100 * view.fraction(p))}%)",
+            f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)",
             f"left {view.left}",
             f"return {_number(p.mean_return, '.3f')}{change}",
             f"length {_number(p.episode_length, '.1f')}",
@@ -266,10 +259,10 @@ def _blocks(
 ) -> Iterator[tuple[RenderableType, int]]:
     """Yield the parts of a panel, each with its number of rows."""
     # The finished share of the run as a bar, and times.
-    done = view.fraction(p)
+    done = view.fraction
     texts = [Text(f"{100 * done:.1f}%", "bold"), _labelled("left", view.left)]
     if width >= LESS_WIDE:
-        texts.insert(1, _labelled("elapsed", format_duration(view.elapsed_s)))
+        texts.insert(1, _labelled("elapsed", view.elapsed))
     row = Table.grid(padding=(0, 3, 0, 0), expand=True)
     row.add_column(ratio=1)
     for _ in texts:
