@@ -9,9 +9,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -113,8 +114,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if film is not None:
         evaluator.check_pictures()
     try:
-        with lanes, lanes.at_work(), EvalProgress() as progress:
-            results = evaluator.measure(watch=progress.watch, film=film)
+        with lanes, lanes.at_work(), eval_progress() as watch:
+            results = evaluator.measure(watch=watch, film=film)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
     except Exception as error:  # of the environment
@@ -389,50 +390,47 @@ def report(
     }
 
 
-@final
-class EvalProgress:
-    """Progress display of an evaluation: a bar on a terminal, a line every few seconds elsewhere.
+@contextmanager
+def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, float], None]]:
+    """Display the progress of an evaluation: a bar on a terminal, else a line every few seconds.
 
     Args:
         console: console to print to; standard error by default, so that the results can be piped.
+
+    Returns:
+        A context with a function that shows the finished share, from 0 to 1, of a suite.
     """
+    console = Console(stderr=True) if console is None else console
+    start_s: dict[str, float] = {}
+    bars: dict[str, TaskID] = {}
+    shown_s = time.monotonic()
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = Console(stderr=True) if console is None else console
-        self._start_s: dict[str, float] = {}
-        self._shown_s = time.monotonic()
-        self._bars: dict[str, TaskID] = {}
-        self._progress: Progress | None = None
-        if self._console.is_terminal:
-            text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
-            # Drawn by `watch`, not by a thread: environments may start processes.
-            self._progress = Progress(
-                text, BarColumn(), left, console=self._console, auto_refresh=False, transient=True
-            )
-
-    def __enter__(self) -> Self:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def watch(self, suite: str, share: float) -> None:
-        """Show that a share of a suite, from 0 to 1, is finished."""
-        now, name = time.monotonic(), suite or UNNAMED
-        is_new = suite not in self._start_s
-        start = self._start_s.setdefault(suite, now)
-        if self._progress is not None:
-            if suite not in self._bars:
-                self._bars[suite] = self._progress.add_task(name, total=1.0)
-            self._progress.update(self._bars[suite], completed=share)
-            if is_new or now - self._shown_s >= 0.1 or share >= 1:
-                self._progress.refresh()
-                self._shown_s = now
-        elif is_new or now - self._shown_s >= LINE_EVERY_S:
-            self._shown_s = now
+    def print_line(suite: str, share: float) -> None:
+        nonlocal shown_s
+        now, name, is_new = time.monotonic(), suite or UNNAMED, suite not in start_s
+        start = start_s.setdefault(suite, now)
+        if is_new or now - shown_s >= LINE_EVERY_S:
+            shown_s = now
             left = format_duration((now - start) * (1 - share) / share) if share else "?"
             line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
-            self._console.out(printable(line, self._console.encoding), highlight=False)
+            console.out(printable(line, console.encoding), highlight=False)
+
+    def draw_bar(suite: str, share: float) -> None:
+        nonlocal shown_s
+        now, is_new = time.monotonic(), suite not in bars
+        if is_new:
+            bars[suite] = progress.add_task(suite or UNNAMED, total=1.0)
+        progress.update(bars[suite], completed=share)
+        if is_new or now - shown_s >= 0.1 or share >= 1:
+            shown_s = now
+            progress.refresh()
+
+    if not console.is_terminal:
+        yield print_line
+        return
+    text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
+    # Drawn by `draw_bar`, not by a thread: environments may start processes.
+    with Progress(
+        text, BarColumn(), left, console=console, auto_refresh=False, transient=True
+    ) as progress:
+        yield draw_bar

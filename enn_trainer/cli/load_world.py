@@ -111,11 +111,9 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
         ConfigError: there is no such world; names the field.
     """
     env = _find(config.id, f"{field}.id")
-    if config.id in ENV_REGISTRY:
+    if config.id in ENV_REGISTRY or _is_vectorised(env):
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
-    if _is_vectorised(env):
-        return env_factory(env)
     if not issubclass(kind, Environment | Match):
         raise ConfigError(
             f"{field}.id: expected an Environment or a Match, or what makes one, got {config.id}, "
