@@ -1,4 +1,4 @@
-"""Command lines of runs: arguments to a state manager, errors to one line and status 2."""
+"""Command lines of runs: arguments, errors in one line with an exit status, and dry runs."""
 
 import argparse
 import functools
