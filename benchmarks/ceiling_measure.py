@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from enn_trainer import StateManager, Trainer
 from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.minibatches import minibatches, pieces
-from enn_trainer.commands.profile_run import profile
+from enn_trainer.cli.profile_command import profile
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory

@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from measured_on import short_revision
 
-from enn_trainer.commands.curves import Curve, draw
+from enn_trainer.cli.plot_command import Curve, draw
 
 HERE = Path(__file__).parent
 NUM_ENVS = [1, 4, 16, 64, 256, 1024, 4096]

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from enn_trainer import RogueNetAgent, load_agent, load_checkpoint
-from enn_trainer.commands.load_world import make_world
-from enn_trainer.commands.trust import NamedEnv, find_untrusted
+from enn_trainer.cli.load_world import make_world
+from enn_trainer.cli.trust import NamedEnv, find_untrusted
 from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
 
 

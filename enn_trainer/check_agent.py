@@ -197,18 +197,15 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
 
     For select-entity the columns are the actees, padded to the largest number.
     """
-    lengths = action.actors.lengths
     if action.actees is None:
         if action.mask is not None:
             return action.mask.values
         return torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
-    actees = action.actees.lengths
-    columns = np.repeat(actees, lengths)
-    widest = int(columns.max(initial=0))
-    allowed = torch.zeros(len(columns), widest, dtype=torch.bool)
-    within = torch.arange(widest)[None, :] < torch.from_numpy(columns)[:, None]
-    given = torch.ones(int(columns.sum()), dtype=torch.bool)
-    allowed[within] = given if action.mask is None else action.mask.values.cpu().bool()
+    columns = np.repeat(action.actees.lengths, action.actors.lengths)
+    within = torch.arange(int(columns.max(initial=0))) < torch.from_numpy(columns)[:, None]
+    allowed = within.clone()
+    if action.mask is not None:
+        allowed[within] = action.mask.values.cpu().bool()
     return allowed.to(log_probs.device)
 
 

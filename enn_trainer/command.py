@@ -1,40 +1,52 @@
-"""Command lines of runs: arguments to a state manager, errors to one line and status 2."""
+"""Command lines of runs: arguments, errors in one line with an exit status, and dry runs."""
 
 import argparse
 import functools
 import inspect
+import json
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, TypeVar
 
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.dry_run import dry_run
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError
 from entity_env.process import reader_may_leave
+from entity_env.serialization.plain_open import replace_file
 
 T = TypeVar("T")
 FAILURE = 1
 USAGE_ERROR = 2
 STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
+EXPECTED_ERRORS = (ConfigError, CheckpointError, EntityEnvError, NotFiniteError)
+"""Errors that are printed in one line; others are printed with a traceback."""
+DRY_STEPS = 8
+"""Maximal number of steps of rollouts and evaluations in a dry run."""
 
-_EXISTING: dict[str, Existing] = {
-    "--resume": "resume",
-    "--resume-or-start": "continue",
-    "--force": "replace",
+_EXISTING: dict[str, tuple[Existing, str]] = {
+    "--resume": ("resume", "continue the run that was saved there"),
+    "--resume-or-start": (
+        "continue",
+        "continue it, or begin: for jobs that are started again and again",
+    ),
+    "--force": ("replace", "start over; what is there is set aside"),
 }
+"""Options for a folder that has a run already: the value for `StateManager`, and the help."""
 
 
 def command(
@@ -109,11 +121,9 @@ def run_command(
             raise ConfigError(f"{given[0]}: expected the folder as --checkpoint-dir, got none")
         if options.config and options.resume_from:
             raise ConfigError("--config and --resume-from: expected one of them, got both")
-        if options.config and not options.config.is_file():
-            raise ConfigError(f"--config: expected a configuration file, got {options.config}")
+        check_config_file(options.config)
 
         # Configuration and state.
-        file_renames = rename_lines(options.rename_file) if options.rename_file else []
         manager = StateManager(
             config_cls,
             state_cls,
@@ -122,10 +132,10 @@ def run_command(
             checkpoint_dir=options.checkpoint_dir,
             overrides=options.overrides,
             environment=os.environ,
-            existing=_EXISTING[given[0]] if given else "refuse",
+            existing=_EXISTING[given[0]][0] if given else "refuse",
             init_from=options.init_from,
             init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
-            init_renames=[*options.rename, *file_renames],
+            init_renames=renames(options),
         )
         if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
@@ -140,7 +150,7 @@ def run_command(
             if check is not None and not options.trust:
                 check(manager)
             dry_run(manager, run) if options.dry_run else run(manager)
-    except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
+    except EXPECTED_ERRORS as error:
         if options.verbose:
             traceback.print_exception(error)
         return failed(error)
@@ -148,6 +158,74 @@ def run_command(
         print("stopped at once; the newest save stands", file=sys.stderr)
         return STOPPED_AT_ONCE
     return 0
+
+
+def dry_run(
+    manager: StateManager,
+    run: Callable[[StateManager], object],
+    say: Callable[[str], None] = print,
+) -> None:
+    """Evaluate, update and save; then resume from the save, and do the same again.
+
+    Environments, processes and networks are those of the run; rollouts, evaluations and epochs are
+    short. Nothing is sent to trackers, and all files go to a temporary folder, also if the run has
+    a folder in which it would continue.
+
+    Args:
+        manager: state manager of the run.
+        run: trains with a manager.
+        say: prints a line.
+
+    Raises:
+        CheckpointError: the second half did not start from the save of the first.
+    """
+    config, saved = manager.config, manager.resumed_from
+    frames = min(DRY_STEPS, config.rollout.steps) * config.rollout.num_envs
+    end = 0 if saved is None else saved.step
+    start = time.monotonic()
+    with TemporaryDirectory(prefix="dry-run-") as folder:
+        say(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
+        for half in (1, 2):
+            end += frames
+            of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
+            trial = StateManager(*of_the_run, checkpoint_dir=Path(folder, "run"))
+            if half == 1:  # the second half gets its settings from the save
+                trial.init_path = manager.init_path if saved is None else saved.path
+                trial.init_from = manager.init_from if saved is None else None
+                trial.overrides, trial.environment = manager.overrides, manager.environment
+            trial.is_dry = True
+            _shorten(trial.config, end, folder)
+            run(trial)
+            if trial.is_interrupted:
+                say("dry run: interrupted")
+                return
+            if trial.state.step != end:
+                raise CheckpointError(
+                    f"dry run: expected step {end} at the end, got {trial.state.step}"
+                )
+    say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
+
+
+def _shorten(config: TrainConfig, end: int, folder: str) -> None:
+    """Shorten the configuration of a run in place, and turn off its trackers."""
+    config.data_dir, config.track = folder, False
+    config.total_timesteps, config.max_train_time, config.stop = end, None, []
+    config.rollout.steps = min(DRY_STEPS, config.rollout.steps)
+    config.optim.bs = min(config.optim.bs, config.rollout.steps * config.rollout.num_envs)
+    config.optim.update_epochs = 1
+    if config.capture_samples:
+        config.capture_samples = "rollouts.rec"
+    evaluation = config.eval or EvalConfig(steps=DRY_STEPS)
+    suites = evaluation.suites.items()
+    config.eval = replace(
+        evaluation,
+        interval=2**62,  # once at the beginning, once at the end
+        run_on_first_step=True,
+        steps=DRY_STEPS,
+        episodes=None,
+        capture_samples="evals.rec" if evaluation.capture_samples else "",
+        suites={name: replace(suite, steps=None, episodes=None) for name, suite in suites},
+    )
 
 
 def failed(error: Exception, message: str | None = None) -> int:
@@ -166,7 +244,18 @@ class ArgumentsExit(SystemExit):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line each."""
+    """Argument parser whose errors are one line each; it keeps the lines of its epilog."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def option(self, name: str, metavar: str, help: str | None = None, **more: Any) -> None:
+        """Add an option with a value."""
+        self.add_argument(name, metavar=metavar, help=help, **more)
+
+    def flag(self, name: str, help: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=help)
 
     def error(self, message: str) -> NoReturn:
         """Exit with an error message and `USAGE_ERROR`."""
@@ -179,84 +268,85 @@ class OneLineParser(argparse.ArgumentParser):
         raise ArgumentsExit(status)
 
 
-def add_rename_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--rename` and `--rename-file`."""
-    parser.add_argument(
-        "--rename",
-        action="append",
-        default=[],
-        metavar="OLD=NEW",
-        help=f"what the world calls otherwise now: {SYNTAX}; may be repeated",
-    )
-    parser.add_argument(
-        "--rename-file", type=Path, metavar="FILE", help="a file with such renames, one a line"
-    )
+def positive(text: str) -> int:
+    """Return the value of an argument that has to be a number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {number}")
+    return number
+
+
+def check_config_file(path: Path | None) -> None:
+    """Raise a ConfigError if `--config` names something else than a file."""
+    if path is not None and not path.is_file():
+        raise ConfigError(f"--config: expected a configuration file, got {path}")
+
+
+def writable(path: Path, field: str) -> Path:
+    """Return the file that a path leads to, through links, after checking that it can be written.
+
+    Raises:
+        ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
+    """
+    try:
+        target = path.resolve()
+        there = target.exists()
+        ok = target.parent.is_dir() and os.access(target.parent, os.W_OK)
+    except (OSError, RuntimeError):  # the name is too long, or the links are a circle
+        there, ok = False, False
+    if not ok or (there and not target.is_file()):
+        raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
+    return target
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file, complete or not at all, in place of an existing one."""
+    data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+    replace_file(path, data, path.with_name(f".writing-{path.name}"))
+
+
+def add_rename_arguments(parser: OneLineParser) -> None:
+    """Add `--rename` and `--rename-file`; see `renames`."""
+    help = f"what the world calls otherwise now: {SYNTAX}; may be repeated"
+    parser.option("--rename", "OLD=NEW", help, action="append", default=[])
+    parser.option("--rename-file", "FILE", "a file with such renames, one a line", type=Path)
+
+
+def renames(options: argparse.Namespace) -> list[str]:
+    """Return the renames of `--rename` and `--rename-file`, one OLD=NEW each."""
+    of_file = rename_lines(options.rename_file) if options.rename_file else []
+    return [*options.rename, *of_file]
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
     # Configuration.
     parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="FIELD=VALUE",
-        help="settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'",
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="a configuration file: .ron .yaml .toml .json"
-    )
+    settings = "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'"
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
+    parser.option("--config", "FILE", "a configuration file: .ron .yaml .toml .json", type=Path)
 
     # Folder of the run.
-    parser.add_argument(
-        "--checkpoint-dir",
-        type=Path,
-        metavar="DIR",
-        help="save the run here; if there is one already, say with one of the next three what "
-        "to do with it",
-    )
-    for flag, text in (
-        ("--resume", "continue the run that was saved there"),
-        ("--resume-or-start", "continue it, or begin: for jobs that are started again and again"),
-        ("--force", "start over; what is there is set aside"),
-    ):
+    there = "if there is one already, say with one of the next three what to do with it"
+    parser.option("--checkpoint-dir", "DIR", f"save the run here; {there}", type=Path)
+    for flag, (_, text) in _EXISTING.items():
         parser.add_argument(
             flag, dest="existing", action="append_const", const=flag, default=[], help=text
         )
 
     # Start from a save elsewhere.
-    parser.add_argument(
-        "--resume-from",
-        type=Path,
-        metavar="SAVE",
-        help="start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best",
-    )
-    parser.add_argument(
-        "--init-from",
-        type=Path,
-        metavar="DIR",
-        help="begin a new run with the weights of a checkpoint, also of a world that was changed",
-    )
-    parser.add_argument(
-        "--init-parts", metavar="PARTS", help=f"which of them, some of {','.join(PARTS)}"
-    )
+    elsewhere = "start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best"
+    parser.option("--resume-from", "SAVE", elsewhere, type=Path)
+    weights = "begin a new run with the weights of a checkpoint, also of a world that was changed"
+    parser.option("--init-from", "DIR", weights, type=Path)
+    parser.option("--init-parts", "PARTS", f"which of them, some of {','.join(PARTS)}")
     add_rename_arguments(parser)
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="import the code that the save names, such as its environment, and run it",
+    parser.flag(
+        "--trust", "import the code that the save names, such as its environment, and run it"
     )
 
     # Look before running.
-    parser.add_argument(
-        "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="try one of everything in seconds, and keep nothing of it",
-    )
-    parser.add_argument(
-        "--print-config", action="store_true", help="show every setting and where it comes from"
-    )
+    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
+    parser.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
+    parser.flag("--print-config", "show every setting and where it comes from")
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
     return parser

@@ -10,8 +10,8 @@ from enn_trainer.callbacks.schedules import Schedules
 from enn_trainer.callbacks.tracking import Tracking
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.open_track import open_track
 from enn_trainer.tracking.spans import Spans
+from enn_trainer.tracking.track import open_track
 
 
 def add_built_in(

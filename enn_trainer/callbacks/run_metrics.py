@@ -8,10 +8,8 @@ from enn_trainer.config.schedules import scheduled_fields
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.action_statistics import action_statistics
+from enn_trainer.tracking.metrics import action_statistics, metric_scalars, system_numbers
 from enn_trainer.tracking.spans import Spans
-from enn_trainer.tracking.system_numbers import system_numbers
-from enn_trainer.tracking.track import metric_scalars
 
 
 class Stopwatch:

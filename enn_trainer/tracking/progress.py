@@ -1,17 +1,19 @@
 """Progress display of a run: a live panel on a terminal, plain lines anywhere else."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
-from math import isfinite
-from typing import Self, final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Self, final
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-
-from enn_trainer.tracking.panel import ProgressLine, View, format_duration, panel, plain, waiting
-
-__all__ = ["Progress", "ProgressLine", "format_duration"]
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 PANEL_EVERY_S = 0.2
 """Minimal time between panels, each of which takes a few milliseconds, at most about 2%."""
@@ -23,6 +25,52 @@ TREND_UPDATES = 30
 SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
+TITLE = "enn-trainer"
+SPARKS = "▁▂▃▄▅▆▇█"
+WIDE, LESS_WIDE = 70, 46
+"""Widths of the panel from which three, or two, numbers fit on a line."""
+PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
+"""Glyphs and colours of phases; the glyphs differ, for terminals without colours."""
+_LAYOUTS = [
+    (6, True, True, True),
+    (2, True, True, True),
+    (0, True, True, True),
+    (0, True, True, False),
+    (0, False, True, False),
+    (0, False, False, False),
+]
+"""Number of actions, with phases, with details, with empty rows: the first that fits is shown."""
+
+
+class ProgressLine(NamedTuple):
+    """Metrics of one update."""
+
+    step: int  # frames over all environments and restarts
+    mean_return: float | None  # of the episodes that ended; None without any
+    episode_length: float | None  # mean frames of these episodes
+    episodes: int  # number of these episodes
+    entropy: float  # of the policy, in nats
+    approx_kl: float  # from the policy before the update
+    explained_variance: float  # of the returns, by the value function
+    learning_rate: float
+    frames_per_s: float
+    entities_per_s: float
+    entities_per_frame: float  # mean
+    normalised_entropies: Mapping[str, float] = MappingProxyType({})  # by action, at most 1
+    phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
+    memory_mb: float | None = None  # of this process
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in at most two units: `45s`, `1m05s`, `2h03m`, `3d04h`."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m{s % 60:02}s"
+    if s < 86400:
+        return f"{s // 3600}h{s % 3600 // 60:02}m"
+    return f"{s // 86400}d{s % 86400 // 3600:02}h"
 
 
 @final
@@ -49,25 +97,20 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         max_seconds: float | None = None,
     ) -> None:
-        self._total_steps = total_steps
+        self._view = _View(total_steps, deque(maxlen=TREND_UPDATES))
+        self._line: ProgressLine | None = None
         self._console = Console() if console is None else console
         self._clock = clock
         self._start_s = clock()
         self._end_s = None if max_seconds is None else self._start_s + max_seconds
         self._samples = deque([(self._start_s, start_step)], maxlen=SPEED_SAMPLES)
-        self._returns: deque[float] = deque(maxlen=TREND_UPDATES)
-        self._best: float | None = None
-        self._episodes = 0
-        self._line: ProgressLine | None = None
-        self._shown: ProgressLine | None = None
-        self._shown_s = -float("inf")
-        self._last_eval: str | None = None
-        self._evaluating: float | None = None
+        self._is_shown = True
+        self._shown_s = -math.inf
         self._live: Live | None = None
         if self._console.is_interactive:
             # Redrawn by `update`, not by a thread: workers may be forked while the panel is up.
-            shown = waiting("waiting for the first update", self._width())
-            self._live = Live(shown, console=self._console, auto_refresh=False)
+            waiting = Panel("waiting for the first update", title=TITLE, width=self._width())
+            self._live = Live(waiting, console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -75,45 +118,36 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._line is not None and self._line is not self._shown:
-            self._show(self._line)
+        if not self._is_shown:
+            self._show()
         if self._live is not None:
             self._live.stop()
 
     def update(self, p: ProgressLine) -> None:
         """Add the numbers of one update, and show them if the last display is old enough."""
-        now = self._clock()
-        self._evaluating = None
+        now, view, before = self._clock(), self._view, self._line
         if now - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples.append((now, p.step))
-        self._episodes += p.episodes
-        if p.mean_return is None:
-            if self._line is not None:
-                p = p._replace(
-                    mean_return=self._line.mean_return, episode_length=self._line.episode_length
-                )
-        elif isfinite(p.mean_return):
-            self._returns.append(p.mean_return)
-            self._best = p.mean_return if self._best is None else max(self._best, p.mean_return)
-        self._line = p
+        view.evaluating = None
+        view.episodes += p.episodes
+        if p.mean_return is not None and math.isfinite(p.mean_return):
+            view.returns.append(p.mean_return)
+            view.best = p.mean_return if view.best is None else max(view.best, p.mean_return)
+        elif p.mean_return is None and before is not None:
+            p = p._replace(mean_return=before.mean_return, episode_length=before.episode_length)
+        self._line, self._is_shown = p, False
         if now - self._shown_s >= (LINE_EVERY_S if self._live is None else PANEL_EVERY_S):
-            self._show(p)
+            self._show()
 
     def evaluating(self, fraction: float) -> None:
         """Show on a terminal the finished share of an evaluation, from 0 to 1."""
-        self._evaluating = fraction
-        if self._live is None or self._clock() - self._shown_s < PANEL_EVERY_S:
-            return
-        if self._line is not None:
-            self._show(self._line)
-        else:
-            message = f"evaluating {int(100 * fraction)}%"
-            self._live.update(waiting(message, self._width()), refresh=True)
-            self._shown_s = self._clock()
+        self._view.evaluating = fraction
+        if self._live is not None and self._clock() - self._shown_s >= PANEL_EVERY_S:
+            self._show()
 
     def evaluated(self, step: int, result: str) -> None:
         """Print the result of an evaluation, which also stays in the panel of a terminal."""
-        self._last_eval, self._evaluating = f"step {step:,}  {result}", None
+        self._view.last_eval, self._view.evaluating = f"step {step:,}  {result}", None
         self.say(f"[eval] step {step}  {result}")
 
     def say(self, message: str) -> None:
@@ -123,35 +157,225 @@ class Progress:
         else:
             self._console.print(message, markup=False, highlight=False, emoji=False)
 
-    def _show(self, p: ProgressLine) -> None:
-        now = self._clock()
-        view = View(
-            line=p,
-            total_steps=self._total_steps,
-            elapsed_s=now - self._start_s,
-            left_s=self._seconds_left(now, p.step),
-            returns=list(self._returns),
-            best=self._best,
-            episodes=self._episodes,
-            last_eval=self._last_eval,
-            evaluating=self._evaluating,
-        )
-        if self._live is None:
-            self._console.out(plain(view), highlight=False)
+    def _show(self) -> None:
+        p, view, now, width = self._line, self._view, self._clock(), self._width()
+        self._is_shown, self._shown_s = True, now
+        if p is None:  # an evaluation before the first update
+            text = f"evaluating {int(100 * (view.evaluating or 0.0))}%"
+            display = Panel(text, title=TITLE, width=width)
         else:
-            self._live.update(panel(view, self._width(), self._console.height), refresh=True)
-        self._shown, self._shown_s = p, now
-
-    def _seconds_left(self, now: float, step: int) -> float | None:
-        """Return the time to the last step or to the time limit; None while both are unknown."""
-        limit_s = None if self._end_s is None else max(self._end_s - now, 0.0)
-        before_s, before = self._samples[0]
-        if now <= before_s or step <= before:
-            return limit_s
-        # Steps that are left, divided by the speed since the oldest sample.
-        left_s = max(self._total_steps - step, 0) * (now - before_s) / (step - before)
-        return left_s if limit_s is None else min(left_s, limit_s)
+            # Time to the last step, at the speed since the oldest sample, or to the time limit.
+            left_s = math.inf if self._end_s is None else max(self._end_s - now, 0.0)
+            before_s, before = self._samples[0]
+            if now > before_s and p.step > before:
+                num_left = max(view.total_steps - p.step, 0)
+                left_s = min(left_s, num_left * (now - before_s) / (p.step - before))
+            view.left = format_duration(left_s) if math.isfinite(left_s) else "?"
+            view.elapsed = format_duration(now - self._start_s)
+            view.fraction = min(p.step / max(view.total_steps, 1), 1.0)
+            if self._live is None:
+                self._console.out(_text(view, p), highlight=False)
+                return
+            display = _panel(view, p, width, self._console.height)
+        if self._live is not None:
+            self._live.update(display, refresh=True)
 
     def _width(self) -> int:
         # Two columns stay free: a terminal echoes "^C" there, and would wrap and shift the panel.
         return min(self._console.width - 2, PANEL_WIDTH)
+
+
+@dataclass
+class _View:
+    """Totals of a run, as shown beside the latest update."""
+
+    total_steps: int  # at which the run is complete
+    returns: deque[float]  # mean returns of the latest updates in which episodes ended
+    best: float | None = None  # the highest mean return of all updates
+    episodes: int = 0  # that ended
+    last_eval: str | None = None  # step and result
+    evaluating: float | None = None  # finished share of the running evaluation, from 0 to 1
+    fraction: float = 0.0  # finished share of the run, from 0 to 1
+    elapsed: str = ""  # time in this process
+    left: str = "?"  # time to the end, "?" while unknown
+
+    @property
+    def trend(self) -> float | None:
+        """Mean of the newer half of the returns minus mean of the older; None for fewer than 2."""
+        returns, half = list(self.returns), len(self.returns) // 2
+        if half == 0:
+            return None
+        return sum(returns[-half:]) / half - sum(returns[:half]) / half
+
+
+def _text(view: _View, p: ProgressLine) -> str:
+    """Return a line of text."""
+    change = "" if view.trend is None else f" ({view.trend:+.3f})"
+    return "  ".join(
+        [
+            f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)",
+            f"left {view.left}",
+            f"return {_number(p.mean_return, '.3f')}{change}",
+            f"length {_number(p.episode_length, '.1f')}",
+            f"entropy {p.entropy:.2f}",
+            f"kl {p.approx_kl:.4f}",
+            f"explained {p.explained_variance:.2f}",
+            f"frames/s {p.frames_per_s:,.0f}",
+            f"entities/s {p.entities_per_s:,.0f}",
+        ]
+    )
+
+
+def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
+    """Return a panel with as many details as fit.
+
+    Args:
+        view: totals of the run.
+        p: the latest update.
+        width: columns of the panel.
+        height: rows of the terminal; a higher panel could not be redrawn in place.
+    """
+    inner_width = width - 6  # without border and padding
+    for num_actions, phases, details, gaps in _LAYOUTS:
+        blocks = list(_blocks(view, p, inner_width, num_actions, phases, details))
+        num_rows = 2 + sum(rows for _, rows in blocks) + (len(blocks) + 1 if gaps else 0)
+        if num_rows < height:  # a row stays free for the cursor
+            break
+    parts = [part for block, _ in blocks for part in ((Text(), block) if gaps else (block,))]
+    return Panel(
+        Group(*parts[int(gaps) :]),
+        title=Text(TITLE, "bold"),
+        title_align="left",
+        subtitle=Text(f"step {p.step:,} of {view.total_steps:,}", "dim"),
+        subtitle_align="right",
+        border_style="cyan",
+        padding=(int(gaps), 2),
+        width=width,
+    )
+
+
+def _blocks(
+    view: _View, p: ProgressLine, width: int, num_actions: int, phases: bool, details: bool
+) -> Iterator[tuple[RenderableType, int]]:
+    """Yield the parts of a panel, each with its number of rows."""
+    # The finished share of the run as a bar, and times.
+    done = view.fraction
+    texts = [Text(f"{100 * done:.1f}%", "bold"), _labelled("left", view.left)]
+    if width >= LESS_WIDE:
+        texts.insert(1, _labelled("elapsed", view.elapsed))
+    row = Table.grid(padding=(0, 3, 0, 0), expand=True)
+    row.add_column(ratio=1)
+    for _ in texts:
+        row.add_column(justify="right", no_wrap=True)
+    row.add_row(ProgressBar(1.0, done, complete_style="cyan", finished_style="green"), *texts)
+    yield row, 1
+
+    # The return, and an evaluation.
+    returns = _return_line(view, p, width)
+    if view.evaluating is None and view.last_eval is None:
+        yield returns, 1
+    else:
+        text = Text.assemble(("evaluation  ", "dim"), no_wrap=True, overflow="ellipsis")
+        if view.evaluating is not None:
+            text.append(f"{int(100 * view.evaluating)}%  ", "bold yellow")
+        text.append(view.last_eval or "")
+        text.truncate(width, overflow="ellipsis")
+        yield Group(returns, text), 2
+
+    # Numbers, entropies and phases.
+    if details:
+        table = _details(view, p, width)
+        yield table, table.row_count
+    if p.normalised_entropies and num_actions:
+        table = _entropies(p.normalised_entropies, num_actions)
+        title = Text("policy entropy, % of maximum", "dim", no_wrap=True, overflow="ellipsis")
+        yield Group(title, table), 1 + table.row_count
+    if phases and sum(p.phases_ms.values()) > 0:
+        yield _phases(p.phases_ms, width), 2
+
+
+def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
+    """Return a line with the return, its trend, and as many of the latest returns as fit."""
+    text = _labelled("return", _number(p.mean_return, ".3f"), "bold")
+    low, high = min(view.returns, default=0.0), max(view.returns, default=0.0)
+    if view.trend is not None:
+        arrow, style = ("↗", "green") if view.trend > 0 else ("↘", "red")
+        if abs(view.trend) <= 0.1 * (high - low):
+            arrow, style = "→", "yellow"
+        text.append(f"  {arrow} {view.trend:+.3f}", style)
+    best = Text("   ").append(_labelled("best", _number(view.best, ".3f")))
+    if text.cell_len + best.cell_len <= width:
+        text.append(best)
+    text.append("   ")
+
+    # A bar for each return, scaled to the lowest and the highest of them.
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    bars = "".join(SPARKS[round((value - low) * scale)] for value in view.returns)
+    room = width - text.cell_len
+    return text.append(bars[-room:], "cyan") if room > 0 else text
+
+
+def _details(view: _View, p: ProgressLine, width: int) -> Table:
+    """Return names and numbers in as many columns as fit without truncation."""
+    numbers = [
+        ("episodes", f"{view.episodes:,}"),
+        ("entropy", f"{p.entropy:.2f}"),
+        ("frames/s", f"{p.frames_per_s:,.0f}"),
+        ("length", _number(p.episode_length, ".1f")),
+        ("kl", f"{p.approx_kl:.4f}"),
+        ("entities/s", f"{p.entities_per_s:,.0f}"),
+        ("learning rate", f"{p.learning_rate:.1e}"),
+        ("explained", f"{p.explained_variance:.2f}"),
+        ("entities/frame", f"{p.entities_per_frame:.1f}"),
+    ]
+    if p.memory_mb is not None:
+        numbers.append(("memory", f"{p.memory_mb:,.0f} MB"))
+    beside = 3 if width >= WIDE else 2 if width >= LESS_WIDE else 1
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    for _ in range(beside):
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(ratio=1, no_wrap=True)
+    for i in range(0, len(numbers), beside):
+        grid.add_row(*(text for pair in numbers[i : i + beside] for text in pair))
+    return grid
+
+
+def _entropies(entropies: Mapping[str, float], num_actions: int) -> Table:
+    """Return a bar for the normalised entropy of each action, full for a uniform policy."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(style="dim", no_wrap=True, max_width=20, overflow="ellipsis")
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right", no_wrap=True)
+    for name, share in list(entropies.items())[:num_actions]:
+        done = share if math.isfinite(share) else 0.0
+        bar = ProgressBar(1.0, done, complete_style="magenta", finished_style="magenta")
+        grid.add_row(name, bar, f"{share:.0%}")
+    if len(entropies) > num_actions:
+        grid.add_row(f"and {len(entropies) - num_actions} more", "", "")
+    return grid
+
+
+def _phases(phases_ms: Mapping[str, float], width: int) -> Group:
+    """Return a bar of the phases of the update, the longest first, and its legend."""
+    whole = sum(phases_ms.values())
+    longest = sorted(phases_ms.items(), key=lambda phase: -phase[1])
+    shares = [(name, ms / whole) for name, ms in longest[: len(PHASE_STYLES) - 1]]
+    if len(longest) > len(shares):
+        shares.append(("other", 1 - sum(share for _, share in shares)))
+    bar, legend = Text(no_wrap=True), Text(no_wrap=True)
+    end, filled = 0.0, 0
+    for (name, share), (glyph, style) in zip(shares, PHASE_STYLES, strict=False):
+        end += share
+        bar.append(glyph * (round(end * width) - filled), style)
+        filled = round(end * width)
+        legend.append(f"{glyph} ", style).append(f"{name} ", "dim").append(f"{share:.0%}   ")
+    legend.truncate(width)
+    return Group(bar, legend)
+
+
+def _labelled(label: str, value: str, style: str = "") -> Text:
+    return Text.assemble((f"{label}  ", "dim"), (value, style), no_wrap=True)
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)

@@ -18,31 +18,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self, final
 
 from enn_trainer.config.validation import unwritable
 from entity_env.serialization.plain_open import replace_file
 
 
-class _Sums:
-    """Number of entries of a span, its total time, and its own time without parts, in ns."""
-
-    calls = total_ns = self_ns = 0
-
-    def add(self, total_ns: int, self_ns: int) -> None:
-        """Count one entry."""
-        self.calls += 1
-        self.total_ns += total_ns
-        self.self_ns += self_ns
-
-
 class _Span:
-    """Timer of a part of the run, which may be entered many times."""
+    """Timer of a part of the run, which may be entered many times, by several threads."""
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
         self.path = path  # the names from the outermost span to this one, joined by "/"
-        self.main, self.threads = _Sums(), _Sums()  # in the main thread, and in all others
+        self.calls = self.total_ns = self.self_ns = 0  # in the main thread; "self": without parts
+        self.threads_calls = self.threads_ns = self.threads_self_ns = 0  # in all others
         self.parts: dict[str, _Span] = {}
 
     def part(self, name: str) -> "_Span":
@@ -60,48 +50,53 @@ class _Span:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the span and those within it as plain data, with the times of all threads."""
-        main, threads = self.main, self.threads
         return {
             "name": self.name,
-            "calls": main.calls + threads.calls,
-            "total_s": (main.total_ns + threads.total_ns) / 1e9,
-            "self_s": (main.self_ns + threads.self_ns) / 1e9,
-            **({"in_threads_s": threads.total_ns / 1e9} if threads.calls else {}),
+            "calls": self.calls + self.threads_calls,
+            "total_s": (self.total_ns + self.threads_ns) / 1e9,
+            "self_s": (self.self_ns + self.threads_self_ns) / 1e9,
+            **({"in_threads_s": self.threads_ns / 1e9} if self.threads_calls else {}),
             "parts": [part.as_dict() for part in list(self.parts.values())],
         }
 
 
 @final
 class _Entry:
-    """Context of one entry into a span."""
+    """Context of one entry into a span.
 
-    def __init__(self, span: _Span, outer: "_Entry | None", spans: "Spans", is_main: bool) -> None:
+    Args:
+        span: the span.
+        outer: the entry of the same thread around this one.
+        innermost: holder of the innermost entry of the thread.
+        lock: guards the counts of threads; None in the main thread.
+    """
+
+    def __init__(
+        self, span: _Span, outer: "_Entry | None", innermost: Any, lock: "threading.Lock | None"
+    ) -> None:
         self.span = span
-        self._outer, self._spans, self._is_main = outer, spans, is_main
+        self._outer, self._innermost, self._lock = outer, innermost, lock
         self._start_ns = self._in_parts_ns = 0
 
     def __enter__(self) -> Self:
-        self._spans._set_innermost(self, self._is_main)
+        self._innermost.entry = self
         self._start_ns = time.perf_counter_ns()
         return self
 
     def __exit__(self, *_: object) -> None:
-        took_ns = time.perf_counter_ns() - self._start_ns
-        own_ns = took_ns - self._in_parts_ns
-        if self._is_main:
-            self.span.main.add(took_ns, own_ns)
+        took_ns, span = time.perf_counter_ns() - self._start_ns, self.span
+        if self._lock is None:
+            span.calls += 1
+            span.total_ns += took_ns
+            span.self_ns += took_ns - self._in_parts_ns
         else:
-            with self._spans._lock:
-                self.span.threads.add(took_ns, own_ns)
+            with self._lock:
+                span.threads_calls += 1
+                span.threads_ns += took_ns
+                span.threads_self_ns += took_ns - self._in_parts_ns
         if self._outer is not None:
             self._outer._in_parts_ns += took_ns
-        self._spans._set_innermost(self._outer, self._is_main)
-
-
-class _Innermost(threading.local):
-    """The innermost entry of each thread but the main one."""
-
-    entry: _Entry | None = None
+        self._innermost.entry = self._outer
 
 
 @final
@@ -115,8 +110,8 @@ class Spans:
     def __init__(self, enabled: bool = True) -> None:
         self._root = _Span("run", "")
         self._main_thread = threading.get_ident()
-        self._innermost_of_main: _Entry | None = None
-        self._innermost = _Innermost()
+        self._main = SimpleNamespace(entry=None)  # the innermost entry of the main thread
+        self._others = threading.local()  # that of each other one
         self._lock = threading.Lock()
         self._enabled = enabled
         self._start_ns = time.perf_counter_ns()
@@ -126,21 +121,15 @@ class Spans:
         """Return a context that is measured as a part of the span that is open."""
         if not self._enabled:
             return _NOTHING
-        in_main, thread = self._innermost_of_main, threading.get_ident()
+        in_main, thread = self._main.entry, threading.get_ident()
         if in_main is None:
             self._main_thread = thread
-            return _Entry(self._root.part(name), None, self, is_main=True)
+            return _Entry(self._root.part(name), None, self._main, None)
         if thread == self._main_thread:
-            return _Entry(in_main.span.part(name), in_main, self, is_main=True)
-        outer = self._innermost.entry
+            return _Entry(in_main.span.part(name), in_main, self._main, None)
+        outer = getattr(self._others, "entry", None)
         within = in_main if outer is None else outer
-        return _Entry(within.span.part(name), outer, self, is_main=False)
-
-    def _set_innermost(self, entry: _Entry | None, is_main: bool) -> None:
-        if is_main:
-            self._innermost_of_main = entry
-        else:
-            self._innermost.entry = entry
+        return _Entry(within.span.part(name), outer, self._others, self._lock)
 
     def since_last(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return the time that was added since the last call.
@@ -152,17 +141,17 @@ class Spans:
         own, whole = {}, {}
         for span in self._root.descendants():
             self_before, total_before = self._reported.get(span.path, (0, 0))
-            self_ns = span.main.self_ns + span.threads.self_ns
-            self._reported[span.path] = (self_ns, span.main.total_ns)
+            self_ns = span.self_ns + span.threads_self_ns
+            self._reported[span.path] = (self_ns, span.total_ns)
             own[span.path] = (self_ns - self_before) / 1e6
             if "/" not in span.path:
-                whole[span.name] = (span.main.total_ns - total_before) / 1e6
+                whole[span.name] = (span.total_ns - total_before) / 1e6
         return own, whole
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tree of all spans as plain data; the root is the run so far."""
         total_ns = time.perf_counter_ns() - self._start_ns
-        in_parts_ns = sum(part.main.total_ns for part in self._root.parts.values())
+        in_parts_ns = sum(part.total_ns for part in self._root.parts.values())
         return {
             **self._root.as_dict(),
             "calls": 1,

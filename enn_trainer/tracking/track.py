@@ -1,11 +1,17 @@
-"""Metric sinks: the scalars of a run by tag and step, sent to several services at once.
+"""Metric sinks of a run: its scalars by tag and step, sent to several services at once.
 
 `docs/tracking.md` lists the tags, which dashboards rely on; the callers of `Track.write` compose
-them. `open_track.py` opens the sinks of a run.
+them.
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import math
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,18 +19,37 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
 
+from enn_trainer.checkpoints.manifest import git_revision
+from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import as_written, settings_of
-from entity_env.vec.vec_env import Metric
+from enn_trainer.config.validation import unwritable
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.video import VIDEOS
+from enn_trainer.experience.recording import continues
+from enn_trainer.start_folder import absolute
+from enn_trainer.state_manager import StateManager
+from enn_trainer.tracking.track_jsonl import JsonlSink
+from enn_trainer.tracking.track_services import (
+    MlflowSink,
+    TensorBoardSink,
+    WandbSink,
+    check_mlflow,
+)
+from entity_env.serialization.plain_open import replace_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+METRICS_FILE = "metrics.jsonl"
+RUN_FILE = "run.json"
 RETRY_AFTER_S = 60.0
 RETRY_AFTER_TIMES = 20.0
 """Multiple of the duration of a failed call for which a service is left alone.
 
 A service that does not answer may take long to fail: it costs a run at most 1/20 of its time.
 """
+_FOLDERS = (VIDEOS, "wandb", ".wandb")
+"""Folders that are made in that of a run; W&B uses the hidden one if it is there."""
 
 
 class Sink(Protocol):
@@ -105,29 +130,30 @@ class Guarded:
     ) -> None:
         self._name, self._open, self._say, self._clock = name, open_sink, say, clock
         self._failed = False
-        self._retry_time = -float("inf")
+        self._retry_time = -math.inf
         self._sink: Sink | None = None
         self._try(lambda sink: None)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars, unless the service failed recently."""
-        if self._clock() >= self._retry_time:
-            self._try(lambda sink: sink.write(step, scalars))
+        self._try(lambda sink: sink.write(step, scalars))
 
     def video(self, step: int, name: str, path: Path) -> None:
         """Write a video file if the sink takes videos, unless the service failed recently."""
-        if self._clock() >= self._retry_time:
-            self._try(
-                lambda sink: sink.video(step, name, path) if isinstance(sink, VideoSink) else None
-            )
+        self._try(
+            lambda sink: sink.video(step, name, path) if isinstance(sink, VideoSink) else None
+        )
 
     def close(self) -> None:
         """Close the sink if it was opened."""
         if self._sink is not None:
+            self._retry_time = -math.inf
             self._try(lambda sink: sink.close())
 
     def _try(self, call: Callable[[Sink], None]) -> None:
         start = self._clock()
+        if start < self._retry_time:
+            return
         try:
             if self._sink is None:
                 self._sink = self._open()
@@ -144,23 +170,96 @@ class Guarded:
                 )
 
 
-def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:
-    """Return the scalars of metrics: `{prefix}{name}.mean`, `.min`, `.max` and `.count`.
-
-    A metric without values has only its count.
-    """
-    scalars: dict[str, float] = {}
-    for name, metric in metrics.items():
-        if metric.count > 0:
-            scalars[f"{prefix}{name}.mean"] = metric.mean
-            scalars[f"{prefix}{name}.min"] = metric.min
-            scalars[f"{prefix}{name}.max"] = metric.max
-        scalars[f"{prefix}{name}.count"] = float(metric.count)
-    return scalars
-
-
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
     """Return the values of a tree of dataclasses by dotted name, such as `net.d_model`."""
     return {
         path: as_written(value) for path, value in settings_of(config) if not is_dataclass(value)
     }
+
+
+def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:
+    """Open all sinks of a run, and name the run if it is new.
+
+    A resumed run appends to its files. A run that starts from a save elsewhere is a new run, as the
+    other one may still be training.
+
+    Args:
+        manager: state manager of the run; `run_name` and `tracker_ids` of its state are set.
+        say: prints a line.
+
+    Returns:
+        The sinks as one, and the folder with the files.
+
+    Raises:
+        ConfigError: the folder cannot be written to, or an extra is missing.
+    """
+    # Name the run and describe it.
+    config, state = manager.config, manager.state
+    if config.mlflow_tracking_uri is not None:
+        check_mlflow()
+    runs = absolute(config.data_dir) / "runs"
+    if not continues(manager):
+        state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
+    folder, settings, revision = runs / state.run_name, flatten_config(config), git_revision()
+    about = {
+        "run_name": state.run_name,
+        "restart": state.restart,
+        "command": shlex.join(sys.argv),
+        "code.commit": None if revision is None else revision.removesuffix("-dirty"),
+        "code.dirty": None if revision is None else revision.endswith("-dirty"),
+    }
+    _describe(folder / RUN_FILE, about, settings)
+
+    # Files are required; failures of services do not end the run.
+    services: list[tuple[str, Callable[[], Sink]]] = [
+        ("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step))
+    ]
+    if config.track:
+        services.append(
+            ("W&B", lambda: WandbSink(config, state, {**settings, **about}, folder, say))
+        )
+    if config.mlflow_tracking_uri is not None:
+        services.append(("MLflow", lambda: MlflowSink(config, state, settings, about)))
+    files = JsonlSink(folder / METRICS_FILE, state.step, say)
+    return Track([files, *(Guarded(name, connect, say) for name, connect in services)]), folder
+
+
+def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, object]) -> None:
+    """Create the folder of a run and write its description; raise if the folder has links."""
+    folder = path.parent
+    for part in (folder, *(folder / name for name in _FOLDERS)):
+        if part.is_symlink():  # it may lead to files of another run
+            message = "expected a folder, got a link; replace the link by its target"
+            raise unwritable(part, OSError(errno.ELOOP, message))
+    plain = {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in settings.items()
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        data = (json.dumps({**about, "config": plain}, indent=2) + "\n").encode()
+        replace_file(path, data, path.with_name(f"{path.name}.tmp"))
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _new_run_name(runs: Path, config: TrainConfig) -> str:
+    """Create the folder of a new run and return its name, with a number appended if taken."""
+    trial = "" if config.trial is None else f"__{config.trial}"
+    world = config.env.id.rpartition(":")[2]  # without the file that it is in
+    world = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in world)
+    base = f"{world}__{config.name}__{config.seed}{trial}"
+    name = stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while True:
+        try:
+            (runs / name).mkdir(parents=True)
+            return name
+        except FileExistsError:
+            number += 1
+            name = f"{stamped}-{number}"
+        except OSError as error:
+            raise ConfigError(
+                f"data_dir: expected a folder to write to, got {config.data_dir} "
+                f"({os.strerror(error.errno or 0)})"
+            ) from None

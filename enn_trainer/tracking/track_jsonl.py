@@ -56,7 +56,9 @@ class JsonlSink:
             self._reopen(lambda row: row["step"] < step or row.get("kind") != EVAL)
         row: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
         row["kind"] = EVAL if is_eval else UPDATE
-        row |= {tag: _as_json(value) for tag, value in scalars.items()}
+        for tag, value in scalars.items():
+            number = float(value)  # json does not take numbers of numpy and torch
+            row[tag] = number if math.isfinite(number) else str(number)
         data = (json.dumps(row) + "\n").encode()
         try:
             while data:  # one write, unless the disk is full: then the second one raises
@@ -104,11 +106,6 @@ def read_lines(path: Path) -> Iterator[Line]:
                 row = None
             whole = isinstance(row, dict) and type(row.get("step")) is int
             yield Line(number, text, row if whole and text.endswith(b"\n") else None)
-
-
-def _as_json(value: float) -> float | str:
-    value = float(value)  # json does not take numbers of numpy and torch
-    return value if math.isfinite(value) else str(value)
 
 
 def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:

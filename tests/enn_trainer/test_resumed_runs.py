@@ -19,7 +19,7 @@ from enn_trainer.checkpoints.writer import save
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps
-from enn_trainer.tracking import open_track
+from enn_trainer.tracking import track
 from entity_env import EntityEnvError, EnvList
 from entity_env.examples import ENV_REGISTRY
 from entity_env.serialization.messages import unpack
@@ -59,7 +59,7 @@ def _named_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         (runs / "it").mkdir(parents=True)
         return "it"
 
-    monkeypatch.setattr(open_track, "_new_run_name", name)
+    monkeypatch.setattr(track, "_new_run_name", name)
 
 
 def assert_same_runs(one: Path, other: Path) -> None:

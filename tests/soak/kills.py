@@ -23,7 +23,7 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.config import TrainConfig
-from enn_trainer.tracking import open_track
+from enn_trainer.tracking import track
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 from tests.enn_trainer.worlds import Pasture
 from tests.soak.children import run_and_exit
@@ -96,7 +96,7 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
             there, a run ended otherwise than one that was never killed, or left more behind.
     """
     assert torch.get_num_threads() == 1, "threads do not survive a fork"
-    open_track._new_run_name = _always_the_same_name  # as names are in recordings
+    track._new_run_name = _always_the_same_name  # as names are in recordings
     rng, start = Random(seed), time.monotonic()
     straight = folder / "straight"
     pace = _straight(straight)

@@ -6,12 +6,10 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from enn_trainer.tracking.track import Guarded, Track, flatten_config, metric_scalars
-from enn_trainer.tracking.track_tensorboard import TensorBoardSink
-from entity_env import Metric
+from enn_trainer.tracking.track import Guarded, Track, flatten_config
+from enn_trainer.tracking.track_services import TensorBoardSink
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.tracking.builders import hyperparameters, read
 from tests.fork_server import run_program
@@ -87,25 +85,10 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
 def test_no_service_is_imported_with_the_modules() -> None:
     """It takes seconds, which every command would pay."""
     code = (
-        "import sys, enn_trainer.tracking.open_track; "
+        "import sys, enn_trainer.tracking.track; "
         "sys.exit(bool({'tensorboard', 'wandb', 'mlflow', 'matplotlib'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_metric_scalars_have_mean_min_max_and_count() -> None:
-    metrics = {"reward": Metric.of(np.array([1.0, 2.0, 6.0]))}
-    assert metric_scalars(metrics, "eval/") == {
-        "eval/reward.mean": 3.0,
-        "eval/reward.min": 1.0,
-        "eval/reward.max": 6.0,
-        "eval/reward.count": 3.0,
-    }
-
-
-def test_a_metric_that_counted_nothing_has_only_its_count() -> None:
-    """Its range is infinite and its mean undefined; a chart is better off without them."""
-    assert metric_scalars({"reward": Metric()}) == {"reward.count": 0.0}
 
 
 def cli(

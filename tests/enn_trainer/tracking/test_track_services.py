@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from enn_trainer import ConfigError, StateManager, train
-from enn_trainer.tracking import track_mlflow as mlflow_module
+from enn_trainer.tracking import track_services
 from enn_trainer.tracking.track import Guarded, Track
-from enn_trainer.tracking.track_mlflow import metric_name
-from enn_trainer.tracking.track_wandb import has_key
+from enn_trainer.tracking.track_services import has_key, metric_name
 from entity_env.examples import MoveToOrigin
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
@@ -114,7 +113,7 @@ def test_a_dead_server_does_not_hold_a_run_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mlflow")
-    for name in mlflow_module.PATIENCE:
+    for name in track_services.PATIENCE:
         monkeypatch.delenv(name, raising=False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -124,7 +123,7 @@ def test_a_dead_server_does_not_hold_a_run_up(
     assert time.monotonic() - start < 15
     assert manager.state.step == 72
     assert capsys.readouterr().out.count("MLflow failed, training goes on without it") == 1
-    for name, value in mlflow_module.PATIENCE.items():
+    for name, value in track_services.PATIENCE.items():
         assert os.environ.pop(name) == value
 
 
@@ -271,7 +270,7 @@ def test_films_of_evaluations_reach_a_service(tmp_path: Path) -> None:
 def test_mlflow_is_asked_for_before_the_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(track_services.importlib.util, "find_spec", lambda name: None)
     manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}", "mlflow_tracking_uri=x"])
     with pytest.raises(
         ConfigError, match=r"^mlflow_tracking_uri: .*pip install 'enn-trainer.mlflow"

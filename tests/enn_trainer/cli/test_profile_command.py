@@ -10,8 +10,7 @@ import pytest
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
-from enn_trainer.commands.profile_advice import bottleneck_advice
-from enn_trainer.commands.profile_run import Kind, Part, Profile, profile
+from enn_trainer.cli.profile_command import Kind, Part, Profile, bottleneck_advice, profile
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import SMALL

@@ -1,30 +1,23 @@
-"""Metrics of the policy for each action: entropy, masks and frequencies of choices in a rollout."""
+"""Metrics of an update by tag: of the policy for each action, of episodes, and of memory."""
 
+import itertools
+import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from enn_trainer.experience.collector import Rollout
+from entity_env.process import peak_bytes
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
+from entity_env.vec.vec_env import Metric
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 
-
-class _Means(NamedTuple):
-    """Means that are computed on the device, as sums and counts.
-
-    Attributes:
-        tags: their names.
-        sums: (tags,) float64.
-        counts: (tags,) float64; 0 where there is nothing to take the mean of.
-    """
-
-    tags: list[str]
-    sums: Tensor
-    counts: Tensor
+MB = 2**20
+_STATM = Path("/proc/self/statm")
 
 
 def action_statistics(
@@ -39,14 +32,15 @@ def action_statistics(
         rollout: the frames and the chosen actions.
         action_space: the actions.
     """
-    scalars, means = {}, []
+    scalars: dict[str, float] = {}
+    means: list[tuple[list[str], Tensor, Tensor]] = []  # tags, sums and counts, float64
     for name, space in action_space.items():
         batch, chosen = rollout.batch.actions[name], rollout.actions[name]
-        num_actors = len(chosen.values)
-        scalars[f"policy/{name}/actors_per_frame"] = num_actors / rollout.num_frames
+        prefix, num_actors = f"policy/{name}/", len(chosen.values)
+        scalars[f"{prefix}actors_per_frame"] = num_actors / rollout.num_frames
         if num_actors == 0:
             continue
-        prefix = f"policy/{name}/"
+
         # Frequencies of labels, or of the types of selected entities.
         possible = to_device(space.num_choices(batch), chosen.values.device)
         if space.labels:
@@ -58,16 +52,25 @@ def action_statistics(
             types = [entity for entity in rollout.batch.features if entity != GLOBAL]
             tags = [f"{prefix}selected/{entity}" for entity in types]
             means.append(_frequencies(tags, _selected_types(rollout.batch, types, chosen, batch)))
-        # Entropies and masks.
-        legal = num_legal(batch, possible)
-        means.append(_entropy_means(prefix, rollout.entropies[name].values, legal, possible))
+
+        # Normalised entropy of an actor with n > 1 allowed choices: H(pi) / log(n).
+        legal, entropies = num_legal(batch, possible), rollout.entropies[name].values
+        choosing = legal > 1
+        share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
+        actors = entropies.new_full((), num_actors, dtype=torch.float64)
+        num_masked = (possible - legal).sum().double()
+        sums = torch.stack([share.double().sum(), entropies.double().sum(), num_masked])
+        counts = torch.stack([choosing.sum().double(), actors, possible.sum().double()])
+        tags = [prefix + of for of in ("normalised_entropy", "entropy", "mask_rate")]
+        means.append((tags, sums, counts))
+
     # One transfer from the device.
     if means:
-        sums, counts = torch.stack(
-            [torch.cat([m.sums for m in means]), torch.cat([m.counts for m in means])]
-        ).tolist()
-        tags = [tag for m in means for tag in m.tags]
-        scalars |= {t: s / n for t, s, n in zip(tags, sums, counts, strict=True) if n > 0}
+        all_tags, all_sums, all_counts = zip(*means, strict=True)
+        numbers = torch.stack([torch.cat(all_sums), torch.cat(all_counts)]).tolist()
+        for tag, total, count in zip(itertools.chain(*all_tags), *numbers, strict=True):
+            if count > 0:
+                scalars[tag] = total / count
     return scalars
 
 
@@ -92,26 +95,11 @@ def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:
     return allowed[ends] - allowed[ends - possible]
 
 
-def _entropy_means(prefix: str, entropies: Tensor, legal: Tensor, possible: Tensor) -> _Means:
-    """Return entropy, normalised entropy, and the share of choices that the mask forbids."""
-    choosing = legal > 1
-    # Normalised entropy of an actor with n > 1 allowed choices: H(pi) / log(n).
-    share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
-    actors = entropies.new_full((), len(entropies), dtype=torch.float64)
-    num_masked = (possible - legal).sum().double()
-    sums = [share.double().sum(), entropies.double().sum(), num_masked]
-    return _Means(
-        [f"{prefix}normalised_entropy", f"{prefix}entropy", f"{prefix}mask_rate"],
-        torch.stack(sums),
-        torch.stack([choosing.sum().double(), actors, possible.sum().double()]),
-    )
-
-
-def _frequencies(tags: list[str], indices: Tensor) -> _Means:
-    """Return the share of each index among `indices`, from 0 to 1, named by `tags`."""
+def _frequencies(tags: list[str], indices: Tensor) -> tuple[list[str], Tensor, Tensor]:
+    """Return tags, counts and totals, which give the share of each index, from 0 to 1."""
     counts = torch.zeros(len(tags), dtype=torch.float64, device=indices.device)
     counts.index_add_(0, indices, torch.ones_like(indices, dtype=torch.float64))
-    return _Means(tags, counts, torch.full_like(counts, len(indices)))
+    return tags, counts, torch.full_like(counts, len(indices))
 
 
 def _selected_types(
@@ -126,3 +114,39 @@ def _selected_types(
     lengths: list[Lengths] = [batch.features[name].lengths for name in types]
     ends = np.cumsum(lengths, axis=0)[:, frame].T  # (actors, types), where each type ends
     return (to_device(np.ascontiguousarray(ends), device) <= position[:, None]).sum(dim=1)
+
+
+def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:
+    """Return the scalars of metrics: `{prefix}{name}.mean`, `.min`, `.max` and `.count`.
+
+    A metric without values has only its count.
+    """
+    scalars: dict[str, float] = {}
+    for name, metric in metrics.items():
+        if metric.count > 0:
+            scalars[f"{prefix}{name}.mean"] = metric.mean
+            scalars[f"{prefix}{name}.min"] = metric.min
+            scalars[f"{prefix}{name}.max"] = metric.max
+        scalars[f"{prefix}{name}.count"] = float(metric.count)
+    return scalars
+
+
+def system_numbers(device: torch.device) -> dict[str, float]:
+    """Return the memory in use by tag, in MB (2**20 bytes).
+
+    Args:
+        device: the device of the networks.
+
+    Returns:
+        `system/rss_mb`, the resident memory of this process without workers (its peak on systems
+        without /proc); on a GPU also `system/gpu_memory_mb`, the memory of tensors now, and
+        `system/gpu_peak_mb`, its peak.
+    """
+    rss_bytes = peak_bytes()
+    if _STATM.exists():
+        rss_bytes = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    scalars = {"system/rss_mb": rss_bytes / MB}
+    if device.type == "cuda":
+        scalars["system/gpu_memory_mb"] = torch.cuda.memory_allocated(device) / MB
+        scalars["system/gpu_peak_mb"] = torch.cuda.max_memory_allocated(device) / MB
+    return scalars

@@ -5,18 +5,17 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from enn_trainer.command import ArgumentsExit, run_command
-from enn_trainer.commands.check_command import check_command
-from enn_trainer.commands.checkpoints_command import checkpoints_command
-from enn_trainer.commands.clone_command import clone_command
-from enn_trainer.commands.config_command import config_command
-from enn_trainer.commands.eval_command import eval_command
-from enn_trainer.commands.load_world import envs_by_id, factory_of
-from enn_trainer.commands.next_steps import next_steps
-from enn_trainer.commands.play_command import play_command
-from enn_trainer.commands.plot_command import plot_command
-from enn_trainer.commands.profile_command import profile_command
-from enn_trainer.commands.trust import check_run, line_with_trust
+from enn_trainer.cli.check_command import check_command
+from enn_trainer.cli.checkpoints_command import checkpoints_command
+from enn_trainer.cli.clone_command import clone_command
+from enn_trainer.cli.config_command import config_command
+from enn_trainer.cli.eval_command import eval_command
+from enn_trainer.cli.load_world import envs_by_id, factory_of
+from enn_trainer.cli.play_command import play_command
+from enn_trainer.cli.plot_command import plot_command
+from enn_trainer.cli.profile_command import profile_command
+from enn_trainer.cli.trust import check_run, line_with_trust, next_steps
+from enn_trainer.command import EXPECTED_ERRORS, ArgumentsExit, failed, run_command
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
 from entity_env.errors import as_error
@@ -55,6 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     if name in _COMMANDS:
         try:
             return _COMMANDS[name](rest)
+        except EXPECTED_ERRORS as error:
+            return failed(error)
         except ArgumentsExit:
             raise
         except SystemExit as error:  # raised by an environment, as commands return a status
@@ -72,27 +73,6 @@ def train_command(arguments: Sequence[str], program: str) -> int:
     return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
 
 
-def envs_command() -> int:
-    """Run `enn envs`: list the environments that ship with the project."""
-    for name, env in ENV_REGISTRY.items():
-        print(f"{name:20}{(env.__doc__ or '').strip().splitlines()[0]}")
-    return 0
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "train": lambda rest: train_command(rest, "enn train"),
-    "clone": clone_command,
-    "check": check_command,
-    "eval": eval_command,
-    "checkpoints": checkpoints_command,
-    "play": play_command,
-    "config": config_command,
-    "plot": plot_command,
-    "profile": profile_command,
-    "envs": lambda rest: envs_command(),
-}
-
-
 def _train(manager: StateManager) -> None:
     config = manager.config
     factory_of(config.env, "env")
@@ -101,3 +81,24 @@ def _train(manager: StateManager) -> None:
     result = train(manager, envs_by_id)
     if result.checkpoint is not None and not manager.is_dry:
         print(next_steps(result, manager))
+
+
+def _envs(arguments: Sequence[str]) -> int:
+    """Run `enn envs`: list the environments that ship with the project."""
+    for name, env in ENV_REGISTRY.items():
+        print(f"{name:20}{(env.__doc__ or '').strip().splitlines()[0]}")
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": functools.partial(train_command, program="enn train"),
+    "clone": clone_command,
+    "check": check_command,
+    "eval": eval_command,
+    "checkpoints": checkpoints_command,
+    "play": play_command,
+    "config": config_command,
+    "plot": plot_command,
+    "profile": profile_command,
+    "envs": _envs,
+}

@@ -1,6 +1,5 @@
 """The command `enn clone`."""
 
-import argparse
 import json
 import os
 import sys
@@ -9,14 +8,13 @@ from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
-from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, failed
-from enn_trainer.commands.load_world import make_world
-from enn_trainer.commands.next_steps import resume_command
-from enn_trainer.commands.trust import names_code
+from enn_trainer.cli.load_world import make_world
+from enn_trainer.cli.trust import names_code, resume_command
+from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
-from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY
@@ -34,26 +32,36 @@ def clone_command(arguments: Sequence[str]) -> int:
     """Run `enn clone`: train a network to imitate recordings.
 
     Returns:
-        0 after cloning, also if it was asked to stop; 1 if it fails or a recording is damaged; 2
-        for a mistake in the arguments; 130 if it is interrupted while it reads, or twice.
+        0 after cloning, also if it was asked to stop; 130 if it is interrupted while it reads, or
+        twice.
+
+    Raises:
+        ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
+            a recording is damaged, or it fails.
     """
-    options = _parser().parse_intermixed_args(arguments)
+    about = "Train a network to imitate recordings."
+    parser = OneLineParser(prog="enn clone", description=about, epilog=_EPILOG)
+    files = "files of one world, also of entity-gym; and settings, such as clone.loss=kl"
+    what = "RECORDING | FIELD=VALUE"
+    parser.add_argument("arguments", nargs="*", metavar=what, help=files)
+    parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
+    parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
+    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
+    options = parser.parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0
-    files = [a for a in options.arguments if "=" not in a or Path(a).is_file()]
-    overrides = [a for a in options.arguments if a not in files]
+
+    recordings = [a for a in options.arguments if "=" not in a or Path(a).is_file()]
+    overrides = [a for a in options.arguments if a not in recordings]
     try:
         if options.checkpoint_dir is None:
             raise ConfigError("--checkpoint-dir: expected a folder to save the clone in, got none")
-        if options.config and not options.config.is_file():
-            raise ConfigError(f"--config: expected a configuration file, got {options.config}")
+        check_config_file(options.config)
         config, _ = load_with_sources(
             CloneRunConfig, options.config, overrides, environment=os.environ
         )
-        result = clone(files, config, options.checkpoint_dir)
-    except (ConfigError, CheckpointError, EntityEnvError, NotFiniteError) as error:
-        return failed(error)
+        result = clone(recordings, config, options.checkpoint_dir)
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)
         return STOPPED_AT_ONCE
@@ -89,26 +97,3 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     spaces = world.obs_space(), world.action_space()
     world.close()
     return not space_differences(state.obs_space, state.action_space, *spaces)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="enn clone",
-        description="Train a network to imitate recordings.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "arguments",
-        nargs="*",
-        metavar="RECORDING | FIELD=VALUE",
-        help="files of one world, also of entity-gym; and settings, such as clone.loss=kl",
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file (RON)")
-    parser.add_argument(
-        "--checkpoint-dir", type=Path, metavar="DIR", help="save the clone here; a new folder"
-    )
-    parser.add_argument(
-        "--hps-info", nargs="?", const="", metavar="QUERY", help="list the settings, or search them"
-    )
-    return parser

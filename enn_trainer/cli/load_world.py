@@ -111,11 +111,9 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
         ConfigError: there is no such world; names the field.
     """
     env = _find(config.id, f"{field}.id")
-    if config.id in ENV_REGISTRY:
+    if config.id in ENV_REGISTRY or _is_vectorised(env):
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
-    if _is_vectorised(env):
-        return env_factory(env)
     if not issubclass(kind, Environment | Match):
         raise ConfigError(
             f"{field}.id: expected an Environment or a Match, or what makes one, got {config.id}, "
@@ -162,18 +160,19 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     return type(world)
 
 
-def parse_kwargs(pairs: Sequence[str], field: str) -> dict[str, Any]:
+def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
     """Return the arguments of an environment that are given as `size=3` on the command line.
 
     Args:
-        pairs: arguments as NAME=VALUE, where values are JSON, Python literals, or text.
+        pairs: arguments as NAME=VALUE, where values are JSON, Python literals, or text; or all of
+            them as one text, with commas between them.
         field: name of the arguments on the command line, for messages.
 
     Raises:
         ConfigError: an argument is not of the form `size=3`, or is given twice.
     """
     kwargs: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in split_pairs(pairs) if isinstance(pairs, str) else pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
@@ -189,3 +188,16 @@ def _value(text: str) -> Any:
         with contextlib.suppress(ValueError, SyntaxError):
             return read(text)
     return text
+
+
+def split_pairs(text: str) -> list[str]:
+    """Split a text at commas that are not within brackets or quotes."""
+    parts, depth, quoted = [""], 0, False
+    for char in text:
+        quoted ^= char == '"'
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts

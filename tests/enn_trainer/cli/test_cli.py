@@ -23,13 +23,13 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.cli import run
-from enn_trainer.commands.next_steps import raised_bounds
+from enn_trainer.cli.trust import raised_bounds
 from entity_env.examples import Xor
 from tests.enn_trainer.builders import OURS, SMALL
 from tests.fork_server import ENN, PIPE, start_program
 
 XOR = ["env.id=Xor", *SMALL]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

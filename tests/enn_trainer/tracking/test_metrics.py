@@ -14,8 +14,8 @@ from enn_trainer.config import OptimizerConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.tracking.action_statistics import action_statistics, num_legal
-from entity_env import EnvList
+from enn_trainer.tracking.metrics import action_statistics, metric_scalars, num_legal
+from entity_env import EnvList, Metric
 from entity_env.spaces import GLOBAL, SelectEntityActionSpace
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.ragged import ActionBatch, RaggedTensor
@@ -154,3 +154,18 @@ def test_kl_of_actions_is_a_mean_over_their_actors_and_adds_up() -> None:
     assert all(kl > 0 for kl in kls.values())
     mean = sum(kls[name] * n for name, n in num_actors.items()) / sum(num_actors.values())
     assert told["losses/approx_kl"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_metric_scalars_have_mean_min_max_and_count() -> None:
+    metrics = {"reward": Metric.of(np.array([1.0, 2.0, 6.0]))}
+    assert metric_scalars(metrics, "eval/") == {
+        "eval/reward.mean": 3.0,
+        "eval/reward.min": 1.0,
+        "eval/reward.max": 6.0,
+        "eval/reward.count": 3.0,
+    }
+
+
+def test_a_metric_that_counted_nothing_has_only_its_count() -> None:
+    """Its range is infinite and its mean undefined; a chart is better off without them."""
+    assert metric_scalars({"reward": Metric()}) == {"reward.count": 0.0}

@@ -1,15 +1,25 @@
-"""Trust in code that a save names: it has to ship with the program or be on the command line."""
+"""Trust in code that a save names, and the command lines to type next, which name such code.
+
+Code is trusted if it ships with the program or is on the command line.
+"""
 
 import json
+import math
 import shlex
+import shutil
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.config import EnvConfig, TrainConfig
+from enn_trainer.algorithms.optimizers import total_steps
+from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Names, load_config
 from enn_trainer.errors import ConfigError
+from enn_trainer.session import TrainResult
+from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
+from enn_trainer.stop_conditions import Now, read_bound
 from entity_env.examples import __name__ as EXAMPLES
 from entity_env.short_repr import short_repr
 
@@ -140,30 +150,6 @@ def line_with_trust(program: str, arguments: Sequence[str]) -> str:
     return shlex.join([*program.split(), TRUST, *arguments])
 
 
-def naming_env(config: TrainConfig) -> list[str]:
-    """Return the arguments by which a line that resumes a run has its code trusted.
-
-    Returns:
-        [] if all environments ship with the program.
-    """
-    named = [env for env in envs_named_in(config) if names_code(env.id)]
-    if not named:
-        return []
-    return [TRUST] if find_untrusted(named, {config.env.id}, []) else [f"env.id={config.env.id}"]
-
-
-def naming_measured_env(env: EnvConfig) -> list[str]:
-    """Return the arguments by which `enn eval` trusts the environment of a run.
-
-    Returns:
-        [] if it ships with the program.
-    """
-    if not names_code(env.id):
-        return []
-    is_in_kwargs = any(code_in(json.loads(env.kwargs)))
-    return [TRUST] if is_in_kwargs else ["--env", env.id]
-
-
 def code_in(value: object) -> Iterator[str]:
     """Yield texts that may name code, such as the id `module:Env-v0`, which imports a module."""
     if isinstance(value, str) and ":" in value:
@@ -175,3 +161,70 @@ def code_in(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from code_in(item)
+
+
+def next_steps(result: TrainResult, manager: StateManager) -> str:
+    """Return the commands to type after `enn train`, in the form that works in this shell."""
+    run_dir, config = manager.checkpoint_dir, manager.config
+    assert run_dir is not None
+    resume = resume_command(run_dir, config, manager.state)
+    if result.interrupted:
+        return f"\nto continue:\n  {resume}"
+    board = shell_command("tensorboard", "--logdir", f"{config.data_dir}/runs")
+    return "\n  ".join(["\nnext:", board, measure_command(run_dir, config), resume])
+
+
+def measure_command(path: Path, config: TrainConfig) -> str:
+    """Return the command that evaluates a save, or the newest save of a run."""
+    env, naming = config.env, []
+    if names_code(env.id):
+        naming = [TRUST] if any(code_in(json.loads(env.kwargs))) else ["--env", env.id]
+    return shell_command("enn", "eval", str(path), *naming)
+
+
+def resume_command(
+    path: Path, config: TrainConfig, reached: State | Now, in_place: bool = True
+) -> str:
+    """Return the command that continues a run, with raised bounds where it reached them.
+
+    Args:
+        path: folder of the run; or of the save from which a run in a new folder starts.
+        config: configuration of the run.
+        reached: step, time and metrics of the run.
+        in_place: False for a run in a new folder.
+    """
+    where = ["--checkpoint-dir", str(path), "--resume"]
+    if not in_place:
+        where = ["--checkpoint-dir", "NEW", "--resume-from", str(path)]
+    named, naming = [env for env in envs_named_in(config) if names_code(env.id)], []
+    if named:
+        is_all = find_untrusted(named, {config.env.id}, []) is None
+        naming = [f"env.id={config.env.id}"] if is_all else [TRUST]
+    return shell_command("enn", "train", *where, *naming, *raised_bounds(config, reached))
+
+
+def raised_bounds(config: TrainConfig, reached: State | Now) -> list[str]:
+    """Return settings that raise or remove each bound that the run has reached."""
+    settings = []
+    if reached.step >= total_steps(config):
+        settings.append(f"total_timesteps={2 * max(config.total_timesteps, reached.step)}")
+    limit = config.max_train_time
+    if limit is not None and reached.time_used >= limit:
+        settings.append(f"max_train_time={2 * max(limit, math.ceil(reached.time_used), 1)}")
+    now = Now(reached.step, reached.time_used, reached.metrics, frozenset(), 0)
+    open_bounds = [text for text in config.stop if not read_bound(text, "stop").is_met(now, {})]
+    if len(open_bounds) < len(config.stop):
+        settings.append(f"stop={json.dumps(open_bounds, ensure_ascii=False)}")
+    return settings
+
+
+def shell_command(program: str, *arguments: str) -> str:
+    """Return a command line in the form that works in this shell.
+
+    The program is one beside this Python: by its name, or by its path if the shell finds another.
+    """
+    beside, found = Path(sys.executable).with_name(program), shutil.which(program)
+    if found is None or Path(found) != beside:
+        is_below = beside.is_relative_to(Path.cwd())
+        program = str(beside.relative_to(Path.cwd()) if is_below else beside)
+    return shlex.join([program, *arguments])

@@ -14,8 +14,15 @@ from rich.console import Console
 
 from enn_trainer import ConfigError
 from enn_trainer.cli import run
-from enn_trainer.commands.eval_command import _as_typed, _config, _num_envs, _pairs, _parser
-from enn_trainer.commands.eval_report import EvalProgress, table
+from enn_trainer.cli.eval_command import (
+    _as_typed,
+    _config,
+    _num_envs,
+    _parser,
+    eval_progress,
+    table,
+)
+from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluator import SuiteResult
 from entity_env.examples import MineSweeper
@@ -192,7 +199,7 @@ def test_run_of_an_unknown_world_asks_for_env(
 
 
 def test_commas_in_brackets_and_quotes_separate_nothing() -> None:
-    assert _pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
+    assert split_pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
 
 
 def test_terminal_gets_a_table_and_a_bar() -> None:
@@ -202,9 +209,9 @@ def test_terminal_gets_a_table_and_a_bar() -> None:
     }
     with console.capture() as shown:
         table(results, console)
-        with EvalProgress(console) as progress:
-            progress.watch("", 0.5)
-            progress.watch("", 1.0)
+        with eval_progress(console) as watch:
+            watch("", 0.5)
+            watch("", 1.0)
     assert "0.5 ± 0.1" in shown.get()
     assert "[b]" in shown.get()
     assert "━" in shown.get()
@@ -375,10 +382,10 @@ def test_nothing_finished_is_said() -> None:
 
 def test_new_suite_is_shown_at_once() -> None:
     console = Console(width=100)
-    with console.capture() as shown, EvalProgress(console) as progress:
-        progress.watch("", 0.0)
-        progress.watch("", 0.5)
-        progress.watch("n=3", 0.0)
+    with console.capture() as shown, eval_progress(console) as watch:
+        watch("", 0.0)
+        watch("", 0.5)
+        watch("n=3", 0.0)
     assert shown.get() == "as trained: 0%\nn=3: 0%\n"
 
 

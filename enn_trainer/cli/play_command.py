@@ -5,9 +5,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_trainer.command import OneLineParser, failed
-from enn_trainer.commands.check_command import positive
-from enn_trainer.commands.load_world import make_world, parse_kwargs
+from enn_trainer.cli.load_world import make_world, parse_kwargs
+from enn_trainer.command import OneLineParser, failed, positive
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.start_folder import located, paths_from

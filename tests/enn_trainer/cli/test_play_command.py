@@ -66,7 +66,7 @@ def test_world_of_a_file_is_played(
 
 
 def test_arguments_of_the_world_are_json_python_or_text() -> None:
-    from enn_trainer.commands.load_world import parse_kwargs
+    from enn_trainer.cli.load_world import parse_kwargs
 
     given = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
     assert parse_kwargs(given, "KEY=VALUE") == {

@@ -9,8 +9,14 @@ import pytest
 
 from enn_trainer import ConfigError
 from enn_trainer.cli import run as enn
-from enn_trainer.commands.curves import Run, confidence, curve_of, grouped, smoothed
-from enn_trainer.commands.plot_command import read_run
+from enn_trainer.cli.plot_command import (
+    Run,
+    confidence,
+    curve_of,
+    grouped,
+    read_run,
+    smoothed,
+)
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN
 

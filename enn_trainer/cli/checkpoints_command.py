@@ -1,0 +1,342 @@
+"""The command `enn checkpoints`."""
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from enn_trainer.checkpoints import legacy_0_1_16
+from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
+from enn_trainer.checkpoints.lookup import find, resolve
+from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
+from enn_trainer.checkpoints.migrate.evolve import evolve
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
+from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
+from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.saved_state import read_config, read_state
+from enn_trainer.cli.load_world import make_any_world, parse_kwargs
+from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save
+from enn_trainer.cli.trust import resume_command, shell_command
+from enn_trainer.command import OneLineParser, add_rename_arguments, positive, renames
+from enn_trainer.config import CheckpointConfig, TrainConfig
+from enn_trainer.config.load import dump_config, load_with_sources
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.start_folder import located
+from enn_trainer.state_manager import load_checkpoint
+from enn_trainer.tables import printable, show_table
+from entity_env.spaces import ActionSpace, ObsSpace
+
+_EPILOG = """\
+A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
+or a RUN, of which the newest valid one is taken."""
+_SHOWN_METRICS = ("eval/episodic_reward.mean", "episodic_reward.mean", "losses/entropy")
+_POLICY = ("keep", "keep_every_steps", "keep_every_minutes", "best", "keep_best")
+"""Options of `prune` that are fields of `CheckpointConfig`."""
+
+
+def checkpoints_command(arguments: Sequence[str]) -> int:
+    """Run `enn checkpoints`: list, verify, delete, pin, show, compare and upgrade saves.
+
+    Returns:
+        0, 1 if a save is damaged or two are different.
+
+    Raises:
+        ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments.
+    """
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    return run(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    run_dir = _run_dir(options.path)
+    found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
+    if options.json:
+        listed = [
+            {
+                "name": entry.path.name,
+                "is": entry.kind,
+                "step": entry.step,
+                "size": entry.size,
+                **{key: entry.manifest.get(key) for key in ("created", "why", "metrics")},
+                "pinned": pinned.get(entry.path.name),
+                "problems": entry.problems,
+            }
+            for entry in found
+        ]
+        print(json.dumps(listed, indent=1))
+        return 0
+    if not found:
+        print(f"{run_dir}: no saves here")
+        return 0
+
+    # A row for each save; a column for each metric that any of them has.
+    all_metrics = [entry.manifest.get("metrics", {}) for entry in found]
+    shown = [key for key in _SHOWN_METRICS if any(key in metrics for metrics in all_metrics)]
+    rows = []
+    for entry, metrics in zip(found, all_metrics, strict=True):
+        name, values = entry.path.name, [metrics.get(key) for key in shown]
+        saved, why = (str(entry.manifest.get(key, "")) for key in ("created", "why"))
+        pin = "" if name not in pinned else pinned[name] or "yes"
+        step = "" if entry.step is None else str(entry.step)
+        numbers = [f"{v:.4g}" if isinstance(v, int | float) else "" for v in values]
+        rows.append([name, entry.kind, saved, why, pin, step, in_bytes(entry.size), *numbers])
+    columns = ["name", "status", "saved", "reason", "pinned", "step", "size", *shown]
+    show_table(columns, rows, Console(), num_left=5)
+
+    # Advice for damaged saves.
+    if any(entry.kind == "damaged" for entry in found):
+        verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
+        print(f"\nto list the problems: {verify}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    bad: list[Entry] = []
+    console = Console()
+    for path in map(resolve, options.path):
+        # The saves of a run, or a single one.
+        is_run = path.is_dir() and not _is_save(path)
+        found = (
+            [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
+            if is_run
+            else []
+        )
+        if is_run and not found:
+            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
+        if not is_run and not path.is_dir():
+            raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
+
+        # Problems and a summary of each.
+        for entry in found if is_run else [examine(path)]:
+            for line in [*entry.problems, *entry.notes]:
+                print(printable(line, console.encoding))
+            num_files = len(entry.manifest.get("files", {}))
+            what = f", {num_files} files, {in_bytes(entry.size)}" if num_files else ""
+            print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
+            bad += [entry] if entry.problems else []
+    if bad:
+        print(
+            f"\n{len(bad)} damaged; resuming, evaluating and playing a run use its newest valid "
+            "save automatically"
+        )
+    return 1 if bad else 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    # The policy: that of the options, else that of the run.
+    run_dir = RunDir(_run_dir(options.path))
+    if options.keep_best and not options.best:
+        raise ConfigError("--keep-best: expected --best beside it, got none")
+    given = {n: getattr(options, n) for n in _POLICY if getattr(options, n) is not None}
+    saved, policy = run_dir.newest(), CheckpointConfig()
+    if given:
+        try:
+            policy = CheckpointConfig(**{"keep": 1, **given})
+        except ValueError as error:
+            raise ConfigError(f"prune: {error}") from None
+    elif saved is not None:
+        policy = read_config(saved).checkpoint
+
+    # Delete.
+    with contextlib.nullcontext() if options.dry_run else run_dir.lock():
+        pruned = run_dir.prune(policy, options.dry_run)
+
+    # Report.
+    saves = {**pruned.manifests, **pruned.deleted}
+    sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
+    word = "would be deleted" if options.dry_run else "deleted"
+    rows = [
+        (name, "; ".join(pruned.reasons.get(name, [word])), in_bytes(sizes[name]))
+        for name in sorted(saves)
+    ]
+    if rows:
+        show_table(("name", "status", "size"), rows, Console(), num_left=2)
+    gone = pruned.deleted
+    print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
+    if options.dry_run and gone:
+        print(
+            "run without --dry-run to delete them; enn checkpoints pin SAVE keeps one permanently"
+        )
+    return 0
+
+
+def _pin(options: argparse.Namespace) -> int:
+    def pin() -> Checkpoint:
+        saved = find(options.path)
+        path = saved.path.resolve()
+        RunDir(path.parent).pin(path.name, options.note)
+        return saved
+
+    saved = retry_while_gone(options.path, pin)
+    undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
+    print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
+    return 0
+
+
+def _unpin(options: argparse.Namespace) -> int:
+    path = resolve(options.path)
+    RunDir(path.resolve().parent).unpin(path.resolve().name)
+    print(f"{path}: no longer pinned")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    show_save(options.path, Console(), options.config, options.tensors)
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    """Compare a save with another one, or with an environment: 0 if no more than orders differ."""
+    if (options.other is None) == (options.env is None):
+        raise ConfigError("diff: expected either a second save or --env ENV beside the first")
+    if options.env is None:
+        return 0 if diff_saves(options.path, options.other, Console()) else 1
+    saved = read_saved_run(options.path)
+    rules, spaces = _new_world(options, saved.obs_space, saved.action_space)
+    renamed = rules.spaces(saved.obs_space, saved.action_space)
+    rules.check_known(*spaces)
+    diff = diff_spaces(*renamed, *spaces)
+    print(diff)
+    return 1 if diff.changed else 0
+
+
+def _evolve(options: argparse.Namespace) -> int:
+    """Save a checkpoint that is upgraded to an environment, and print a report."""
+    saved, folder = find(options.path), Path.cwd()
+    before, state = read_config(saved), read_state(saved)
+    rules, spaces = _new_world(options, state["obs_space"], state["action_space"])
+    # The environment may have changed the working directory.
+    saved = replace(saved, path=located(saved.path, folder))
+    begun = renamed_config(before, rules, state["obs_space"], *spaces)
+    kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
+    begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
+    config, _ = load_with_sources(
+        TrainConfig,
+        None,
+        options.overrides,
+        text=dump_config(begun),
+        environment=os.environ,
+        text_source=f"checkpoint {saved.path}",
+    )
+    evolved = evolve(saved, *spaces, config, rules)
+    written = evolved.save(located(options.to, folder))
+    print(evolved.report)
+    for change in changes(before, config):
+        print(f"setting: {change}")
+    resume = resume_command(options.to, evolved.config, evolved.state)
+    print(f"saved {written.path}; to continue: {resume}")
+    return 0
+
+
+def _new_world(
+    options: argparse.Namespace, obs_space: ObsSpace, action_space: dict[str, ActionSpace]
+) -> tuple[Rules, tuple[ObsSpace, dict[str, ActionSpace]]]:
+    """Return the rules of a change of these spaces, and the spaces of the new environment."""
+    renamed = read_renames(renames(options), obs_space, action_space)
+    rules = Rules(renamed, options.new_label_prob)
+    kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
+    world = make_any_world(options.env, kwargs, "--env-kwargs")
+    try:
+        return rules, (world.obs_space(), dict(world.action_space()))
+    finally:
+        world.close()
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    saved = upgrade_checkpoint(resolve(options.path), options.to)
+    manager = load_checkpoint(saved.path)
+    resume = resume_command(options.to, manager.config, manager.state)
+    print(f"saved {saved.path}; to continue: {resume}")
+    return 0
+
+
+def _run_dir(path: Path) -> Path:
+    if not path.is_dir() or _is_save(path):
+        raise ConfigError(f"RUN: expected the folder of a run, got {path}")
+    return path
+
+
+def _is_save(path: Path) -> bool:
+    """Return True if a folder is a save, which may be damaged."""
+    return is_save(path) or legacy_0_1_16.is_published(path)
+
+
+def _parser() -> OneLineParser:
+    about = "List, verify, delete, pin, show, compare and upgrade saves."
+    parser = OneLineParser(prog="enn checkpoints", description=about, epilog=_EPILOG)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        path: str,
+        text: str,
+        **more: Any,
+    ) -> OneLineParser:
+        description = f"{text[0].upper()}{text[1:]}."
+        command: OneLineParser = commands.add_parser(
+            name, help=text, description=description, epilog=_EPILOG
+        )
+        command.add_argument("path", type=Path, metavar=path, **more)
+        command.set_defaults(run=run)
+        return command
+
+    def add_world(command: OneLineParser, required: bool) -> None:
+        env = "the new world: file.py:Name, package.module:Name, or one of `enn envs`"
+        command.option("--env", "ENV", env, required=required)
+        command.option("--env-kwargs", "KEY=VALUE", "arguments of ENV", nargs="*", default=[])
+        add_rename_arguments(command)
+
+    # Listing, verifying and deleting.
+    listing = add("list", _list, "RUN", "list the saves and other entries of the folder of a run")
+    listing.flag("--json", "print JSON")
+    text = "compare every file with the manifest"
+    add("verify", _verify, "PATH", text, nargs="+", help="saves or runs")
+    text = "delete the saves that the keep policy does not retain"
+    pruning = add("prune", _prune, "RUN", text)
+    pruning.option("--keep", "N", "keep the N newest", type=positive)
+    pruning.option("--keep-every-steps", "N", "keep one every N steps", type=positive)
+    text = "keep the best; may be repeated"
+    pruning.option("--best", '"METRIC max"', text, action="append")
+    text = "keep one every N minutes of training"
+    pruning.option("--keep-every-minutes", "N", text, type=float)
+    pruning.option("--keep-best", "N", "keep N of each --best", type=positive)
+    pruning.flag("--dry-run", "list them without deleting")
+
+    # Pinning.
+    pinning = add("pin", _pin, "SAVE", "protect a save from deletion")
+    pinning.option("--note", "TEXT", "reason, shown by list", default="")
+    add("unpin", _unpin, "SAVE", "allow the deletion of a pinned save again")
+
+    # Showing and comparing.
+    showing = add("show", _show, "SAVE", "print the contents of a save")
+    showing.flag("--config", "print the configuration")
+    showing.flag("--tensors", "print every tensor")
+    text = "compare a save with another save or a world; status 1 if they differ"
+    diffing = add("diff", _diff, "A", text)
+    diffing.add_argument("other", type=Path, metavar="B", nargs="?")
+    add_world(diffing, required=False)
+    diffing.set_defaults(new_label_prob=Rules().new_label_prob)
+
+    # Upgrading.
+    evolving = add("evolve", _evolve, "SAVE", "upgrade a save to a world that was changed")
+    add_world(evolving, required=True)
+    evolving.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
+    text = "maximal total probability of the labels that are added to an action"
+    default = Rules().new_label_prob
+    evolving.option("--new-label-prob", "P", text, type=float, default=default)
+    text = "settings of the new run, such as net.n_layer=3"
+    evolving.option("--set", "FIELD=VALUE", text, dest="overrides", nargs="*", default=[])
+    text = "write a save of an older version in the current format"
+    upgrading = add("upgrade", _upgrade, "SAVE", text)
+    upgrading.option("--to", "RUN", type=Path, required=True)
+    return parser

@@ -1,0 +1,436 @@
+"""The command `enn eval`."""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
+from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
+from enn_trainer.command import OneLineParser, failed, positive, writable, write_json
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.eval_metrics import with_interval
+from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, differences
+from enn_trainer.evaluation.opponents import create_opponent
+from enn_trainer.evaluation.video import require_writer
+from enn_trainer.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.lanes import Lanes
+from enn_trainer.start_folder import paths_from
+from enn_trainer.tables import printable, show_table
+from enn_trainer.tracking.progress import format_duration
+from enn_trainer.tracking.track import flatten_config
+from entity_env.errors import EntityEnvError
+from entity_env.match import Match
+
+DEFAULT_EPISODES = 256
+MOST_ENVS = 256
+"""More environments at once are hardly faster."""
+LINE_EVERY_S = 5.0
+UNNAMED = "as trained"
+
+_OPTIONS = {
+    "eval.opponent": "--opponent",
+    "eval.num_envs": "--num-envs",
+    "eval.capture_videos": "--video",
+    "eval.suites": "--suite",
+}
+"""Options of the command by the setting that messages name."""
+
+_EPILOG = """\
+The agent plays whole episodes in the world that it was trained in, or in --env; it samples its
+actions, or takes the most probable ones with --deterministic. Against an --opponent it has the
+environments with even indices (in a match of two the first side), and only these count. The same
+command gives the same numbers, whatever --processes is.
+
+examples:
+  enn eval runs/mines --episodes 1000 --suite nmines=5 --suite nmines=10,nrobots=4
+  enn eval runs/duel --opponent random
+  enn eval runs/orchard --env orchard.py:Orchard --env-kwargs trees=9 --video orchard.gif"""
+
+
+def eval_command(arguments: Sequence[str]) -> int:
+    """Run `enn eval`: evaluate the agent of a checkpoint.
+
+    Returns:
+        0, 1 if the environment fails, episodes did not end, or a file could not be written, 2 for
+        a mistake in the arguments.
+
+    Raises:
+        EntityEnvError: the environment does not keep its contract.
+    """
+    options = _parser().parse_args(arguments)
+    options.line = line_with_trust("enn eval", arguments)
+    try:
+        # Signals raise, so that incomplete files are removed.
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
+            return _evaluate(options)
+    except (ConfigError, CheckpointError) as error:
+        return failed(error, _as_typed(error))
+    except StoppedAtOnce:
+        print("error: interrupted, nothing was measured", file=sys.stderr)
+        return 1
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    """Evaluate, write the report and print it; return the exit status."""
+    # The configuration, and the files to write.
+    saved = read_saved_run(Path(options.checkpoint))
+    saved_path = saved.path.resolve()  # before an environment can change the folder
+    config = _config(saved.config, options)
+    if not options.trust:
+        _check_trusted(saved, config, options)
+    # Beside the save, also where the path is `.`.
+    beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
+    path = writable(beside if options.json is None else options.json, "--json")
+    if options.json is None:
+        path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
+    film = None
+    if options.video is not None:
+        require_writer(options.video, "--video")
+        film = writable(options.video, "--video")
+        if film.suffix != options.video.suffix:  # a link
+            require_writer(film, "--video")
+
+    # Evaluate.
+    _fit_to_worlds(saved, config, options)
+    lanes, device = Lanes.of(saved.agent), torch.device("cpu")
+    evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
+    if film is not None:
+        evaluator.check_pictures()
+    try:
+        with lanes, lanes.at_work(), eval_progress() as watch:
+            results = evaluator.measure(watch=watch, film=film)
+    except (ConfigError, CheckpointError, EntityEnvError):
+        raise
+    except Exception as error:  # of the environment
+        notes = [type(error).__name__, str(error), *getattr(error, "__notes__", [])]
+        print("error:", ": ".join(" ".join(n.split()) for n in notes if n), file=sys.stderr)
+        return 1
+
+    # Report.
+    content = report(saved_path, saved.step, config, results)
+    problems = write_and_print(path, content, results)
+    for problem in problems:
+        print(f"error: {_as_typed(problem)}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+    """Raise if the checkpoint names code that the command line does not."""
+    trained, kwargs = saved.config.env, {}
+    if config.env.id == trained.id:  # another one has none of the saved arguments
+        typed = parse_kwargs(options.env_kwargs or (), "--env-kwargs")
+        kwargs = {n: value for n, value in json.loads(trained.kwargs).items() if n not in typed}
+    untrusted = find_untrusted([NamedEnv(("env",), config.env.id, kwargs)], {options.env}, [])
+    if untrusted is None:
+        return
+    remedy = f"if you trust the save, type: {options.line}"
+    names = [name for name, value in kwargs.items() if any(code_in({name: value}))]
+    if options.env is None:
+        remedy += "; if it was trained in an environment of yours, name that with --env"
+    elif all(map(str.isidentifier, names)):  # `--env-kwargs` gives no argument another name
+        remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
+    raise untrusted.refusal(saved.path, remedy)
+
+
+def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
+    """Return the configuration of the run with the evaluation of the command line."""
+    kwargs = parse_kwargs(options.env_kwargs or (), "--env-kwargs")
+    env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
+    suites: dict[str, EvalSuiteConfig] = {}
+    for text in options.suite:
+        name = text.strip().replace("/", "_")  # it becomes a part of tags and file names
+        if name in suites:
+            raise ConfigError(f"--suite: expected different ones, got {text} twice")
+        changes = json.dumps(parse_kwargs(text, "--suite"))
+        suites[name] = EvalSuiteConfig(env=EvalEnvConfig(kwargs=changes))
+    evaluation = EvalConfig(
+        episodes=options.episodes,
+        max_steps=options.max_steps,
+        num_envs=options.num_envs or _num_envs(trained, options),
+        processes=options.processes,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        opponent=options.opponent,
+        suites=suites,
+    )
+    # Recordings are those of the run, not of this command.
+    return dataclasses.replace(
+        trained,
+        env=env,
+        eval=evaluation,
+        capture_samples=None,
+        capture_logits=False,
+        capture_samples_subsample=1,
+    )
+
+
+def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
+    """Return the number of environments: that of training, if each has an episode that counts."""
+    each = 1 if options.opponent is None else 2  # environments of which one counts
+    most: int = min(trained.rollout.num_envs, MOST_ENVS, each * options.episodes)
+    return max(each if sides == 1 else sides, most - most % sides)
+
+
+def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+    """Set the number of environments of each suite to a multiple of the sides of its match.
+
+    Raises:
+        ConfigError: the spaces of a world are not those of the agent, it does not take its
+            arguments, or `--num-envs` does not fit.
+    """
+    # Make the world of each suite, and compare its spaces.
+    assert config.eval is not None
+    given, trained, sides = options.env, saved.config.env, dict[str, int]()
+    for name, suite in all_suites(config.eval, config.env):
+        hint = "" if given or name else "; if it was trained in another one, name that with --env"
+        what = (
+            f"--env: {suite.env.id}"
+            if given
+            else f"env.id: {suite.env.id}, as the checkpoint says,"
+        )
+        arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
+        if name:
+            what = arguments = f"--suite {name}"
+        kwargs, field = json.loads(suite.env.kwargs), "--env" if given else "env.id"
+        try:
+            world = make_any_world(suite.env.id, kwargs, arguments, field)
+        except ConfigError as error:
+            raise ConfigError(*(f"{problem}{hint}" for problem in error.problems)) from None
+        different = differences(saved, world)
+        world.close()
+        if different:
+            raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
+        sides[name] = world.num_sides if isinstance(world, Match) else 1
+
+    # Another world does not get the arguments of the run.
+    if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
+        note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
+        print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
+
+    # Numbers of environments.
+    for name, n in sides.items():
+        if options.num_envs is None:
+            settings = config.eval.suites[name] if name else config.eval
+            settings.num_envs = _num_envs(saved.config, options, n)
+        elif options.num_envs % n:
+            where = f" in --suite {name}" if name else ""
+            raise ConfigError(
+                f"--num-envs: expected multiples of {n}, the sides of a match{where}, got "
+                f"{options.num_envs}; leave it out, then each suite has as many as fit"
+            )
+
+
+def _as_typed(error: object) -> str:
+    """Return a message in which the settings that it begins with are options of the command."""
+    typed = []
+    for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
+        for setting, option in _OPTIONS.items():
+            problem = re.sub(rf"^((?:rollout\.num_envs, )?){re.escape(setting)}", option, problem)
+        typed.append(" ".join(problem.splitlines()))
+    return "; ".join(typed)
+
+
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
+    return number
+
+
+def _parser() -> OneLineParser:
+    about = "Evaluate the agent of a checkpoint."
+    parser = OneLineParser(prog="enn eval", description=about, epilog=_EPILOG)
+    # The agent, its opponent and the episodes.
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
+    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    many = f"episodes of each suite (default: {DEFAULT_EPISODES})"
+    parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
+    suite = "also evaluate with these arguments of the environment; may be repeated"
+    parser.option("--suite", "KEY=VALUE[,...]", suite, action="append", default=[])
+
+    # The environment.
+    parser.option("--env", "ENV", "file.py:Name, package.module:Name, or one of `enn envs`")
+    kwargs = "its arguments: override those of training, or replace all with another --env"
+    parser.option("--env-kwargs", "KEY=VALUE[,...]", kwargs)
+    parser.flag("--trust", "import the environment that the checkpoint names")
+
+    # Choices, speed and output.
+    parser.flag("--deterministic", "take the most probable action")
+    parser.option("--seed", "N", "random seed (default: the run's)", type=_not_negative)
+    parser.option("--num-envs", "N", "number of parallel environments", type=positive)
+    workers = "number of worker processes (default: 1)"
+    parser.option("--processes", "N", workers, type=positive, default=1)
+    most = f"maximal steps in each environment (default: {EvalConfig.max_steps})"
+    parser.option("--max-steps", "N", most, type=positive, default=EvalConfig.max_steps)
+    beside = "report (default: eval-step-....json beside the checkpoint)"
+    parser.option("--json", "FILE", beside, type=Path)
+    parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
+    return parser
+
+
+def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
+    """Print the results: a table on a terminal, plain columns elsewhere.
+
+    Args:
+        results: results by suite.
+        console: console to print to; standard output by default.
+    """
+    console = Console() if console is None else console
+    for suite, result in results.items():
+        if not any(m.count for m in result.metrics.values()):
+            missing = f", {result.missing} did not end" if result.missing else ""
+            message = f"{suite or UNNAMED}: no results, as no episode counts{missing}"
+            console.out(printable(message, console.encoding), highlight=False)
+    rows = [
+        [
+            *(suite or UNNAMED, name, with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}"),
+            *(str(m.count), str(result.episodes)),
+        ]
+        for suite, result in results.items()
+        for name, m in result.metrics.items()
+        if m.count
+    ]
+    if rows:
+        columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
+        show_table(columns, rows, console, num_left=2, by_section=True)
+
+
+def write_and_print(
+    path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]
+) -> list[str]:
+    """Write the results to the report, then print them, so that a closed pipe loses nothing.
+
+    Args:
+        path: path of the report.
+        content: content of the report.
+        results: results by suite.
+
+    Returns:
+        Messages about problems.
+    """
+    problems = []
+    # Write, then print.
+    try:
+        write_json(path, content)
+    except OSError as error:
+        problems.append(f"--json: {path} cannot be written: {error.strerror}")
+    try:
+        table(results)
+        if not problems:
+            print(printable(f"written to {path}", sys.stdout.encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
+        problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+    # Videos that failed, and episodes that were not finished.
+    problems += [
+        f"{r.film_problem} (suite: {name or UNNAMED})"
+        for name, r in results.items()
+        if r.film_problem is not None
+    ]
+    unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
+    if unfinished:
+        problems.append(
+            f"episodes that did not end within {next(iter(results.values())).max_steps} steps "
+            f"and are left out ({', '.join(unfinished)}); raise --max-steps"
+        )
+    return problems
+
+
+def report(
+    path: Path, step: int, config: TrainConfig, results: Mapping[str, SuiteResult]
+) -> dict[str, Any]:
+    """Return results and settings of an evaluation as plain data for JSON.
+
+    Args:
+        path: path of the checkpoint.
+        step: step of the checkpoint.
+        config: configuration with the evaluation.
+        results: results by suite.
+    """
+    assert config.eval is not None
+
+    def finite(value: object) -> object:  # None for NaN and infinity, as the mean of no values
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    suites = {}
+    for name, suite in all_suites(config.eval, config.env):
+        result = results[name]
+        suites[name] = {
+            "config": flatten_config(suite),
+            "episodes": result.episodes,
+            "missing": result.missing,
+            "metrics": {
+                tag: {key: finite(value) for key, value in vars(m).items()}
+                for tag, m in result.metrics.items()
+            },
+        }
+    return {
+        "checkpoint": str(path.resolve()),
+        "step": step,
+        "seed": config.seed if config.eval.seed is None else config.eval.seed,
+        "suites": suites,
+    }
+
+
+@contextmanager
+def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, float], None]]:
+    """Display the progress of an evaluation: a bar on a terminal, else a line every few seconds.
+
+    Args:
+        console: console to print to; standard error by default, so that the results can be piped.
+
+    Returns:
+        A context with a function that shows the finished share, from 0 to 1, of a suite.
+    """
+    console = Console(stderr=True) if console is None else console
+    start_s: dict[str, float] = {}
+    bars: dict[str, TaskID] = {}
+    shown_s = time.monotonic()
+
+    def print_line(suite: str, share: float) -> None:
+        nonlocal shown_s
+        now, name, is_new = time.monotonic(), suite or UNNAMED, suite not in start_s
+        start = start_s.setdefault(suite, now)
+        if is_new or now - shown_s >= LINE_EVERY_S:
+            shown_s = now
+            left = format_duration((now - start) * (1 - share) / share) if share else "?"
+            line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
+            console.out(printable(line, console.encoding), highlight=False)
+
+    def draw_bar(suite: str, share: float) -> None:
+        nonlocal shown_s
+        now, is_new = time.monotonic(), suite not in bars
+        if is_new:
+            bars[suite] = progress.add_task(suite or UNNAMED, total=1.0)
+        progress.update(bars[suite], completed=share)
+        if is_new or now - shown_s >= 0.1 or share >= 1:
+            shown_s = now
+            progress.refresh()
+
+    if not console.is_terminal:
+        yield print_line
+        return
+    text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
+    # Drawn by `draw_bar`, not by a thread: environments may start processes.
+    with Progress(
+        text, BarColumn(), left, console=console, auto_refresh=False, transient=True
+    ) as progress:
+        yield draw_bar

@@ -1,0 +1,362 @@
+"""The command `enn plot`: curves of one or several runs, from their `metrics.jsonl`.
+
+Runs that differ in their seeds are drawn as their mean, with a confidence band.
+"""
+
+import difflib
+import importlib.util
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.saved_state import read_config, read_state
+from enn_trainer.command import OneLineParser, positive
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_metrics import t_quantile_975
+from enn_trainer.tracking.track import METRICS_FILE, RUN_FILE
+from enn_trainer.tracking.track_jsonl import NOT_TAGS, read_lines
+from entity_env.serialization.plain_open import replace_file
+
+Floats = npt.NDArray[np.float64]
+
+FORMATS = (".png", ".pdf", ".svg")
+SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
+GRID = 1000
+"""Points of a mean curve: more could not be seen in a chart."""
+# Okabe and Ito 2008, "Color universal design": distinct with every kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+NAMES = {
+    "episodic_reward.mean": "return",
+    "losses/entropy": "entropy (nats)",
+    "losses/approx_kl": "KL from the previous policy",
+    "fps": "frames per second",
+}
+"""The metrics that are drawn by default, and the titles of their charts."""
+
+_EPILOG = """\
+A RUN is the folder of a run under data_dir/runs, its metrics.jsonl, or a --checkpoint-dir. Runs
+whose settings differ in nothing but the seed (or trial and data_dir, which have no effect on
+training) are drawn as their mean, with a 95% confidence band of the mean (Student's t). Where
+several of them have one seed, there is no band.
+
+examples:
+  enn plot runs/Xor__demo__1__20261121-120000
+  enn plot runs/Xor__* --metric episodic_reward.mean --smooth 10 --out xor.png"""
+
+
+class Run(NamedTuple):
+    """Metrics of a run.
+
+    Attributes:
+        name: name of its folder.
+        config: settings by dotted name; empty if unknown.
+        points: values by tag and step.
+    """
+
+    name: str
+    config: Mapping[str, object]
+    points: Mapping[str, Mapping[int, float]]
+
+
+class Curve(NamedTuple):
+    """A line of a chart, with or without a confidence band.
+
+    Attributes:
+        label: its name in the legend.
+        steps: (n,) float, frames.
+        values: (n,) float.
+        spread: (n,) float, half the width of the band; None if not every run has its own seed.
+        left_out: messages about values of the runs that are not in it.
+    """
+
+    label: str
+    steps: Floats
+    values: Floats
+    spread: Floats | None
+    left_out: tuple[str, ...] = ()
+
+
+def plot_command(arguments: Sequence[str]) -> int:
+    """Run `enn plot`: draw metrics of runs into a file.
+
+    Returns:
+        0.
+
+    Raises:
+        ConfigError, CheckpointError: a mistake in the arguments.
+    """
+    about = "Draw return, entropy, KL and speed of runs, or other metrics."
+    parser = OneLineParser(prog="enn plot", description=about, epilog=_EPILOG)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.option("--metric", "TAG", "tags to draw, one chart each", nargs="+", action="extend")
+    parser.option("--out", "FILE", type=Path, default=Path("plot.png"))
+    mean = "draw the mean of the last N updates"
+    parser.option("--smooth", "N", mean, type=positive, default=1)
+    options = parser.parse_args(arguments)
+
+    # Check that the picture can be made.
+    out: Path = options.out
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "enn plot: expected the package matplotlib, which is not installed; "
+            "pip install 'enn-trainer[plot]'"
+        )
+    if out.suffix not in FORMATS:
+        raise ConfigError(f"--out: expected a file that ends in {', '.join(FORMATS)}, got {out}")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigError(f"--out: expected a file in a folder that exists, got {out}")
+
+    # Choose the metrics.
+    runs = [read_run(path) for path in dict.fromkeys(options.runs)]
+    known = sorted({tag for run in runs for tag in run.points})
+    tags = list(dict.fromkeys(options.metric or [tag for tag in NAMES if tag in known]))
+    if not tags:
+        raise ConfigError(f"RUN: expected {', '.join(NAMES)} in it, got none of them")
+    for tag in tags:
+        if tag not in known:
+            near = difflib.get_close_matches(tag, known, n=3, cutoff=0.0)
+            raise ConfigError(
+                f"--metric: expected a tag of the runs, such as {', '.join(near)}; got {tag!r}"
+            )
+
+    # Draw them.
+    curves = {
+        tag: [curve_of(label, group, tag, options.smooth) for label, group in grouped(runs)]
+        for tag in tags
+    }
+    draw(curves, out)
+    for tag, lines in curves.items():
+        for text in (text for line in lines for text in line.left_out):
+            print(f"{tag}: left out: {text}")
+    print(f"wrote {out}")
+    return 0
+
+
+def read_run(path: Path) -> Run:
+    """Return the metrics of a run.
+
+    Args:
+        path: folder under `data_dir/runs`, `metrics.jsonl`, or checkpoint folder of the run.
+
+    Raises:
+        ConfigError: there are no metrics, or they are damaged.
+        CheckpointError: the path is a checkpoint folder that cannot be read.
+    """
+    # Find the file.
+    file = path
+    if path.is_dir():
+        if not (path / METRICS_FILE).is_file() and any(path.glob("step-*")):
+            saved = find(path, lambda message: print(message, file=sys.stderr))
+            run_name: str = read_state(saved).get("run_name", "")  # absent from the oldest saves
+            path = Path(read_config(saved).data_dir, "runs", run_name) if run_name else path
+        file = path / METRICS_FILE
+    if not file.is_file():
+        raise ConfigError(
+            f"RUN: expected the folder of a run, its {METRICS_FILE} or a --checkpoint-dir, got "
+            f"{path}, where there is no {file.name}"
+        )
+
+    # Read the metrics.
+    points: dict[str, dict[int, float]] = {}
+    torn = None
+    for line in read_lines(file):
+        if torn is not None:
+            raise ConfigError(f"RUN: {file}: line {torn} is damaged: expected JSON with a step")
+        if line.row is None:
+            torn = line.number  # fine in the last line, which may be half written
+            continue
+        for tag, value in line.row.items():
+            if tag not in NOT_TAGS:
+                points.setdefault(tag, {})[line.row["step"]] = float(value)
+
+    # Read the settings.
+    settings: dict[str, object] = {}
+    beside = file.with_name(RUN_FILE)
+    if beside.is_file():
+        try:
+            settings = json.loads(beside.read_text())["config"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConfigError(f"RUN: {beside} is damaged: expected JSON with a config") from None
+    return Run(file.parent.resolve().name, settings, points)
+
+
+def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Group runs whose settings differ in nothing but `SAME_IN_A_GROUP`, with a label for each.
+
+    A run whose settings are not known is a group of its own. Groups of one label have the settings
+    in which they differ added to it.
+    """
+    groups: dict[object, list[Run]] = {}
+    for i, run in enumerate(runs):
+        same = {name: v for name, v in run.config.items() if name not in SAME_IN_A_GROUP}
+        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or i
+        groups.setdefault(key, []).append(run)
+
+    # Labels.
+    labels = []
+    for group in groups.values():
+        seeds, about = _num_seeds(group), group[0].config
+        number = f"{len(group)} seeds" if seeds == len(group) else f"{len(group)} runs"
+        if 1 < seeds < len(group):
+            number += f" of {seeds} seeds"
+        label = f"{about.get('env.id')} {about.get('name')}, {number}"
+        labels.append(group[0].name if len(group) == 1 else label)
+
+    # Settings that are not the same in all groups.
+    configs = [group[0].config for group in groups.values()]
+    names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
+    varied = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
+    full = [
+        label
+        if labels.count(label) == 1
+        else ", ".join([label, *(f"{n}={c.get(n)}" for n in varied)])
+        for label, c in zip(labels, configs, strict=True)
+    ]
+    return list(zip(full, groups.values(), strict=True))
+
+
+def _num_seeds(runs: Sequence[Run]) -> int:
+    """Return the number of seeds; a run whose seed is not known counts as one more."""
+    return len({repr(run.config["seed"]) if "seed" in run.config else id(run) for run in runs})
+
+
+def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curve:
+    """Return the mean of a group of runs, over the steps that all of them have.
+
+    There is no band if several runs have one seed, as these are not independent samples.
+
+    Args:
+        label: name of the group.
+        runs: runs of the group, at least one.
+        tag: tag of the metric.
+        smooth: number of points of the moving average, which ends at each point.
+    """
+    # Smoothed values of each run, where they are finite.
+    left_out, used = list[str](), list[tuple[Run, Floats, Floats]]()
+    for run in runs:
+        points = run.points.get(tag, {})
+        finite = sorted((step, value) for step, value in points.items() if math.isfinite(value))
+        missing = len(points) - len(finite)
+        if finite:
+            steps, values = np.array(finite, dtype=np.float64).T
+            used.append((run, steps, smoothed(values, smooth)))
+        else:
+            left_out.append(f"{run.name}: {'no finite values' if missing else 'no values'}")
+        if finite and missing:
+            left_out.append(f"{run.name}: values that are not finite ({missing})")
+    if not used:
+        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
+    if len(used) == 1:
+        return Curve(label, *used[0][1:], None, tuple(left_out))
+
+    # Steps that all runs have.
+    first, last = max(steps[0] for _, steps, _ in used), min(steps[-1] for _, steps, _ in used)
+    if first > last:
+        left_out.append(f"{label}: its runs have no steps in common")
+        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
+    steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
+    if (steps[0], steps[-1]) != (first, last):
+        left_out.append(
+            f"{label}: steps outside {first:.0f} to {last:.0f}, which not all runs have"
+        )
+    steps = steps[(steps >= first) & (steps <= last)]
+    if len(steps) > GRID:
+        steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
+
+    # Interpolate, and average.
+    all_values = np.stack([np.interp(steps, s, v) for _, s, v in used])  # (runs, n)
+    is_independent = _num_seeds([run for run, _, _ in used]) == len(used)
+    spread = confidence(all_values) if is_independent else None
+    return Curve(label, steps, all_values.mean(axis=0), spread, tuple(left_out))
+
+
+def confidence(values: Floats) -> Floats:
+    """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
+    k = len(values)
+    # t_(k-1) * s / sqrt(k)
+    return np.asarray(t_quantile_975(k - 1) * values.std(axis=0, ddof=1) / math.sqrt(k))
+
+
+def smoothed(values: Floats, n: int) -> Floats:
+    """Return the mean of each value and of up to n - 1 values before it: (m,) -> (m,)."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - n, 0)
+    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
+
+
+def draw(
+    curves: Mapping[str, Sequence[Curve]], path: Path, against: str = "frames", log: bool = False
+) -> None:
+    """Draw a chart for each tag into one picture.
+
+    Args:
+        curves: the lines by tag.
+        path: the file; its suffix is the format.
+        against: the name of the x-axis.
+        log: both axes are logarithmic.
+
+    Raises:
+        ConfigError: nothing can be drawn for a tag.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    # Check that there are points.
+    for tag, lines in curves.items():
+        if not any(len(line.steps) for line in lines):
+            why = "; ".join(text for line in lines for text in line.left_out)
+            raise ConfigError(f"--metric: expected finite values of {tag}, got none ({why})")
+
+    # Lay out the charts.
+    columns = 1 if len(curves) == 1 else 2
+    rows = math.ceil(len(curves) / columns)
+    labels = [line.label for line in next(iter(curves.values()))]
+    figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.25 * len(labels)), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+
+    # Draw lines and bands.
+    for ax, (tag, lines) in zip(axes, curves.items(), strict=False):
+        for i, line in enumerate(lines):
+            style = {
+                "color": COLOURS[i % len(COLOURS)],
+                "linestyle": DASHES[i // len(COLOURS) % len(DASHES)],
+            }
+            marker = "o" if len(line.steps) == 1 else ""
+            ax.plot(line.steps, line.values, label=line.label, lw=1.6, marker=marker, **style)
+            if line.spread is not None:
+                low, high = line.values - line.spread, line.values + line.spread
+                ax.fill_between(line.steps, low, high, color=style["color"], alpha=0.2, lw=0)
+        ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
+        if log:
+            ax.loglog()
+        ax.set_xlabel(against)
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[len(curves) :]:
+        ax.set_visible(False)
+
+    # One legend for all charts.
+    handles, texts = axes[0].get_legend_handles_labels()
+    banded = any(line.spread is not None for lines in curves.values() for line in lines)
+    title = "mean and 95% confidence band of the mean" if banded else None
+    where: Literal["outside lower center"] = "outside lower center"
+    figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
+
+    # Save the picture.
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
+    try:
+        replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))
+    except OSError as error:
+        raise ConfigError(f"--out: {path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,368 @@
+"""The command `enn profile`: where the time of a run goes, measured while it trains."""
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeAlias
+
+import torch
+from rich.console import Console
+
+from enn_trainer.cli.load_world import factory_of
+from enn_trainer.command import (
+    STOPPED_AT_ONCE,
+    OneLineParser,
+    check_config_file,
+    positive,
+    writable,
+    write_json,
+)
+from enn_trainer.config import EnvConfig
+from enn_trainer.experience.envs import EnvFactory
+from enn_trainer.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.state_manager import StateManager
+from enn_trainer.tables import show_table
+from enn_trainer.tracking.metrics import MB
+from enn_trainer.tracking.spans import SpanTimes, times_between
+from enn_trainer.trainer import Trainer
+from entity_env.process import ProcessTimes, peak_bytes
+from entity_env.vec.vec_env import VecEnv
+
+SECONDS = 10.0
+WARM_UP_UPDATES = 2
+FEW_FRAMES = 256
+"""Frames of a forward pass below which the fixed cost dominates."""
+BUSY = 0.6
+"""Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
+
+Kind: TypeAlias = Literal[
+    "environment", "waiting", "frames", "acting", "learning", "optimizer", "rest"
+]
+
+_PARTS: dict[str, tuple[str, Kind]] = {
+    "rollout": ("storage, and the rest of the rollout", "frames"),
+    "rollout/batch": ("batching, and transfer to the device", "frames"),
+    "rollout/act": ("forward while acting", "acting"),
+    "rollout/env": ("environments", "environment"),
+    "rollout/values": ("values of the last frames", "acting"),
+    "returns": ("returns and advantages", "rest"),
+    "optimize": ("losses, and the rest of learning", "learning"),
+    "optimize/gradient/gather": ("gather of minibatches", "learning"),
+    "optimize/gradient/forward": ("forward of minibatches", "learning"),
+    "optimize/gradient/backward": ("backward of minibatches", "learning"),
+    "optimize/step": ("optimizer", "optimizer"),
+    "stats": ("statistics of the input", "rest"),
+    "track": ("logging", "rest"),
+}
+"""Name and kind of each span; other spans have the kind of the span around them."""
+
+_EPILOG = """\
+Settings are those of enn train. What is learned is discarded.
+
+examples:
+  enn profile env.id=Minefield rollout.processes=2
+  enn profile --config mine.ron env.id=my_file.py:MyEnv --json profile.json"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of an update."""
+
+    name: str
+    kind: Kind
+    wall_ms: float  # time of the run in this part; 0 for work of other processes
+    core_ms: float  # time summed over threads, or over other processes
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Time and memory of a run."""
+
+    updates: int  # number of measured updates
+    frames: int  # frames of an update
+    update_ms: float  # duration of an update
+    parts: list[Part]  # parts of an update; their wall times add up to `update_ms`
+    in_workers: list[Part]  # work of all workers in an update
+    frames_of_step: int  # frames of a step of all environments
+    frames_of_minibatch: int  # frames of a forward pass while learning
+    processes: int  # processes that step the environments; 1 for the run's own
+    cores: int  # cores that the run may use
+    cores_used: float  # mean number of busy cores
+    peak_mb: float  # memory of the run, 2**20 bytes
+    workers_peak_mb: float  # memory of all workers
+    gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
+    save_ms: float  # duration of a save
+    saved_every_s: float | None  # None if saves do not depend on the time
+
+    @property
+    def frames_per_s(self) -> float:
+        """Speed of the run between saves."""
+        return 1e3 * self.frames / self.update_ms
+
+    def share(self, kind: Kind) -> float:
+        """Return the share of an update, from 0 to 1, that all parts of a kind take."""
+        return sum(part.wall_ms for part in self.parts if part.kind == kind) / self.update_ms
+
+
+def profile_command(arguments: Sequence[str]) -> int:
+    """Run `enn profile`: train for some seconds, and print where the time goes.
+
+    Returns:
+        0, or 130 if it is interrupted.
+
+    Raises:
+        ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
+            or the run fails.
+    """
+    about = "Train for some seconds, and print where the time goes."
+    parser = OneLineParser(prog="enn profile", description=about, epilog=_EPILOG)
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
+    parser.option("--config", "FILE", "a configuration file", type=Path)
+    length = f"measure N updates (default: {SECONDS:g} seconds)"
+    parser.option("--updates", "N", length, type=positive)
+    parser.option("--json", "FILE", "also write the numbers to FILE", type=Path)
+    options = parser.parse_intermixed_args(arguments)
+
+    check_config_file(options.config)
+    path = None if options.json is None else writable(options.json, "--json")
+    manager = StateManager(
+        init_path=options.config, overrides=options.overrides, environment=os.environ
+    )
+    create_envs = factory_of(manager.config.env, "env")
+    try:
+        with stopped_by(signal.SIGINT):
+            measured = profile(manager, create_envs, SECONDS, options.updates)
+    except StoppedAtOnce:
+        print("interrupted; nothing was measured", file=sys.stderr)
+        return STOPPED_AT_ONCE
+    show(measured, Console())
+    if path is not None:
+        more = {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
+        write_json(path, {**asdict(measured), **more})
+    return 0
+
+
+def profile(
+    manager: StateManager, create_envs: EnvFactory, seconds: float, updates: int | None = None
+) -> Profile:
+    """Train for a while, and measure all but the first updates. Nothing is kept.
+
+    Args:
+        manager: state manager of a new run; its configuration and folder are changed.
+        create_envs: factory of environments; the times that they report are part of the profile.
+        seconds: duration of the training after the first updates.
+        updates: number of updates to measure instead.
+    """
+    config, envs, done = manager.config, list[VecEnv](), 0
+
+    def create_and_keep(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        envs.append(create_envs(config, num_envs, processes, first))
+        return envs[-1]
+
+    def used() -> tuple[dict[str, Any], list[ProcessTimes], float, float]:
+        spans, processes = trainer.spans.as_dict(), envs[0].process_times()
+        return spans, processes, time.process_time(), time.perf_counter()
+
+    with TemporaryDirectory(prefix="profile-") as folder:
+        _leave_alone(manager, folder)
+        with Trainer(manager, create_and_keep) as trainer:
+            for _ in range(WARM_UP_UPDATES):
+                trainer.step()
+            spans_before, processes_before, cpu_before_s, start_s = used()
+            ends_s = start_s + seconds
+            while not done or (time.perf_counter() < ends_s if updates is None else done < updates):
+                trainer.step()
+                done += 1
+            spans_after, processes_after, cpu_after_s, end_s = used()
+            trainer.save()
+            save_ms = 1e3 * (time.perf_counter() - end_s)
+
+    # Times of the run and of its workers in between.
+    wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
+    processes = _used_between(processes_before, processes_after)
+    workers = [times for times in processes if times.pid != os.getpid()]
+    is_on_gpu = config.cuda and torch.cuda.is_available()
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    in_workers, worked_s = [], sum(times.cpu_s for times in workers)
+    if worked_s:
+        world_ms = ms * sum(times.world_s for times in workers)
+        in_workers = [
+            Part("environment code", "environment", 0.0, world_ms),
+            Part("frames, actions and messages", "frames", 0.0, max(0.0, ms * worked_s - world_ms)),
+        ]
+    return Profile(
+        updates=done,
+        frames=config.rollout.num_envs * config.rollout.steps,
+        update_ms=ms * wall_s,
+        parts=list(_parts(times_between(spans_before, spans_after), processes, wall_s, ms)),
+        in_workers=in_workers,
+        frames_of_step=config.rollout.num_envs,
+        frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
+        processes=max(1, len(workers)),
+        cores=num_cores,
+        cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
+        peak_mb=peak_bytes() / MB,
+        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
+        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
+        save_ms=save_ms,
+        saved_every_s=None if math.isinf(every_s) else every_s,
+    )
+
+
+def _leave_alone(manager: StateManager, folder: str) -> None:
+    """Switch off whatever would publish or end a run, or interrupt its updates."""
+    config = manager.config
+    config.data_dir, config.track, config.mlflow_tracking_uri = folder, False, None
+    config.capture_samples, config.capture_logits = None, False
+    config.eval, config.stop = None, []
+    config.total_timesteps, config.max_train_time = 2**60, None
+    manager.checkpoint_dir, manager.is_dry = Path(folder, "run"), True
+
+
+def _used_between(
+    before: Sequence[ProcessTimes], after: Sequence[ProcessTimes]
+) -> list[ProcessTimes]:
+    """Return the times that each process of `after` has used since `before`."""
+    earlier = {times.pid: times for times in before}
+    used = []
+    for times in after:
+        # A worker that was replaced meanwhile began at 0.
+        then = earlier.get(times.pid, ProcessTimes(times.pid, 0.0, 0.0, 0))
+        world_s, cpu_s = times.world_s - then.world_s, times.cpu_s - then.cpu_s
+        waited_s = times.waited_s - then.waited_s
+        used.append(times._replace(world_s=world_s, cpu_s=cpu_s, waited_s=waited_s))
+    return used
+
+
+def _parts(
+    spans: Mapping[str, SpanTimes], processes: Sequence[ProcessTimes], wall_s: float, ms: float
+) -> Iterator[Part]:
+    """Yield the parts of an update in the run's own process, in the order of its spans.
+
+    Args:
+        spans: the times of spans, by path.
+        processes: the times of processes that have environments.
+        wall_s: seconds that were measured.
+        ms: milliseconds of an update for each second of these.
+    """
+    for path, span in spans.items():
+        if path != "rollout/env":
+            known = path
+            while known and known not in _PARTS:
+                known = known.rpartition("/")[0]
+            name, kind = _PARTS.get(known, (path, "rest"))
+            yield Part(name if known == path else path, kind, ms * span.wall_s, ms * span.core_s)
+            continue
+        # The step of the environments: their own code, or the wait for workers.
+        world_s = sum(times.world_s for times in processes if times.pid == os.getpid())
+        waited_s = min(span.wall_s, sum(times.waited_s for times in processes))
+        parts: list[tuple[str, Kind, float]]
+        if any(times.pid != os.getpid() for times in processes):
+            parts = [("waiting for workers", "waiting", waited_s)]
+            parts.append(("messages to and from workers", "frames", span.wall_s - waited_s))
+        elif world_s:
+            parts = [("environment code", "environment", world_s)]
+            parts.append(("frames and actions of it", "frames", span.wall_s - world_s))
+        else:  # environments that report no times
+            parts = [("environments", "environment", span.wall_s)]
+        yield from (Part(name, kind, ms * s, ms * s) for name, kind, s in parts)
+    rest_ms = ms * (wall_s - sum(span.wall_s for span in spans.values()))
+    yield Part("between these", "rest", rest_ms, rest_ms)
+
+
+def bottleneck_advice(measured: Profile) -> str:
+    """Return one line: the kind of work that takes most of the time, and what to change."""
+    kinds = list(dict.fromkeys(part.kind for part in measured.parts))
+    kind = max(kinds, key=measured.share)
+    step, minibatch = measured.frames_of_step, measured.frames_of_minibatch
+    more_processes = ""
+    if measured.processes < measured.cores:
+        more_processes = f"rollout.processes={measured.cores} uses the other cores; "
+    more_envs = "try a larger rollout.num_envs with fewer rollout.steps"
+    one_vec_env = "write all of them as one VecEnv"
+    environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
+    smaller_net = "try a smaller net.d_model or net.n_layer"
+
+    # Workers that are waited for: mostly idle, in the environments' code, or making frames.
+    waited_ms = sum(part.wall_ms for part in measured.parts if part.kind == "waiting")
+    worked_ms = sum(part.core_ms for part in measured.in_workers)
+    world_ms = sum(p.core_ms for p in measured.in_workers if p.kind == "environment")
+    if worked_ms < BUSY * waited_ms * min(measured.processes, measured.cores):
+        workers = "which are mostly idle: steps are short; try a larger rollout.num_envs, or "
+        workers += "rollout.processes=1"
+    elif world_ms >= worked_ms / 2:
+        workers = f"in {environment}"
+    else:
+        workers = f"which make frames of observations: {more_processes}show fewer entities and "
+        workers += f"ids, or {one_vec_env}"
+
+    advice: dict[Kind, str] = {
+        "environment": environment,
+        "waiting": f"waiting for workers, {workers}",
+        "frames": f"making and storing frames: {more_processes}show fewer entities",
+        "acting": f"the network while acting: {smaller_net}",
+        "learning": f"learning, which is the network's arithmetic: {smaller_net}, or fewer "
+        "optim.update_epochs",
+        "optimizer": f"the optimizer, which steps every {minibatch} frames: try a larger optim.bs",
+        "rest": f"fixed costs of an update, which has {measured.frames} frames: try larger "
+        "rollouts (rollout.num_envs, rollout.steps)",
+    }
+    if step < FEW_FRAMES:
+        advice["frames"] = f"making and storing frames, {step} at a time: {more_envs}"
+        advice["acting"] = f"the network while acting, for {step} frames at a time: {more_envs}"
+    if minibatch < FEW_FRAMES:
+        advice["learning"] = f"learning from {minibatch} frames at a time: try a larger optim.bs"
+    return f"{measured.share(kind):.0%} of the time is {advice[kind]}"
+
+
+def show(measured: Profile, console: Console) -> None:
+    """Print a profile: a table of times, cores and memory, and the advice."""
+
+    # Times, in the run and in its workers; those of all threads where they are not the run's.
+    def core_ms(part: Part) -> str:
+        return f"{part.core_ms:.2f}" if part.core_ms > 1.001 * part.wall_ms else ""
+
+    whole = Part("an update", "rest", measured.update_ms, measured.update_ms)
+    rows = [
+        (
+            part.name,
+            f"{part.wall_ms / measured.update_ms:.1%}",
+            f"{part.wall_ms:.2f}",
+            f"{1e3 * part.wall_ms / measured.frames:.2f}",
+            core_ms(part),
+        )
+        for part in (*measured.parts, whole)
+    ]
+    rows += [(f"in workers: {p.name}", "", "", "", core_ms(p)) for p in measured.in_workers]
+    show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
+
+    # Speed, cores, memory and saves.
+    memory = f"{measured.peak_mb:.0f} MB of memory at most"
+    if measured.workers_peak_mb:
+        memory += f", workers {measured.workers_peak_mb:.0f} MB together"
+    if measured.gpu_peak_mb is not None:
+        memory += f", tensors on the GPU {measured.gpu_peak_mb:.0f} MB"
+    saves = f"a save takes {measured.save_ms:.0f} ms"
+    if measured.saved_every_s:
+        share = measured.save_ms / 1e3 / measured.saved_every_s
+        every_s = f"{measured.saved_every_s:g} s"
+        saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+    steps = "process steps" if measured.processes == 1 else "processes step"
+    for line in (
+        f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
+        f"{measured.frames:,} frames, after {WARM_UP_UPDATES} warm-up updates",
+        f"{measured.cores_used:.2f} of {measured.cores} cores used, {measured.processes} {steps} "
+        "the environments",
+        memory,
+        saves,
+        f"\n{bottleneck_advice(measured)}",
+    ):
+        console.out(line, highlight=False)

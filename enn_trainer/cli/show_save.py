@@ -1,0 +1,249 @@
+"""Contents of a checkpoint as text, and the differences of two."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.saved_run import Contents, read_contents
+from enn_trainer.cli.trust import measure_command, resume_command
+from enn_trainer.config import ron
+from enn_trainer.config.load import Names, leaves
+from enn_trainer.config.ron import in_one_line
+from enn_trainer.stop_conditions import Now
+from enn_trainer.tables import aligned, printable, show_table
+
+_OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
+"""Fields of a manifest that are about the checkpoint, or are shown apart."""
+
+
+def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None:
+    """Print the contents of a checkpoint.
+
+    Args:
+        path: path of the checkpoint, in a form of `lookup.resolve`.
+        console: console to print to.
+        config: True to print the configuration too.
+        tensors: True to print every tensor too.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged.
+    """
+    contents = read_contents(path)
+    _print([str(contents.path), *aligned(_facts(contents))], console)
+    if config:
+        console.out(f"\n{contents.config.rstrip()}", highlight=False)
+    if tensors:
+        rows = []
+        for file, found in contents.tensors.items():
+            for name, tensor in sorted(found.items()):
+                shape = " x ".join(map(str, tensor.shape)) or "a number"
+                norm = f"{tensor.double().norm().item():.4g}"
+                rows.append((file, name, shape, _dtype(tensor), norm))
+        console.out("")
+        show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
+
+    # The commands to type next.
+    settings, state = contents.settings, contents.state
+    if settings is None:
+        advice = ["only the program that wrote its settings can evaluate it and train from it"]
+    else:
+        metrics = contents.manifest.get("metrics", {})
+        reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
+        resume = resume_command(contents.path, settings, reached, in_place=False)
+        advice = [f"to measure it:     {measure_command(contents.path, settings)}"]
+        advice.append(f"to train from it:  {resume}")
+    _print(["", *advice], console)
+
+
+def _facts(contents: Contents) -> list[tuple[str, str]]:
+    """Return rows of names and values: manifest, state, tensors and spaces."""
+    manifest, state = contents.manifest, contents.state
+    facts = [("step", str(state["step"]))]
+
+    # The manifest, which enn_trainer 0.1.16 did not write.
+    if "created" in manifest:
+        size = sum(file["size"] for file in manifest["files"].values())
+        packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
+        known = ", ".join(f"{name} {v}" for name, v in packages.items() if v)
+        metrics = manifest.get("metrics", {})
+        facts += [
+            ("saved", f"{manifest['created']}, reason: {manifest['why']}"),
+            ("size", f"{in_bytes(size)} in {len(manifest['files'])} files"),
+            ("packages", known or "unknown"),
+        ]
+        facts += [
+            (name, _value(value))
+            for name, value in manifest.items()
+            if name not in (*_OF_THE_SAVE, "format", "python") and value is not None
+        ]
+        # Metrics of episodes and losses; the others are in the manifest.
+        shown = [
+            tag
+            for tag in sorted(metrics)
+            if "reward.mean" in tag or "length.mean" in tag or tag.startswith("losses/")
+        ]
+        facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown]
+        if len(metrics) > len(shown):
+            facts.append(("metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"))
+    else:
+        facts.append(("saved", "by enn_trainer 0.1.16"))
+    path = contents.path.resolve()
+    note = RunDir(path.parent).pins().get(path.name)
+    if note is not None:
+        facts.append(("pinned", note or "yes"))
+
+    # The state and the tensors.
+    facts += [
+        (name.replace("_", " "), _value(value))
+        for name, value in state.items()
+        if name not in ("step", "memory", *manifest) and value not in (None, "", {})
+    ]
+    tensors = [tensor for found in contents.tensors.values() for tensor in found.values()]
+    numbers = sum(tensor.numel() for tensor in tensors)
+    facts.append(("tensors", f"{len(tensors)} with {numbers:,} numbers"))
+
+    # The spaces.
+    facts.append(("global", ", ".join(contents.obs_space.global_features) or "no features"))
+    for name, entity in contents.obs_space.entities.items():
+        facts.append((f"entity {name}", ", ".join(entity.features) or "no features"))
+    for name, space in contents.action_space.items():
+        kind, labels = type(space).__name__.removesuffix("ActionSpace"), ", ".join(space.labels)
+        facts.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
+    return facts
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else in_one_line(value)
+
+
+def in_bytes(size: int) -> str:
+    """Return a number of bytes with a unit, such as `3.2 MB`."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def diff_saves(one: Path, other: Path, console: Console) -> bool:
+    """Print the differences of two checkpoints: settings, environments, versions, state, tensors.
+
+    Time and reason of the saves are not compared.
+
+    Args:
+        one: path of the first checkpoint, in a form of `lookup.resolve`.
+        other: path of the second one.
+        console: console to print to.
+
+    Returns:
+        True if there are no differences.
+
+    Raises:
+        CheckpointError: a checkpoint is missing or damaged.
+    """
+    a, b = read_contents(one), read_contents(other)
+    worlds = space_differences(a.obs_space, a.action_space, b.obs_space, b.action_space)
+    tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
+        ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
+        ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
+        ("state", ("what", "A", "B"), _of_dicts(a.state, b.state)),
+        ("world", ("B is different",), [(difference,) for difference in worlds]),
+        ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
+        ("other files", ("file", "difference"), _of_files(a, b)),
+    ]
+    tables = [table for table in tables if table[2]]
+    if not tables:
+        count = sum(len(found) for found in a.tensors.values())
+        _print([f"the same settings, world, state and {count} tensors"], console)
+        return True
+    _print([f"A: {a.path}", f"B: {b.path}"], console)
+    for title, columns, rows in tables:
+        _print(["", title], console)
+        show_table(columns, rows, console, num_left=len(columns))
+    return False
+
+
+def _maker(contents: Contents) -> dict[str, Any]:
+    """Return the versions that wrote a checkpoint, without what differs between any two saves."""
+    manifest, own = contents.manifest, (*_OF_THE_SAVE, "time_used", "command")
+    about = {name: value for name, value in manifest.items() if name not in own}
+    return {**manifest.get("packages", {}), **about}
+
+
+def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the differences of nested dicts, by dotted paths."""
+    one, other = dict(leaves(dict(a))), dict(leaves(dict(b)))
+
+    def shown(values: Mapping[Names, Any], path: Names) -> str:
+        return in_one_line(values[path]) if path in values else "-"
+
+    return [
+        (".".join(path), shown(one, path), shown(other, path))
+        for path in dict.fromkeys([*one, *other])
+        if path not in one or path not in other or one[path] != other[path]
+    ]
+
+
+def _of_tensors(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
+    rows = []
+    for file in dict.fromkeys([*a.tensors, *b.tensors]):
+        one, other = a.tensors.get(file, {}), b.tensors.get(file, {})
+        names = sorted({*one, *other})
+        different = [(file, n, _difference(one.get(n), other.get(n))) for n in names]
+        found = [row for row in different if row[2]]
+        rows += found
+        if found and len(found) < len(different):
+            rows.append((file, f"{len(different) - len(found)} others", "identical"))
+    return rows
+
+
+def _difference(one: Tensor | None, other: Tensor | None) -> str:
+    """Return the difference of two tensors as text, "" if they are equal."""
+    if one is None or other is None:
+        return f"only in {'B' if one is None else 'A'}"
+    if one.shape != other.shape or one.dtype != other.dtype:
+        before, after = (f"{_dtype(tensor)} {tuple(tensor.shape)}" for tensor in (one, other))
+        return f"{before} became {after}"
+    if torch.equal(one, other):
+        return ""
+    a, b = one.double(), other.double()
+    far = (a - b).norm().item() / max(a.norm().item(), b.norm().item())
+    return f"{far:.3g} of its norm apart"
+
+
+def _of_files(a: Contents, b: Contents) -> list[tuple[str, str]]:
+    """Return the differences of files whose format is not known here."""
+    one, other = (
+        {
+            name: file["sha256"]
+            for name, file in contents.manifest.get("files", {}).items()
+            if name not in (*contents.tensors, "config.ron", "state.ron")
+        }
+        for contents in (a, b)
+    )
+    rows = []
+    for file in sorted({*one, *other}):
+        if file not in one or file not in other:
+            rows.append((file, f"only in {'A' if file in one else 'B'}"))
+        elif one[file] != other[file]:
+            rows.append((file, "other bytes"))
+    return rows
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _print(lines: Sequence[str], console: Console) -> None:
+    for line in lines:
+        console.out(printable(line, console.encoding), highlight=False)

@@ -1,0 +1,278 @@
+"""Metric sinks for services: TensorBoard, Weights & Biases and MLflow.
+
+Their packages are imported when a sink is opened: that takes seconds, and most commands write no
+metrics.
+"""
+
+import importlib.util
+import math
+import netrc
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path, PurePath
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.state import State
+
+EVENT_FORMAT = "brain.Event:2"
+"""Version in the first event of a TensorBoard file."""
+INIT_TIMEOUT_S = 30.0
+"""Timeout of the connection to W&B at the beginning of a run."""
+BASE_URL = "https://api.wandb.ai"
+BATCH = 100
+"""Number of parameters in one request to MLflow; a server takes ten times as many metrics."""
+LONGEST_VALUE = 500
+"""Maximal length of the value of a parameter; some servers take no longer ones."""
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Retries and timeout of requests: training waits for them, and MLflow's defaults are minutes."""
+
+
+@final
+class TensorBoardSink:
+    """A TensorBoard event file.
+
+    It does not use the writer of torch, whose thread prints a traceback when the disk is full and
+    leaves half an event, after which TensorBoard reads nothing.
+
+    Args:
+        log_dir: the folder of the file; created if it does not exist.
+        config_table: the hyperparameters by dotted name, written as a table under the text tag
+            "hyperparameters"; see `flatten_config`.
+        step: the first step of the run, or the step of the save that it resumes from; TensorBoard
+            hides later steps of earlier files.
+    """
+
+    def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
+        import torch.utils.tensorboard.summary
+
+        self._summary: Any = torch.utils.tensorboard.summary
+        log_dir.mkdir(parents=True, exist_ok=True)
+        stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        taken, self._file = 0, -1
+        while self._file < 0:
+            try:
+                path, flags = log_dir / f"{stem}.{taken}", os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                self._file = os.open(path, flags, 0o666)
+            except FileExistsError:
+                taken += 1
+        lines = ["| parameter | value |", "| --- | --- |"]
+        for name, value in config_table.items():
+            cell = str(value).replace("|", "\\|").replace("\n", " ")  # either would break the table
+            lines.append(f"| {name} | {cell} |")
+        table = self._summary.text("hyperparameters", "\n".join(lines))
+        begins: list[Mapping[str, Any]] = [{"file_version": EVENT_FORMAT}]
+        if step > 0:
+            from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
+                SessionLog,
+            )
+
+            begins.append({"session_log": SessionLog(status=SessionLog.START), "step": step + 1})
+        self._append(*begins, {"summary": table, "step": 0})
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write scalars as one event, NaN and infinity included.
+
+        Raises:
+            OSError: the event could not be written; then nothing of it is in the file.
+        """
+        summary = self._summary.Summary(
+            value=[{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
+        )
+        self._append({"summary": summary, "step": step})
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _append(self, *events: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]
+            RecordWriter,
+        )
+
+        data, now = BytesIO(), time.time()
+        records: Any = RecordWriter(data)
+        for event in events:
+            records.write(Event(wall_time=now, **event).SerializeToString())
+        size = os.fstat(self._file).st_size
+        try:
+            left = data.getvalue()
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            os.ftruncate(self._file, size)
+            os.lseek(self._file, size, os.SEEK_SET)
+            raise
+
+
+@final
+class WandbSink:
+    """A run of W&B, which a resumed run continues.
+
+    Offline the metrics are kept on the disk for `wandb sync`: with WANDB_MODE=offline, and without
+    an API key, as a prompt for one would stop an unattended run.
+
+    Args:
+        config: configuration of the run, which names the project and its owner.
+        state: `tracker_ids` of it has the id of a run to continue, and gets that of a new one.
+        about: settings and description that W&B displays, by dotted name.
+        folder: the folder for the files of wandb.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        state: State,
+        about: Mapping[str, object],
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        run_id = state.tracker_ids.setdefault("wandb", secrets.token_hex(4))
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE")
+        if mode is None and not has_key():
+            mode = "offline"
+            say(
+                "W&B: no API key, so the numbers stay on this machine (wandb login, then "
+                f"wandb sync {folder / 'wandb'}/offline-run-*)"
+            )
+        self._wandb: Any = wandb
+        # Its output would disturb the progress panel on the terminal.
+        settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
+        self._run: Any = wandb.init(
+            id=run_id,
+            name=state.run_name,
+            project=config.wandb_project_name,
+            entity=config.wandb_entity,
+            config=dict(about),
+            dir=str(folder),
+            mode=mode,  # type: ignore[arg-type]  # wandb checks the value of the variable
+            # Offline there is no run to resume; `wandb sync` joins the parts by their id.
+            resume=None if mode == "offline" else "allow",
+            allow_val_change=True,  # settings of a resumed run may differ
+            reinit="create_new",
+            settings=settings,
+        )
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send scalars under their tags."""
+        self._run.log(dict(scalars), step=step)
+
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Send a video file."""
+        self._run.log({name: self._wandb.Video(str(path))}, step=step)
+
+    def close(self) -> None:
+        """Send buffered scalars and finish the run."""
+        self._run.finish()
+
+
+def has_key() -> bool:
+    """Return True if W&B finds an API key in the environment or in a netrc file."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", BASE_URL)).hostname or ""
+    named = os.environ.get("NETRC")
+    paths = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for path in paths:
+        try:
+            if netrc.netrc(path).authenticators(host) is not None:
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+@final
+class MlflowSink:
+    """A run of MLflow.
+
+    Metrics are named by their tags, with a full stop for each character that MLflow does not take.
+    Values that are not finite are left out, as not every server takes them.
+
+    Args:
+        config: configuration of the run, which names the server or store and the experiment.
+        state: `tracker_ids` of it has the id of a run to continue, and gets that of a new one.
+        settings: the parameters, by dotted name. A run that is continued keeps its own.
+        about: the tags of the run.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        state: State,
+        settings: Mapping[str, object],
+        about: Mapping[str, object],
+    ) -> None:
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client: Any = MlflowClient(config.mlflow_tracking_uri)
+        self._run_id = state.tracker_ids.get("mlflow", "")
+        if self._run_id:
+            self._client.update_run(self._run_id, status="RUNNING")
+            return
+        found = self._client.get_experiment_by_name(config.name)
+        experiment = (
+            self._client.create_experiment(config.name) if found is None else found.experiment_id
+        )
+        tags = {name: str(value) for name, value in about.items()}
+        run = self._client.create_run(experiment, run_name=state.run_name, tags=tags)
+        self._run_id = run.info.run_id
+        params = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
+        for start in range(0, len(params), BATCH):
+            self._client.log_batch(self._run_id, params=params[start : start + BATCH])
+        state.tracker_ids["mlflow"] = self._run_id
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send the finite scalars, up to 1,000 in a request."""
+        from mlflow.entities import Metric
+
+        now_ms = int(1000 * time.time())
+        names = {tag: metric_name(tag) for tag in scalars}
+        folders = {str(folder) for name in names.values() for folder in PurePath(name).parents}
+        metrics = [
+            # A store in files cannot have a file and a folder of one name.
+            Metric(f"{name}/own" if name in folders else name, float(scalars[tag]), now_ms, step)
+            for tag, name in names.items()
+            if math.isfinite(scalars[tag])
+        ]
+        for start in range(0, len(metrics), 10 * BATCH):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + 10 * BATCH])
+
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Upload a video file as an artifact in a folder for its name and step."""
+        self._client.log_artifact(self._run_id, str(path), f"{metric_name(name)}/{step}")
+
+    def close(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._run_id)
+
+
+def metric_name(tag: str) -> str:
+    """Return a tag with a full stop for each character that MLflow does not take."""
+    return "".join(c if (c.isascii() and c.isalnum()) or c in "_-./ " else "." for c in tag)
+
+
+def check_mlflow() -> None:
+    """Raise if MLflow is not installed.
+
+    Raises:
+        ConfigError: the package is missing.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        raise ConfigError(
+            "mlflow_tracking_uri: expected the package mlflow, which is not installed; "
+            "pip install 'enn-trainer[mlflow]'"
+        )
