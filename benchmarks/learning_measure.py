@@ -5,10 +5,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.policy import PPOAgent
 from entity_env import VecEnv
 
 STEPS = 10_000

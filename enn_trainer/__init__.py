@@ -1,7 +1,6 @@
 """Train transformer policies with PPO in worlds made of typed entities."""
 
 from enn_trainer import stop_conditions
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.callbacks import Callback
 from enn_trainer.check_agent import check_agent
@@ -29,6 +28,7 @@ from enn_trainer.errors import (
     NotFiniteError,
 )
 from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
+from enn_trainer.policy import PPOAgent
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager, load_checkpoint

@@ -10,9 +10,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.errors import AgentError
-from enn_trainer.experience.inference import draw_uniforms
+from enn_trainer.experience.players import draw_uniforms
+from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.batching import batch_obs

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from enn_trainer.callbacks.callback_list import Callbacks
-from enn_trainer.callbacks.metrics_log import MetricsLog
-from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.callbacks.run_metrics import MetricsLog
+from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.state_manager import StateManager
 
 

@@ -22,7 +22,7 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
-from enn_trainer.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import EntityEnvError

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.policy import PPOAgent
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match

@@ -4,14 +4,14 @@ from contextlib import ExitStack
 
 import torch
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
 from enn_trainer.checkpoints.migrate.evolve import with_action_space
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
-from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager

@@ -7,17 +7,17 @@ from typing import Literal, Protocol
 
 from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
-from enn_trainer.callbacks.metrics_log import MetricsLog
 from enn_trainer.callbacks.progress_display import ProgressDisplay
+from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.errors import CheckpointError
 from enn_trainer.evaluation.evaluator import RunEvaluator
-from enn_trainer.interrupt import StoppedAtOnce, UpdateAbandoned
-from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
+from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition
 from enn_trainer.stopping import Stopping
-from enn_trainer.tracking.spans import Spans
 
 
 class TrainResult(float):

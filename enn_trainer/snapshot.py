@@ -8,7 +8,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.state import State
 
 

@@ -23,7 +23,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.start_folder import absolute, located
+from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 

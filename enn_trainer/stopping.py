@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from enn_trainer.algorithms.optimizers import total_steps
-from enn_trainer.callbacks.metrics_log import MetricsLog
+from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
-from enn_trainer.interrupt import Interrupts
+from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.state import State
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
 from enn_trainer.tracking.track_jsonl import EVAL_PREFIX

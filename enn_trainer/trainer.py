@@ -7,7 +7,6 @@ from typing import Self
 
 import hyperstate
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.built_in import add_built_in
@@ -24,18 +23,19 @@ from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.experience.recording import capture_of_rollouts, prepare_captures, recorders
-from enn_trainer.lanes import ONE_LANE, Lanes
+from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
-from enn_trainer.running_episodes import RunningEpisodes
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.lanes import ONE_LANE, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
+from enn_trainer.runtime.spans import Spans
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition
 from enn_trainer.stopping import Stopping
-from enn_trainer.tracking.spans import Spans
 from entity_env.seeding import derive_seed
 
 

@@ -20,7 +20,7 @@ from enn_trainer.checkpoints.disk import read_plain_file
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.start_folder import start_folder
+from enn_trainer.runtime.start_folder import start_folder
 from entity_env.short_repr import short_repr
 
 FORMAT_VERSION = 1

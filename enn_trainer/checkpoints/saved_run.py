@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.saved_state import read_config, read_state
@@ -17,6 +16,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse
 from enn_trainer.config.load import dump_config
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.policy import PPOAgent
 from entity_env.spaces import ActionSpace, ObsSpace
 
 

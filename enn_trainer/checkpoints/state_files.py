@@ -10,7 +10,6 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
@@ -20,6 +19,7 @@ from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.policy import PPOAgent
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_part import check_plain
 from entity_env.serialization.messages import pack, unpack

@@ -29,7 +29,7 @@ from enn_trainer.command import OneLineParser, add_rename_arguments, positive, r
 from enn_trainer.config import CheckpointConfig, TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.start_folder import located
+from enn_trainer.runtime.start_folder import located
 from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace

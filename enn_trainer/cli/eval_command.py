@@ -29,9 +29,9 @@ from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, differences
 from enn_trainer.evaluation.opponents import create_opponent
 from enn_trainer.evaluation.video import require_writer
-from enn_trainer.interrupt import StoppedAtOnce, stopped_by
-from enn_trainer.lanes import Lanes
-from enn_trainer.start_folder import paths_from
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.lanes import Lanes
+from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config

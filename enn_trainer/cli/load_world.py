@@ -11,7 +11,7 @@ from typing import Any
 from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, env_factory
-from enn_trainer.start_folder import start_folder
+from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld
 from entity_env.examples import ENV_REGISTRY

@@ -9,7 +9,7 @@ from enn_trainer.cli.load_world import make_world, parse_kwargs
 from enn_trainer.command import OneLineParser, failed, positive
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
-from enn_trainer.start_folder import located, paths_from
+from enn_trainer.runtime.start_folder import located, paths_from
 from entity_env.errors import EntityEnvError
 from entity_env.play.game import HELP, Agent, play_by_hand
 

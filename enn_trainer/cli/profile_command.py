@@ -25,11 +25,11 @@ from enn_trainer.command import (
 )
 from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvFactory
-from enn_trainer.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
 from enn_trainer.tracking.metrics import MB
-from enn_trainer.tracking.spans import SpanTimes, times_between
 from enn_trainer.trainer import Trainer
 from entity_env.process import ProcessTimes, peak_bytes
 from entity_env.vec.vec_env import VecEnv

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.config import EvalConfig, TrainConfig
@@ -33,8 +32,9 @@ from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
 from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
 from enn_trainer.experience.recording import capture_of_evals, recorders
-from enn_trainer.lanes import ONE_LANE, Lanes
-from enn_trainer.start_folder import absolute
+from enn_trainer.policy import PPOAgent
+from enn_trainer.runtime.lanes import ONE_LANE, Lanes
+from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state import State
 from entity_env.environment import Environment
 from entity_env.match import Match

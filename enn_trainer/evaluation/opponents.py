@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.errors import CheckpointError
-from enn_trainer.start_folder import located
+from enn_trainer.policy import PPOAgent
+from enn_trainer.runtime.start_folder import located
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.answer import NetOutput, decide_all, output_of
 from rogue_net.heads import HEADS

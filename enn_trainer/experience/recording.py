@@ -9,7 +9,7 @@ from pathlib import Path
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience import players
-from enn_trainer.start_folder import absolute, located
+from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingWriter, end_before, holds_no_step, recording_header

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from enn_trainer.lanes import ONE_LANE, Lanes
-from enn_trainer.tracking.spans import OFF, Spans
+from enn_trainer.runtime.lanes import ONE_LANE, Lanes
+from enn_trainer.runtime.spans import OFF, Spans
 
 
 @dataclass(frozen=True)

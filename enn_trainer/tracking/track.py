@@ -26,7 +26,7 @@ from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.video import VIDEOS
 from enn_trainer.experience.recording import continues
-from enn_trainer.start_folder import absolute
+from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.track_jsonl import JsonlSink
 from enn_trainer.tracking.track_services import (

@@ -4,12 +4,12 @@ import signal
 
 import pytest
 
-from enn_trainer.interrupt import Interrupts
+from enn_trainer.runtime.interrupt import Interrupts
 from tests.fork_server import run_program
 
 PRINTING = """
 import os, signal, threading
-from enn_trainer.interrupt import Interrupts
+from enn_trainer.runtime.interrupt import Interrupts
 
 with Interrupts() as interrupts:
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -654,7 +654,7 @@ def test_environments_that_fail_at_the_end_cost_only_their_episodes(
 
     class Breaks(Callback):
         def on_train_start(self, trainer: Trainer) -> None:
-            monkeypatch.setattr("enn_trainer.running_episodes.take_episodes", fail)
+            monkeypatch.setattr("enn_trainer.experience.running_episodes.take_episodes", fail)
 
     manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
     with pytest.raises(ZeroDivisionError):

@@ -27,7 +27,7 @@ from enn_trainer import (
 )
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.migrate.evolve import evolve
-from enn_trainer.experience.inference import draw_uniforms
+from enn_trainer.experience.players import draw_uniforms
 from entity_env import (
     Action,
     ActionMask,

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import Cloning
 from enn_trainer.algorithms.cloning.imitation import CloneScore
@@ -26,9 +25,10 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
-from enn_trainer.interrupt import Interrupts
-from enn_trainer.lanes import Lanes
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.interrupt import Interrupts
+from enn_trainer.runtime.lanes import Lanes
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tracking.progress import format_duration

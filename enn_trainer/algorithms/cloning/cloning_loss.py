@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.algorithm import Clock, RunState
 from enn_trainer.algorithms.cloning.imitation import imitation_losses
 from enn_trainer.algorithms.minibatches import add_gradients, pieces
@@ -24,9 +23,10 @@ from enn_trainer.experience.demonstrations import (
     open_recording,
     with_actors,
 )
-from enn_trainer.lanes import cost_of_entity
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.start_folder import located
+from enn_trainer.runtime.lanes import cost_of_entity
+from enn_trainer.runtime.start_folder import located
 from enn_trainer.state_part import StateDict, StatePart
 from entity_env.seeding import derive_seed, mix
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.losses import value_loss_of
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.config.train_config import ImitationLoss
 from enn_trainer.experience.demonstrations import Demonstrations
+from enn_trainer.policy import PPOAgent
 from rogue_net.answer import NetOutput
 
 

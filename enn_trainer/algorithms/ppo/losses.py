@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.tracking.spans import OFF, Spans
+from enn_trainer.policy import PPOAgent
+from enn_trainer.runtime.spans import OFF, Spans
 from rogue_net.ragged import to_device
 from rogue_net.rogue_net import NetOutput
 from rogue_net.value_bins import bin_targets

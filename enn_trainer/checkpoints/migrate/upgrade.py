@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from enn_trainer.agent import PPOAgent
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state_files import restore, to_files
 from enn_trainer.checkpoints.writer import save
+from enn_trainer.policy import PPOAgent
 
 
 def upgrade_checkpoint(

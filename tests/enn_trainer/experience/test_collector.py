@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from enn_trainer.experience.collector import Collector, Rollout, Watcher, collect, play
-from enn_trainer.experience.inference import draw_uniforms
-from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers, draw_uniforms
 from entity_env import (
     AddMetricsWrapper,
     CategoricalActionMask,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.experience.inference import draw_uniforms
+from enn_trainer.experience.players import draw_uniforms
 from rogue_net.native import library
 from rogue_net.ragged import ActionBatch, RaggedTensor
 from tests.rogue_net.builders import needs_compiled

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.experience.inference import draw_uniforms
-from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers, draw_uniforms
 from entity_env import EnvList, VecObs
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from rogue_net.distributions import CategoricalDistribution

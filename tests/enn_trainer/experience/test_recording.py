@@ -14,8 +14,7 @@ import torch
 
 from enn_trainer import ConfigError, StateManager, Trainer, train
 from enn_trainer.experience.collector import Collector, collect
-from enn_trainer.experience.inference import draw_uniforms
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.players import AgentPlayer, draw_uniforms
 from enn_trainer.experience.recording import Capture, Recorder, recorders
 from entity_env import Action, CategoricalActionSpace, EnvList, Observation, Ragged, VecObs
 from entity_env.examples import Duel

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.experience import storage
+from enn_trainer.experience.collector import RolloutStorage
 from enn_trainer.experience.players import Decisions
-from enn_trainer.experience.storage import RolloutStorage
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from enn_trainer.tracking.spans import Spans, times_between
+from enn_trainer.runtime.spans import Spans, times_between
 from tests.enn_trainer.tracking.builders import burn
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.tracking.spans import OFF, Spans
+from enn_trainer.runtime.spans import OFF, Spans
 from tests.enn_trainer.tracking.builders import burn
 
 

@@ -29,8 +29,8 @@ from enn_trainer.experience.demonstrations import (
     open_recordings,
     with_actors,
 )
-from enn_trainer.interrupt import UpdateAbandoned
 from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.demonstrated import SMALL, Sorting, record
