@@ -27,7 +27,7 @@ from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.players import AgentPlayer, consecutive, draw_uniforms
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.lanes import cost_of_entity
+from enn_trainer.runtime.execution import cost_of_entity
 from entity_env import Environment, Observation
 from entity_env.examples import ENV_REGISTRY
 from entity_env.random_play import random_choices

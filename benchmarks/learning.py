@@ -28,7 +28,7 @@ from learning_measure import measure
 from measured_on import short_revision
 
 from enn_trainer import StateManager, load_agent, train
-from enn_trainer.evaluation.opponents import RandomAgent
+from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
 

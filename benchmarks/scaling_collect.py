@@ -40,8 +40,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     from enn_trainer.experience.collector import Collector, collect
     from enn_trainer.experience.envs import env_factory
     from enn_trainer.experience.players import AgentPlayer
-    from enn_trainer.runtime.execution import ExecutionContext
-    from enn_trainer.runtime.lanes import Lanes
+    from enn_trainer.runtime.execution import ExecutionContext, Lanes
     from enn_trainer.runtime.spans import Spans
     from entity_env import AddMetricsWrapper, examples
     from rogue_net import RogueNet

@@ -15,8 +15,7 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
-from entity_env.vec.metrics import AddMetricsWrapper
-from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv
 from rogue_net.ragged import EntityBatch
 
 

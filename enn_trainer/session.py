@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
+from enn_trainer.callbacks.built_in import ProgressDisplay
 from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
-from enn_trainer.callbacks.progress_display import ProgressDisplay
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.errors import CheckpointError

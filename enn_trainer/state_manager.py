@@ -16,8 +16,7 @@ from enn_trainer.checkpoints.migrate.config_diff import Change, changes, shown, 
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
-from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
+from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
 from enn_trainer.checkpoints.writer import RunSaver, Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources

@@ -15,7 +15,7 @@ from operator import or_
 from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.errors import ConfigError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 Memory: TypeAlias = dict[str, Any]
 """Memory of conditions: plain data, by the text of the condition."""

@@ -13,7 +13,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.state import State
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
-from enn_trainer.tracking.track_jsonl import EVAL_PREFIX
+from enn_trainer.tracking.track_services import EVAL_PREFIX
 
 
 class Stopping:

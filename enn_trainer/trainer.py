@@ -16,9 +16,8 @@ from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
-from enn_trainer.evaluation.opponents import CreateOpponent
-from enn_trainer.evaluation.opponents import create_opponent as default_opponent
+from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
+from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.players import AgentPlayer
@@ -26,8 +25,7 @@ from enn_trainer.experience.recording import capture_of_rollouts, prepare_captur
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.runtime.lanes import ONE_LANE, Lanes
+from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.session import TrainResult, session

@@ -35,11 +35,11 @@ from entity_env.spaces import (
     SelectEntityActionSpace,
 )
 from entity_env.vec.batching import action_index_to_actions, batch_obs
-from entity_env.vec.metrics import AddMetricsWrapper
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.validate import ValidatingEnv
 from entity_env.vec.vec_env import (
+    AddMetricsWrapper,
     Metric,
     VecActionMask,
     VecCategoricalActionMask,

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import invalid_in
-from entity_env.short_repr import LONG, short_repr
+from entity_env.errors import LONG, invalid_in, short_repr
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.experience.frame_memory import microbatches
-from enn_trainer.runtime.lanes import Lanes
+from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.seeding import derive_seed
 

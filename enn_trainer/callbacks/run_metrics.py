@@ -11,7 +11,7 @@ from enn_trainer.runtime.spans import Spans
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.metrics import action_statistics, metric_scalars, system_numbers
-from enn_trainer.tracking.track_jsonl import EVAL_PREFIX
+from enn_trainer.tracking.track_services import EVAL_PREFIX
 
 
 class MetricsLog:

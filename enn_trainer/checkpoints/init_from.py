@@ -11,7 +11,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.saved_run import read_saved_run
-from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.state_files import read_state
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import State

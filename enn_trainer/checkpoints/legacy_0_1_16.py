@@ -29,14 +29,13 @@ from torch import Tensor
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
-from enn_trainer.checkpoints.saved_state import action_space_of, obs_space_of
-from enn_trainer.checkpoints.state_files import OPTIMIZER
+from enn_trainer.checkpoints.state_files import OPTIMIZER, action_space_of, obs_space_of
 from enn_trainer.checkpoints.weights import check_size
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
+from entity_env.errors import short_repr
 from entity_env.serialization.bounds import check_complete, dict_of
-from entity_env.short_repr import short_repr
 from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"

@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.format import (
 )
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.errors import CheckpointError
 
 Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]

@@ -21,7 +21,7 @@ from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.start_folder import start_folder
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.saved_state import read_config, read_state
-from enn_trainer.checkpoints.state_files import WEIGHTS, read_tensors
+from enn_trainer.checkpoints.state_files import WEIGHTS, read_config, read_state, read_tensors
 from enn_trainer.checkpoints.weights import fitting_network, load_weights
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse

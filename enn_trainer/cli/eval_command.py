@@ -26,11 +26,10 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
-from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, differences
-from enn_trainer.evaluation.opponents import create_opponent
+from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, create_opponent, differences
 from enn_trainer.evaluation.video import require_writer
+from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
-from enn_trainer.runtime.lanes import Lanes
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.tables import printable, show_table
 from enn_trainer.tracking.progress import format_duration

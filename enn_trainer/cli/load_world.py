@@ -13,11 +13,10 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
-from entity_env.errors import EntityEnvError, UnknownWorld
+from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
-from entity_env.short_repr import short_repr
 from entity_env.vec.vec_env import VecEnv
 
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.saved_state import read_config, read_state
+from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.command import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track import METRICS_FILE, RUN_FILE
-from enn_trainer.tracking.track_jsonl import NOT_TAGS, read_lines
+from enn_trainer.tracking.track_services import NOT_TAGS, read_lines
 from entity_env.serialization.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]

@@ -20,8 +20,8 @@ from enn_trainer.session import TrainResult
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Now, read_bound
+from entity_env.errors import short_repr
 from entity_env.examples import __name__ as EXAMPLES
-from entity_env.short_repr import short_repr
 
 TRUST = "--trust"
 

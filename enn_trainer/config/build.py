@@ -28,7 +28,7 @@ from enn_trainer.config.schedules import (
 )
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 C = TypeVar("C")
 

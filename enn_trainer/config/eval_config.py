@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Optional
 
 from enn_trainer.config.validation import JSON_TEXT, Problems, Validator
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError, RonError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 MAX_CHARACTERS = 1 << 22
 """Length of a file, a thousand times that of a configuration."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hyperstate.schema import types as schema
 
-from entity_env.short_repr import short_repr, truncate
+from entity_env.errors import short_repr, truncate
 
 # Below this a name does not resemble a query (see _likeness).
 _ALIKE = 0.6

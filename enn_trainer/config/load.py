@@ -28,7 +28,7 @@ from enn_trainer.config.help import hps_info, listed, unknown_field
 from enn_trainer.config.schedules import Scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError, RonError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 __all__ = ["dump_config", "hps_info", "load_config"]
 

@@ -33,7 +33,7 @@ from enn_trainer.config.build import as_data, within_optional
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.help import join_path, similarity
 from enn_trainer.errors import ConfigError, RonError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 NO_DEFAULT = object()
 COMPUTED = "(computed when a run begins)"

@@ -24,7 +24,7 @@ from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.validation import COMPUTED, Validator
 from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 from rogue_net.config import RogueNetConfig
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from enn_trainer.errors import ConfigError
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 JSON_TEXT = {"json_text": True}
 """Metadata of a field whose text is a JSON object, which a file may write as a section."""

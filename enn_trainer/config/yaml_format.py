@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from enn_trainer.config.ron import MAX_NUMBER_LENGTH
+from entity_env.errors import short_repr
 from entity_env.serialization.bounds import check_hashes
-from entity_env.short_repr import short_repr
 
 _WORDS = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),

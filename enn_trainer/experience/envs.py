@@ -15,8 +15,8 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
+from entity_env.errors import short_repr
 from entity_env.match import Match
-from entity_env.short_repr import short_repr
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets, within_memory
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.lanes import ONE_LANE, Lanes, cost_of_entity
+from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from entity_env.ragged import Ragged, row_indices
 from entity_env.seeding import key_of
 from entity_env.vec.vec_env import VecObs

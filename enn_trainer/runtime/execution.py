@@ -1,11 +1,125 @@
-"""Thread pool, interrupt check and timers of an update."""
+"""Thread pool, interrupt check and timers of an update.
 
-from collections.abc import Callable
+Most operations of a network are too small to be split among torch's own threads: each operation
+would wait for the slowest thread, for long where another program uses a core. Frames are
+independent, and torch releases the interpreter lock in every operation, so that lanes use as many
+cores as there are lanes.
+
+Results must not depend on the number of lanes. So the division of frames into tasks does not depend
+on it, each task is computed by one thread, and results are taken in the order of tasks.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Self, TypeVar, final
 
-from enn_trainer.runtime.lanes import ONE_LANE, Lanes
+import torch
+
+from enn_trainer.experience.frame_memory import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
+from rogue_net.native.backend import threads_at_work
+
+T = TypeVar("T")
+_WAITING = 2  # submitted tasks per lane, which bounds the results in memory
+
+
+@final
+class Lanes:
+    """Thread pool for tasks; a context manager that shuts it down.
+
+    Args:
+        count: number of threads; with 1 the calling thread computes everything.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:
+            self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (1,))
+
+    @staticmethod
+    def of(agent: object) -> "Lanes":
+        """Return as many lanes as torch has threads, or one if frames of this agent are not cut."""
+        return Lanes(1 if cost_of_entity(agent) is None else torch.get_num_threads())
+
+    def run(self, tasks: Iterable[Callable[[], T]], take: Callable[[T], object]) -> None:
+        """Compute tasks, in the grad mode of the caller, and take their results in order.
+
+        Args:
+            tasks: functions that do not change what others read.
+            take: called in this thread with each result, in the order of the tasks.
+
+        Raises:
+            Exception: the first error of a task or of `take`, after all tasks have ended.
+        """
+        todo = [*tasks]
+        if self._pool is None or len(todo) < 2:
+            for task in todo:
+                take(task())
+            return
+        pool, left, grad = self._pool, iter(todo), torch.is_grad_enabled()
+        waiting: deque[Future[T]] = deque()
+        try:
+            for task in islice(left, _WAITING * self.count):
+                waiting.append(pool.submit(_with_grad, grad, task))
+            while waiting:
+                result = waiting.popleft().result()
+                for task in islice(left, 1):
+                    waiting.append(pool.submit(_with_grad, grad, task))
+                take(result)
+        finally:
+            wait([future for future in waiting if not future.cancel()])
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Return a context in which torch uses no threads beside the lanes.
+
+        Compiled blocks may use as many threads as there are lanes, for a task that runs alone.
+        """
+        before = torch.get_num_threads()
+        if self.count > 1:
+            torch.set_num_threads(1)
+        try:
+            with threads_at_work(max(self.count, torch.get_num_threads())):
+                yield
+        finally:
+            torch.set_num_threads(before)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+ONE_LANE = Lanes()
+"""Lanes without a pool: the calling thread computes everything."""
+
+
+def cost_of_entity(agent: Any) -> int | None:
+    """Return the cost of an entity in a forward pass, by which frames are cut into pieces.
+
+    Returns:
+        d_model ** 2, as matrix products dominate; a tenth of it with compiled blocks, which use
+        threads themselves, so that lanes gain by the rest only. None where frames are not cut: on
+        a GPU, which is faster with larger batches, and for a user's own network, which may depend
+        on the frames of a batch or keep state between forward passes.
+    """
+    parts = rogue_nets(agent)
+    if not parts or next(parts[0].parameters()).device.type != "cpu":
+        return None
+    cost = max(part.config.d_model for part in parts) ** 2
+    return cost // 10 if all(part.has_compiled_blocks for part in parts) else cost
+
+
+def _with_grad(grad: bool, task: Callable[[], T]) -> T:
+    with torch.set_grad_enabled(grad):  # the mode is per thread
+        return task()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.envs import global_randomness_kept
-from enn_trainer.runtime.lanes import Lanes
+from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.start_folder import paths_from
 from entity_env.process import reader_may_leave
 

@@ -28,8 +28,8 @@ from enn_trainer.evaluation.video import VIDEOS
 from enn_trainer.experience.recording import continues
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.track_jsonl import JsonlSink
 from enn_trainer.tracking.track_services import (
+    JsonlSink,
     MlflowSink,
     TensorBoardSink,
     WandbSink,

@@ -19,14 +19,13 @@ from entity_env.adapters.action_translators import (
     cut_mask,
     split_mask,
 )
+from entity_env.adapters.gymnasium_api import EnvNames
 from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path, nodes, value_at
-from entity_env.adapters.known_envs import EnvNames
 from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
-from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
 from entity_env.real_numbers import real_array
-from entity_env.short_repr import LONG, short_repr
 from entity_env.spaces import ActionName, ActionSpace, Entity
 
 _AGENT_FEATURES = np.zeros((1, 0), dtype=np.float32)

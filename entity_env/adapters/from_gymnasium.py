@@ -13,11 +13,11 @@ from entity_env.adapters.gymnasium_api import (
     as_reward,
     check_result,
     make_gymnasium,
+    names_of,
     partial_class,
     render,
     world_seed,
 )
-from entity_env.adapters.known_envs import names_of
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError

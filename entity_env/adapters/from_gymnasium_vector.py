@@ -10,9 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from entity_env.adapters.agent_translator import AgentTranslator, View
-from entity_env.adapters.gymnasium_api import render, world_seed
+from entity_env.adapters.gymnasium_api import names_of, render, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
-from entity_env.adapters.known_envs import names_of
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation

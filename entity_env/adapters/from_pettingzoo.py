@@ -15,13 +15,13 @@ from entity_env.adapters.gymnasium_api import (
     MakeGymnasiumEnv,
     as_reward,
     check_result,
+    keeps_state,
     make_gymnasium,
     partial_class,
     render,
     world_seed,
 )
 from entity_env.adapters.gymnasium_spaces import Space
-from entity_env.adapters.known_envs import keeps_state
 from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.side_translators import (
     AgentName,

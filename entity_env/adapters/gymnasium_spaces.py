@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
 from entity_env.real_numbers import real_array
-from entity_env.short_repr import LONG, short_repr
 
 Space: TypeAlias = spaces.Space[Any]
 Numbers: TypeAlias = npt.NDArray[np.float32]

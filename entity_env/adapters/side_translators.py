@@ -10,8 +10,8 @@ import numpy as np
 from entity_env.actions import Action, ActionMask
 from entity_env.adapters.action_translators import JoinedFrames
 from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.gymnasium_api import names_of
 from entity_env.adapters.gymnasium_spaces import Numbers, join_path
-from entity_env.adapters.known_envs import names_of
 from entity_env.adapters.mapping import AGENT, FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import InvalidSpace

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.errors import short_repr
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import EpisodeClock
@@ -37,7 +38,6 @@ from entity_env.recording.recording_format import (
 )
 from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
 from entity_env.serialization.messages import rebuilt
-from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     CategoricalActionSpace,
     Entity,

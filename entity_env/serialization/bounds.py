@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.short_repr import short_repr
+from entity_env.errors import short_repr
 
 MAX_SAME_HASH = 64
 """Most keys of a dictionary that may share a hash; of distinct 64-bit numbers at most 33 do."""

@@ -11,10 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgpack
 import numpy as np
 
-from entity_env.errors import EntityEnvError
+from entity_env.errors import EntityEnvError, short_repr
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
-from entity_env.short_repr import short_repr
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
 from entity_env.vec.vec_obs import Metric, VecObs
 

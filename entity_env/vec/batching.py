@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.errors import InvalidAction, InvalidObservation, invalid_in
+from entity_env.errors import LONG, InvalidAction, InvalidObservation, invalid_in, short_repr
 from entity_env.observation import Observation
 from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
 from entity_env.real_numbers import as_block, as_flag, as_flags, as_numbers, real_rows
-from entity_env.short_repr import LONG, short_repr
 from entity_env.spaces import (
     GLOBAL,
     ActionName,

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
-from entity_env.errors import invalid_in
+from entity_env.errors import LONG, invalid_in, short_repr
 from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
-from entity_env.short_repr import LONG, short_repr
 
 Indices = npt.NDArray[np.int64]
 

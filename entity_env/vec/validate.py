@@ -8,9 +8,8 @@ import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in
+from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in, short_repr
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.short_repr import short_repr
 from entity_env.spaces import (
     ACTION_SPACES,
     GLOBAL,

@@ -171,12 +171,12 @@ def test_modules_below_are_those_imported_directly_or_not(structure: Any, tmp_pa
         "enn_trainer/above.py": "from enn_trainer.ppo import rollout",
         "enn_trainer/ppo/__init__.py": "",
         "enn_trainer/ppo/rollout.py": "import json\nfrom enn_trainer import acting",
-        "enn_trainer/acting.py": "def f():\n    import enn_trainer.runtime.lanes",
-        "enn_trainer/runtime/lanes.py": "from enn_trainer.ppo.rollout import x",
+        "enn_trainer/acting.py": "def f():\n    import enn_trainer.runtime.execution",
+        "enn_trainer/runtime/execution.py": "from enn_trainer.ppo.rollout import x",
     }
     modules = structure.read_modules(write_tree(tmp_path, files))
     below = structure.modules_below(modules, "enn_trainer/ppo/rollout.py")
-    assert below == ["enn_trainer/acting.py", "enn_trainer/runtime/lanes.py"]
+    assert below == ["enn_trainer/acting.py", "enn_trainer/runtime/execution.py"]
 
 
 def test_private_functions_called_once_are_counted_by_package(

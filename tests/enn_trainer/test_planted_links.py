@@ -16,7 +16,7 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.tracking.track_jsonl import JsonlSink
+from enn_trainer.tracking.track_services import JsonlSink
 from entity_env.examples import Xor
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import RecordingError

@@ -23,7 +23,7 @@ from enn_trainer.tracking import track
 from entity_env import EntityEnvError, EnvList
 from entity_env.examples import ENV_REGISTRY
 from entity_env.serialization.messages import unpack
-from entity_env.vec.metrics import AddMetricsWrapper
+from entity_env.vec.vec_env import AddMetricsWrapper
 from rogue_net.input_norm import Moments
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.resuming import (

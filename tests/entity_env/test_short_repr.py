@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entity_env.short_repr import short_repr, truncate
+from entity_env.errors import short_repr, truncate
 
 
 @pytest.mark.parametrize(

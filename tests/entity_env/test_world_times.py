@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from entity_env import Action, Environment, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
-from entity_env.vec.metrics import AddMetricsWrapper
+from entity_env.vec.vec_env import AddMetricsWrapper
 from tests.entity_env.builders import random_choices
 from tests.entity_env.worlds import SPACE, Bidding, Walk
 

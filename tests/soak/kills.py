@@ -20,8 +20,7 @@ import torch
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_state import read_config
-from enn_trainer.checkpoints.state_files import restore
+from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.tracking import track
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked

@@ -26,9 +26,8 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.execution import ExecutionContext, Lanes
 from enn_trainer.runtime.interrupt import Interrupts
-from enn_trainer.runtime.lanes import Lanes
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tracking.progress import format_duration

@@ -23,8 +23,7 @@ from enn_trainer.algorithms.optimizers import (
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.demonstrations import Demonstrations
-from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.runtime.lanes import cost_of_entity
+from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.state_part import StateDict
 from entity_env.seeding import derive_seed, mix
 

@@ -24,8 +24,7 @@ from enn_trainer.experience.demonstrations import (
     with_actors,
 )
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.runtime.lanes import cost_of_entity
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.state_part import StateDict, StatePart
 from entity_env.seeding import derive_seed, mix

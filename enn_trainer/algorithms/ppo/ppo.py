@@ -38,8 +38,7 @@ from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.runtime.lanes import cost_of_entity
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
 from enn_trainer.state_part import (
     SpaceChange,
     StateDict,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.algorithms.minibatches import add_gradients
-from enn_trainer.runtime.lanes import Lanes
+from enn_trainer.runtime.execution import Lanes
 
 
 class Two(nn.Module):

@@ -20,7 +20,7 @@ import torch
 from enn_trainer import CheckpointError, State, StateManager, load_agent, train
 from enn_trainer.algorithms.ppo.returns import Estimate
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
+from enn_trainer.checkpoints.migrate.evolve import upgrade_checkpoint
 from enn_trainer.config.ppo_config import OptimizerConfig
 from enn_trainer.experience.collector import Rollout
 from entity_env import (

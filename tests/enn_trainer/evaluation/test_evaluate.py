@@ -18,7 +18,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
+from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import (

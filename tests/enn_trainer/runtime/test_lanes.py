@@ -16,7 +16,7 @@ from torch import nn
 
 from enn_trainer import Callback, Trainer, acting
 from enn_trainer.algorithms import minibatches
-from enn_trainer.runtime.lanes import Lanes, cost_of_entity
+from enn_trainer.runtime.execution import Lanes, cost_of_entity
 from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, StateManager, train
-from enn_trainer.tracking.track_jsonl import JsonlSink
+from enn_trainer.tracking.track_services import JsonlSink
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
 from tests.fork_server import start_program

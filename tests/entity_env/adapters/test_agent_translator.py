@@ -18,7 +18,7 @@ from entity_env import (
 )
 from entity_env.adapters.action_translators import cut_mask
 from entity_env.adapters.agent_translator import AgentTranslator, View
-from entity_env.adapters.known_envs import EnvNames
+from entity_env.adapters.gymnasium_api import EnvNames
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
 from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.worlds import choose

@@ -14,8 +14,7 @@ from enn_trainer import OptimizerConfig, PPOConfig
 from enn_trainer.algorithms import minibatches as minibatches_module
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.runtime.lanes import ONE_LANE, Lanes
+from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.algorithms.ppo.builders import a_rollout, double, optimize

@@ -10,7 +10,7 @@ from enn_trainer import CheckpointError, StateManager, load_agent, train
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.migrate.upgrade import upgrade_checkpoint
+from enn_trainer.checkpoints.migrate.evolve import upgrade_checkpoint
 from enn_trainer.checkpoints.state_files import REST, to_files
 from entity_env.examples import CherryPick
 from rogue_net import RogueNet, RogueNetConfig
