@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from enn_trainer import StateManager, interrupt, load_checkpoint, train
+from enn_trainer import StateManager, load_checkpoint, train
 from enn_trainer.callbacks import Callback
+from enn_trainer.runtime import interrupt
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.resuming import StopsAt, assert_same, go
 from tests.enn_trainer.worlds import Clockwork, Pasture
@@ -18,7 +19,8 @@ from tests.fork_server import start_program
 
 PROGRAM = """
 import sys, time
-from enn_trainer import StateManager, command, interrupt, train
+from enn_trainer import StateManager, command, train
+from enn_trainer.runtime import interrupt
 from tests.enn_trainer.worlds import Pasture
 
 interrupt.GRACE_S = float(sys.argv.pop(1))

@@ -20,7 +20,6 @@ from enn_trainer import (
     NotFiniteError,
     StateManager,
     Trainer,
-    interrupt,
     load_checkpoint,
     stop_conditions,
     train,
@@ -29,6 +28,7 @@ from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.command import dry_run
+from enn_trainer.runtime import interrupt
 from enn_trainer.testing import assert_learns
 from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
 from tests.enn_trainer.resuming import assert_same

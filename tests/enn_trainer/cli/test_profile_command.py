@@ -48,6 +48,7 @@ def profiled(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return about
 
 
+@pytest.mark.alone
 def test_environment_code_is_told_apart_and_all_adds_up(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

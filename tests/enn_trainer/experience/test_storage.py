@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_trainer.experience import storage
+from enn_trainer.experience import collector as storage
 from enn_trainer.experience.collector import RolloutStorage
 from enn_trainer.experience.players import Decisions
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor

@@ -14,12 +14,14 @@ import pytest
 import torch
 from torch import nn
 
-from enn_trainer import Callback, Trainer, acting
+from enn_trainer import Callback, Trainer
 from enn_trainer.algorithms import minibatches
+from enn_trainer.experience import players
+from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.runtime.execution import Lanes, cost_of_entity
 from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
-from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
+from rogue_net.rogue_net import RogueNet, RogueNetConfig
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, of_time
@@ -123,8 +125,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few frames are cut like many."""
     monkeypatch.setattr(minibatches, "LEAST_COST", 3 * 8**2)
     monkeypatch.setattr(minibatches, "PIECE_ENTITIES", 12)
-    monkeypatch.setattr(acting, "LEAST_COST", 2 * 8**2)
-    monkeypatch.setattr(acting, "MOST_FRAMES", 3)
+    monkeypatch.setattr(players, "LEAST_COST", 2 * 8**2)
+    monkeypatch.setattr(players, "MOST_FRAMES", 3)
 
 
 @contextmanager
@@ -211,7 +213,7 @@ def test_network_within_another_cost_of_entity() -> None:
 
 def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
     for num_frames, width in product(range(0, 5000, 7), (16, 32, 128)):
-        pieces = acting.consecutive(num_frames, width**2)
+        pieces = players.consecutive(num_frames, width**2)
         sizes = [piece.stop - piece.start for piece in pieces]
         assert [i for piece in pieces for i in range(piece.start, piece.stop)] == [
             *range(num_frames)
@@ -219,9 +221,9 @@ def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
         assert len(pieces) == 1 or len(pieces) % 2 == 0
         assert max(sizes) - min(sizes) <= 1
         if len(pieces) > 1:
-            few = max(acting.MOST_FRAMES, 2 * acting.LEAST_COST // width**2)
+            few = max(players.MOST_FRAMES, 2 * players.LEAST_COST // width**2)
             assert max(sizes) <= few + 1
-            assert (min(sizes) + 1) * width**2 > acting.LEAST_COST
+            assert (min(sizes) + 1) * width**2 > players.LEAST_COST
 
 
 def test_frames_that_are_cut_say_what_they_say_together(
@@ -236,17 +238,23 @@ def test_frames_that_are_cut_say_what_they_say_together(
     features = {name: replace(r, values=r.values.double()) for name, r in batch.features.items()}
     batch = replace(batch, features=features)
 
-    def said(seed: int | None) -> NetOutput:
+    def said(seed: int | None) -> Decisions:
         with torch.no_grad(), Lanes(2) as lanes:
-            values = acting.values_of(net, batch, lanes)
-            out = acting.choose(net, batch, np.arange(9), 7, seed, lanes)
-            torch.testing.assert_close(out.values["value"].flatten(), values)
-            return out
+            player = AgentPlayer(net, seed, lanes)
+            values = player.values(batch, np.arange(9))
+            decisions = player.choose(batch, np.arange(9), 7)
+            torch.testing.assert_close(decisions.values, values)
+            return decisions
 
     cut = [said(5), said(None)]
-    monkeypatch.setattr(acting, "LEAST_COST", 100 * 8**2)
+    monkeypatch.setattr(players, "LEAST_COST", 100 * 8**2)
     for one, other in zip(cut, [said(5), said(None)], strict=True):
-        for name, actions in other.actions.items():
-            assert torch.equal(one.actions[name], actions)
-        tensors = [out._replace(lengths=None, distributions={}) for out in (one, other)]
-        torch.testing.assert_close(*tensors)
+        torch.testing.assert_close(one.values, other.values)
+        assert one.chosen.keys() == other.chosen.keys() == net.action_space.keys()
+        for name, actions in other.chosen.items():
+            assert torch.equal(one.chosen[name].values, actions.values)
+            for part in ("logprobs", "entropies"):
+                rows, expected = getattr(one, part)[name], getattr(other, part)[name]
+                torch.testing.assert_close(rows.values, expected.values)
+            together = [d.distributions[name].to_rows(batch.actions[name]) for d in (one, other)]
+            torch.testing.assert_close(*(rows.values for rows in together))
