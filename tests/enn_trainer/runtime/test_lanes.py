@@ -21,7 +21,7 @@ from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.runtime.execution import Lanes, cost_of_entity
 from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
-from rogue_net.rogue_net import RogueNet, RogueNetConfig
+from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, of_time
