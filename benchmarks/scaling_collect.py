@@ -69,12 +69,12 @@ def published(path: Path, processes: int) -> tuple[Callable[[], object], Any]:
     """Return the same of the published trainer, without spans."""
     import hyperstate
     import torch
-    from enn_trainer.rollout import Rollout
     from entity_gym.env.add_metrics_wrapper import AddMetricsWrapper
     from entity_gym.examples import ENV_REGISTRY
     from entity_gym.simple_trace import Tracer
 
     from enn_trainer.config import TrainConfig
+    from enn_trainer.rollout import Rollout
     from enn_trainer.train import State, _env_factory, init_train_state
     from rogue_net.rogue_net import RogueNet
 
