@@ -23,7 +23,7 @@ class ProgressDisplay(Callback):
 
     Args:
         manager: state manager of the run, whose messages are displayed.
-        numbers: the last rollout, and the durations of its phases.
+        numbers: has the durations of the phases of the last update.
         evaluator: has the results of the last evaluation.
     """
 
@@ -65,24 +65,22 @@ class ProgressDisplay(Callback):
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Display the progress of an update."""
-        rollout = self._numbers.rollout
-        if self._progress is None or rollout is None:
+        if self._progress is None:
             return
-        episodes, length = rollout.metrics["episodic_reward"], rollout.metrics["episode_length"]
-        tags = {name: f"policy/{name}/normalised_entropy" for name in rollout.actions}
+        tags = {n: f"policy/{n}/normalised_entropy" for n in trainer.state.action_space}
         self._progress.update(
             ProgressLine(
                 step=trainer.state.step,
-                mean_return=episodes.mean if episodes.count else None,
-                episode_length=length.mean if episodes.count else None,
-                episodes=episodes.count,
+                mean_return=metrics.get("episodic_reward.mean"),
+                episode_length=metrics.get("episode_length.mean"),
+                episodes=int(metrics["episodic_reward.count"]),
                 entropy=metrics.get("losses/entropy", nan),
                 approx_kl=metrics.get("losses/approx_kl", nan),
                 explained_variance=metrics.get("losses/explained_variance", nan),
                 learning_rate=metrics.get("charts/learning_rate", nan),
                 frames_per_s=metrics["fps"],
                 entities_per_s=metrics["eps"],
-                entities_per_frame=rollout.batch.num_entities() / rollout.num_frames,
+                entities_per_frame=metrics["eps"] / metrics["fps"],
                 normalised_entropies={n: metrics[tag] for n, tag in tags.items() if tag in metrics},
                 phases_ms=self._numbers.phases_ms,
                 memory_mb=metrics["system/rss_mb"],

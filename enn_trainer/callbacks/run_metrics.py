@@ -103,7 +103,6 @@ class RunMetrics(Callback):
     """Adds the metrics of environments, actions, schedules, speed, memory and saves.
 
     Attributes:
-        rollout: the last rollout.
         phases_ms: duration of each phase of the last update.
     """
 
@@ -112,19 +111,24 @@ class RunMetrics(Callback):
     ) -> None:
         self._manager, self._log, self._watch, self._spans = manager, log, watch, spans
         self._first_step = manager.state.step
-        self.rollout: Rollout | None = None
+        self._rollout: Rollout | None = None
         self.phases_ms: dict[str, float] = {}
 
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Free the rollout of an update that failed."""
+        self._rollout = None
+
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Keep the rollout."""
-        self.rollout = rollout
+        """Keep the rollout until the end of the update."""
+        self._rollout = rollout
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Count the time of the update and add its metrics."""
         seconds = self._watch.end_update()
         own_ms, self.phases_ms = self._spans.since_last()
-        state, rollout, learnt = trainer.state, self.rollout, dict(metrics)
+        state, rollout, learnt = trainer.state, self._rollout, dict(metrics)
         assert rollout is not None
+        self._rollout = None  # its memory is needed for the next one
         with self._spans.span("track"):
             fps = rollout.num_frames / seconds
             scheduled = scheduled_fields(trainer.config).items()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from enn_trainer import (
     stop_conditions,
     train,
 )
+from enn_trainer.callbacks import RunningTrainer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -709,3 +711,23 @@ def test_a_failed_run_is_saved_also_if_an_earlier_save_failed(
         train(manager, Meadow, callbacks=[Fails()])
     manifest = manifest_of(tmp_path / "run")
     assert (manifest["step"], manifest["why"]) == (48, "failed")
+
+
+def test_a_rollout_is_freed_before_the_next_one_is_collected(tmp_path: Path) -> None:
+    """It takes most of the memory of a run."""
+
+    class Watches(Callback):
+        def __init__(self) -> None:
+            self.last: weakref.ref[Any] | None = None
+            self.freed = list[bool]()
+
+        def on_update_start(self, trainer: RunningTrainer) -> None:
+            if self.last is not None:
+                self.freed.append(self.last() is None)
+
+        def on_rollout_end(self, trainer: RunningTrainer, rollout: Any) -> None:
+            self.last = weakref.ref(rollout)
+
+    watches = Watches()
+    run_small(tmp_path, callbacks=[watches])
+    assert watches.freed == [True, True]
