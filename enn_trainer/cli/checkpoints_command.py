@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
+from enn_trainer.checkpoints.run_dir import RunDir, examine
 from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
@@ -33,6 +33,7 @@ from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace
 
+Run: TypeAlias = Callable[[argparse.Namespace], int]
 _EPILOG = """\
 A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
 or a RUN, of which the newest valid one is taken."""
@@ -51,7 +52,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
+    run: Run = options.run
     return run(options)
 
 
@@ -99,35 +100,32 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    bad: list[Entry] = []
-    console = Console()
+    num_damaged, console = 0, Console()
     for path in map(resolve, options.path):
         # The saves of a run, or a single one.
-        is_run = path.is_dir() and not _is_save(path)
-        found = (
-            [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
-            if is_run
-            else []
-        )
-        if is_run and not found:
-            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
-        if not is_run and not path.is_dir():
+        if not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
+        if _is_save(path):
+            found = [examine(path)]
+        else:
+            found = [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
+        if not found:
+            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
 
         # Problems and a summary of each.
-        for entry in found if is_run else [examine(path)]:
+        for entry in found:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
             num_files = len(entry.manifest.get("files", {}))
             what = f", {num_files} files, {in_bytes(entry.size)}" if num_files else ""
             print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
-            bad += [entry] if entry.problems else []
-    if bad:
+            num_damaged += bool(entry.problems)
+    if num_damaged:
         print(
-            f"\n{len(bad)} damaged; resuming, evaluating and playing a run use its newest valid "
+            f"\n{num_damaged} damaged; resuming, evaluating and playing a run use its newest valid "
             "save automatically"
         )
-    return 1 if bad else 0
+    return 1 if num_damaged else 0
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -218,13 +216,9 @@ def _evolve(options: argparse.Namespace) -> int:
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
+    source = f"checkpoint {saved.path}"
     config, _ = load_with_sources(
-        TrainConfig,
-        None,
-        options.overrides,
-        text=dump_config(begun),
-        environment=os.environ,
-        text_source=f"checkpoint {saved.path}",
+        TrainConfig, None, options.overrides, dump_config(begun), os.environ, source
     )
     evolved = evolve(saved, *spaces, config, rules)
     written = evolved.save(located(options.to, folder))
@@ -243,11 +237,8 @@ def _new_world(
     renamed = read_renames(renames(options), obs_space, action_space)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    world = make_any_world(options.env, kwargs, "--env-kwargs")
-    try:
+    with contextlib.closing(make_any_world(options.env, kwargs, "--env-kwargs")) as world:
         return rules, (world.obs_space(), dict(world.action_space()))
-    finally:
-        world.close()
 
 
 def _upgrade(options: argparse.Namespace) -> int:
@@ -274,13 +265,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(prog="enn checkpoints", description=about, epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        name: str,
-        run: Callable[[argparse.Namespace], int],
-        path: str,
-        text: str,
-        **more: Any,
-    ) -> OneLineParser:
+    def add(name: str, run: Run, path: str, text: str, **more: Any) -> OneLineParser:
         description = f"{text[0].upper()}{text[1:]}."
         command: OneLineParser = commands.add_parser(
             name, help=text, description=description, epilog=_EPILOG

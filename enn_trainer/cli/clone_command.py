@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
@@ -91,9 +92,8 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     if env.id not in ENV_REGISTRY:
         return False
     try:
-        world = make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")
+        with closing(make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")) as world:
+            spaces = world.obs_space(), world.action_space()
     except (ConfigError, EntityEnvError):
         return False
-    spaces = world.obs_space(), world.action_space()
-    world.close()
     return not space_differences(state.obs_space, state.action_space, *spaces)

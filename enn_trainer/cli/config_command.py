@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyperstate import Versioned
 
-from enn_trainer.command import OneLineParser, failed
+from enn_trainer.command import OneLineParser
 from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
@@ -21,15 +21,14 @@ def config_command(arguments: Sequence[str]) -> int:
     """`enn config`: schemas and upgrades of configuration files.
 
     Returns:
-        0 if all is well, 1 if a schema needs rules or a file could not be upgraded, 2 for a mistake
-        in the arguments.
+        0 if all is well, 1 if a schema needs rules or a file could not be upgraded.
+
+    Raises:
+        ConfigError: a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
     run: Callable[[type[Versioned], argparse.Namespace], int] = options.run
-    try:
-        return run(_config_class(options.config_class), options)
-    except ConfigError as error:
-        return failed(error)
+    return run(_config_class(options.config_class), options)
 
 
 def _config_class(name: str) -> type[Versioned]:
@@ -90,16 +89,10 @@ def _upgrade_config(cls: type[Versioned], options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="enn config", description="Schemas and upgrades of configuration files."
-    )
-    parser.add_argument(
-        "--class",
-        dest="config_class",
-        default="enn_trainer:TrainConfig",
-        metavar="CLASS",
-        help="package.module:Class or file.py:Class, if you have a configuration of your own",
-    )
+    about = "Schemas and upgrades of configuration files."
+    parser = OneLineParser(prog="enn config", description=about)
+    own = "package.module:Class or file.py:Class, if you have a configuration of your own"
+    parser.option("--class", "CLASS", own, dest="config_class", default="enn_trainer:TrainConfig")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
         ("dump-schema", _dump_schema, "write the fields of the class, their types and defaults"),

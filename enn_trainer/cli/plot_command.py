@@ -167,16 +167,15 @@ def read_run(path: Path) -> Run:
 
     # Read the metrics.
     points: dict[str, dict[int, float]] = {}
-    torn = None
-    for line in read_lines(file):
-        if torn is not None:
-            raise ConfigError(f"RUN: {file}: line {torn} is damaged: expected JSON with a step")
-        if line.row is None:
-            torn = line.number  # fine in the last line, which may be half written
-            continue
-        for tag, value in line.row.items():
+    lines = list(read_lines(file))
+    for line in lines:
+        if line.row is None and line is not lines[-1]:  # the last one may be half written
+            where = f"{file}: line {line.number}"
+            raise ConfigError(f"RUN: {where} is damaged: expected JSON with a step")
+        row = line.row or {}
+        for tag, value in row.items():
             if tag not in NOT_TAGS:
-                points.setdefault(tag, {})[line.row["step"]] = float(value)
+                points.setdefault(tag, {})[row["step"]] = float(value)
 
     # Read the settings.
     settings: dict[str, object] = {}
@@ -197,9 +196,8 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """
     groups: dict[object, list[Run]] = {}
     for i, run in enumerate(runs):
-        same = {name: v for name, v in run.config.items() if name not in SAME_IN_A_GROUP}
-        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or i
-        groups.setdefault(key, []).append(run)
+        same = sorted((n, repr(v)) for n, v in run.config.items() if n not in SAME_IN_A_GROUP)
+        groups.setdefault(tuple(same) or i, []).append(run)
 
     # Labels.
     labels = []
@@ -215,13 +213,12 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     configs = [group[0].config for group in groups.values()]
     names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
     varied = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
-    full = [
-        label
-        if labels.count(label) == 1
-        else ", ".join([label, *(f"{n}={c.get(n)}" for n in varied)])
-        for label, c in zip(labels, configs, strict=True)
-    ]
-    return list(zip(full, groups.values(), strict=True))
+    named = []
+    for label, group in zip(labels, groups.values(), strict=True):
+        different = varied if labels.count(label) > 1 else []
+        settings = [f"{name}={group[0].config.get(name)}" for name in different]
+        named.append((", ".join([label, *settings]), group))
+    return named
 
 
 def _num_seeds(runs: Sequence[Run]) -> int:
@@ -249,25 +246,23 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
         if finite:
             steps, values = np.array(finite, dtype=np.float64).T
             used.append((run, steps, smoothed(values, smooth)))
+            if missing:
+                left_out.append(f"{run.name}: values that are not finite ({missing})")
         else:
             left_out.append(f"{run.name}: {'no finite values' if missing else 'no values'}")
-        if finite and missing:
-            left_out.append(f"{run.name}: values that are not finite ({missing})")
-    if not used:
-        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     if len(used) == 1:
         return Curve(label, *used[0][1:], None, tuple(left_out))
 
     # Steps that all runs have.
-    first, last = max(steps[0] for _, steps, _ in used), min(steps[-1] for _, steps, _ in used)
+    first = max((steps[0] for _, steps, _ in used), default=math.inf)
+    last = min((steps[-1] for _, steps, _ in used), default=-math.inf)
     if first > last:
-        left_out.append(f"{label}: its runs have no steps in common")
+        left_out += [f"{label}: its runs have no steps in common"] if used else []
         return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
     if (steps[0], steps[-1]) != (first, last):
-        left_out.append(
-            f"{label}: steps outside {first:.0f} to {last:.0f}, which not all runs have"
-        )
+        span = f"{first:.0f} to {last:.0f}"
+        left_out.append(f"{label}: steps outside {span}, which not all runs have")
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
@@ -327,15 +322,12 @@ def draw(
     # Draw lines and bands.
     for ax, (tag, lines) in zip(axes, curves.items(), strict=False):
         for i, line in enumerate(lines):
-            style = {
-                "color": COLOURS[i % len(COLOURS)],
-                "linestyle": DASHES[i // len(COLOURS) % len(DASHES)],
-            }
-            marker = "o" if len(line.steps) == 1 else ""
-            ax.plot(line.steps, line.values, label=line.label, lw=1.6, marker=marker, **style)
+            colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            style = {"lw": 1.6, "linestyle": dash, "marker": "o" if len(line.steps) == 1 else ""}
+            ax.plot(line.steps, line.values, label=line.label, color=colour, **style)
             if line.spread is not None:
                 low, high = line.values - line.spread, line.values + line.spread
-                ax.fill_between(line.steps, low, high, color=style["color"], alpha=0.2, lw=0)
+                ax.fill_between(line.steps, low, high, color=colour, alpha=0.2, lw=0)
         ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
         if log:
             ax.loglog()

@@ -9,6 +9,7 @@ that are not finite: these are written as the strings "nan", "inf" and "-inf", w
 """
 
 import importlib.util
+import itertools
 import json
 import math
 import netrc
@@ -17,6 +18,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, final
@@ -177,13 +179,11 @@ class TensorBoardSink:
         self._summary: Any = torch.utils.tensorboard.summary
         log_dir.mkdir(parents=True, exist_ok=True)
         stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        taken, self._file = 0, -1
-        while self._file < 0:
-            try:
+        for taken in itertools.count():
+            with suppress(FileExistsError):
                 path, flags = log_dir / f"{stem}.{taken}", os.O_WRONLY | os.O_CREAT | os.O_EXCL
                 self._file = os.open(path, flags, 0o666)
-            except FileExistsError:
-                taken += 1
+                break
         lines = ["| parameter | value |", "| --- | --- |"]
         for name, value in config_table.items():
             cell = str(value).replace("|", "\\|").replace("\n", " ")  # either would break the table
