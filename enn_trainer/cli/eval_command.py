@@ -10,13 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
@@ -376,36 +376,29 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
         A context with a function that shows the finished share, from 0 to 1, of a suite.
     """
     console = Console(stderr=True) if console is None else console
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    # Drawn by `watch`, not by a thread: environments may start processes.
+    bars = Progress(*columns, console=console, auto_refresh=False, transient=True)
+    every_s = 0.1 if console.is_terminal else LINE_EVERY_S
     start_s: dict[str, float] = {}
-    bars: dict[str, TaskID] = {}
     shown_s = time.monotonic()
 
-    def print_line(suite: str, share: float) -> None:
+    def watch(suite: str, share: float) -> None:
         nonlocal shown_s
         now, name, is_new = time.monotonic(), suite or UNNAMED, suite not in start_s
         start = start_s.setdefault(suite, now)
-        if is_new or now - shown_s >= LINE_EVERY_S:
-            shown_s = now
+        is_full = share >= 1 and console.is_terminal
+        if not (is_new or is_full or now - shown_s >= every_s):
+            return
+        shown_s = now
+        if not console.is_terminal:
             left = format_duration((now - start) * (1 - share) / share) if share else "?"
             line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
             console.out(printable(line, console.encoding), highlight=False)
-
-    def draw_bar(suite: str, share: float) -> None:
-        nonlocal shown_s
-        now, is_new = time.monotonic(), suite not in bars
+            return
         if is_new:
-            bars[suite] = progress.add_task(suite or UNNAMED, total=1.0)
-        progress.update(bars[suite], completed=share)
-        if is_new or now - shown_s >= 0.1 or share >= 1:
-            shown_s = now
-            progress.refresh()
+            bars.add_task(name, total=1.0)
+        bars.update(bars.task_ids[-1], completed=share, refresh=True)
 
-    if not console.is_terminal:
-        yield print_line
-        return
-    text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
-    # Drawn by `draw_bar`, not by a thread: environments may start processes.
-    with Progress(
-        text, BarColumn(), left, console=console, auto_refresh=False, transient=True
-    ) as progress:
-        yield draw_bar
+    with bars if console.is_terminal else nullcontext():
+        yield watch

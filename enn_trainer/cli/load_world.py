@@ -150,10 +150,8 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     try:
         world: object = make()
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise ConfigError(
-            f"{field}.id: calling {config.id}: {type(error).__name__}: {message}"
-        ) from None
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{field}.id: calling {config.id}: {message}") from None
     if isinstance(world, Environment | Match):
         world.close()
     return type(world)

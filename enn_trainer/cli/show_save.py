@@ -20,11 +20,9 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, show_table
 
+_SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
 """Fields of a manifest that are about the checkpoint, or are shown apart."""
-
-
-_SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 
 
 def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None:

@@ -164,10 +164,8 @@ class Guarded:
             if not self._failed:
                 self._failed = True
                 message = (str(error).splitlines() or [""])[0]
-                self._say(
-                    f"{self._name} failed, training goes on without it for now: "
-                    f"{type(error).__name__}: {message}"
-                )
+                failed = f"{self._name} failed, training goes on without it for now"
+                self._say(f"{failed}: {type(error).__name__}: {message}")
 
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
@@ -211,17 +209,14 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     _describe(folder / RUN_FILE, about, settings)
 
     # Files are required; failures of services do not end the run.
-    services: list[tuple[str, Callable[[], Sink]]] = [
-        ("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step))
-    ]
+    sinks: list[Sink] = [JsonlSink(folder / METRICS_FILE, state.step, say)]
+    sinks.append(Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say))
     if config.track:
-        services.append(
-            ("W&B", lambda: WandbSink(config, state, {**settings, **about}, folder, say))
-        )
+        details = {**settings, **about}
+        sinks.append(Guarded("W&B", lambda: WandbSink(config, state, details, folder, say), say))
     if config.mlflow_tracking_uri is not None:
-        services.append(("MLflow", lambda: MlflowSink(config, state, settings, about)))
-    files = JsonlSink(folder / METRICS_FILE, state.step, say)
-    return Track([files, *(Guarded(name, connect, say) for name, connect in services)]), folder
+        sinks.append(Guarded("MLflow", lambda: MlflowSink(config, state, settings, about), say))
+    return Track(sinks), folder
 
 
 def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, object]) -> None:

@@ -85,10 +85,24 @@ class JsonlSink:
         os.close(self._file)
 
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the other lines and open the file to append to it."""
+        """Drop damaged lines and those that `keep` rejects; open the file to append to it."""
+        kept = self._path.with_name(f"{self._path.name}.tmp")
+        dropped, damaged = False, None
         try:
             append_plain(self._path).close()  # raises if it is a link or no regular file
-            _drop(self._path, keep, self._say)
+            with new_file(kept) as file:
+                for line in read_lines(self._path):
+                    # An incomplete last line is left by a kill: only damage before it is reported.
+                    if damaged is not None:
+                        self._say(f"{self._path}: line {damaged} is damaged and was dropped")
+                    damaged = line.number if line.row is None else None
+                    if line.row is not None and keep(line.row):
+                        file.write(line.text)
+                    else:
+                        dropped = True
+                file.flush()
+                os.fsync(file.fileno())
+            kept.replace(self._path) if dropped else kept.unlink()
             if self._file >= 0:
                 os.close(self._file)
             self._file = open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -120,29 +134,6 @@ def read_lines(path: Path) -> Iterator[Line]:
                 row = None
             whole = isinstance(row, dict) and type(row.get("step")) is int
             yield Line(number, text, row if whole and text.endswith(b"\n") else None)
-
-
-def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:
-    """Remove the lines of a file whose row `keep` rejects, and damaged ones."""
-    kept = path.with_name(f"{path.name}.tmp")
-    dropped = False
-    with new_file(kept) as file:
-        damaged = None
-        for line in read_lines(path):
-            # An incomplete last line is left by a kill: only damage before it is reported.
-            if damaged is not None:
-                say(f"{path}: line {damaged.number} is damaged and was dropped")
-            damaged = line if line.row is None else None
-            if line.row is not None and keep(line.row):
-                file.write(line.text)
-            else:
-                dropped = True
-        file.flush()
-        os.fsync(file.fileno())
-    if dropped:
-        kept.replace(path)
-    else:
-        kept.unlink()
 
 
 EVENT_FORMAT = "brain.Event:2"
@@ -306,11 +297,9 @@ def has_key() -> bool:
     named = os.environ.get("NETRC")
     paths = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
     for path in paths:
-        try:
+        with suppress(OSError, netrc.NetrcParseError):
             if netrc.netrc(path).authenticators(host) is not None:
                 return True
-        except (OSError, netrc.NetrcParseError):
-            continue
     return False
 
 
@@ -340,21 +329,20 @@ class MlflowSink:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client: Any = MlflowClient(config.mlflow_tracking_uri)
+        client: Any = MlflowClient(config.mlflow_tracking_uri)
+        self._client = client
         self._run_id = state.tracker_ids.get("mlflow", "")
         if self._run_id:
-            self._client.update_run(self._run_id, status="RUNNING")
+            client.update_run(self._run_id, status="RUNNING")
             return
-        found = self._client.get_experiment_by_name(config.name)
-        experiment = (
-            self._client.create_experiment(config.name) if found is None else found.experiment_id
-        )
+        found, create = client.get_experiment_by_name(config.name), client.create_experiment
+        experiment = create(config.name) if found is None else found.experiment_id
         tags = {name: str(value) for name, value in about.items()}
-        run = self._client.create_run(experiment, run_name=state.run_name, tags=tags)
+        run = client.create_run(experiment, run_name=state.run_name, tags=tags)
         self._run_id = run.info.run_id
         params = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
         for start in range(0, len(params), BATCH):
-            self._client.log_batch(self._run_id, params=params[start : start + BATCH])
+            client.log_batch(self._run_id, params=params[start : start + BATCH])
         state.tracker_ids["mlflow"] = self._run_id
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
