@@ -33,7 +33,7 @@ from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace
 
-Run: TypeAlias = Callable[[argparse.Namespace], int]
+Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\
 A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
 or a RUN, of which the newest valid one is taken."""
@@ -53,10 +53,10 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     run: Run = options.run
-    return run(options)
+    return run(options) or 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     run_dir = _run_dir(options.path)
     found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
     if options.json:
@@ -73,10 +73,10 @@ def _list(options: argparse.Namespace) -> int:
             for entry in found
         ]
         print(json.dumps(listed, indent=1))
-        return 0
+        return
     if not found:
         print(f"{run_dir}: no saves here")
-        return 0
+        return
 
     # A row for each save; a column for each metric that any of them has.
     all_metrics = [entry.manifest.get("metrics", {}) for entry in found]
@@ -96,7 +96,6 @@ def _list(options: argparse.Namespace) -> int:
     if any(entry.kind == "damaged" for entry in found):
         verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
         print(f"\nto list the problems: {verify}")
-    return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -128,7 +127,7 @@ def _verify(options: argparse.Namespace) -> int:
     return 1 if num_damaged else 0
 
 
-def _prune(options: argparse.Namespace) -> int:
+def _prune(options: argparse.Namespace) -> None:
     # The policy: that of the options, else that of the run.
     run_dir = RunDir(_run_dir(options.path))
     if options.keep_best and not options.best:
@@ -163,10 +162,9 @@ def _prune(options: argparse.Namespace) -> int:
         print(
             "run without --dry-run to delete them; enn checkpoints pin SAVE keeps one permanently"
         )
-    return 0
 
 
-def _pin(options: argparse.Namespace) -> int:
+def _pin(options: argparse.Namespace) -> None:
     def pin() -> Checkpoint:
         saved = find(options.path)
         path = saved.path.resolve()
@@ -176,19 +174,16 @@ def _pin(options: argparse.Namespace) -> int:
     saved = retry_while_gone(options.path, pin)
     undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
     print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
-    return 0
 
 
-def _unpin(options: argparse.Namespace) -> int:
+def _unpin(options: argparse.Namespace) -> None:
     path = resolve(options.path)
     RunDir(path.resolve().parent).unpin(path.resolve().name)
     print(f"{path}: no longer pinned")
-    return 0
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> None:
     show_save(options.path, Console(), options.config, options.tensors)
-    return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -206,7 +201,7 @@ def _diff(options: argparse.Namespace) -> int:
     return 1 if diff.changed else 0
 
 
-def _evolve(options: argparse.Namespace) -> int:
+def _evolve(options: argparse.Namespace) -> None:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
@@ -227,7 +222,6 @@ def _evolve(options: argparse.Namespace) -> int:
         print(f"setting: {change}")
     resume = resume_command(options.to, evolved.config, evolved.state)
     print(f"saved {written.path}; to continue: {resume}")
-    return 0
 
 
 def _new_world(
@@ -241,12 +235,11 @@ def _new_world(
         return rules, (world.obs_space(), dict(world.action_space()))
 
 
-def _upgrade(options: argparse.Namespace) -> int:
+def _upgrade(options: argparse.Namespace) -> None:
     saved = upgrade_checkpoint(resolve(options.path), options.to)
     manager = load_checkpoint(saved.path)
     resume = resume_command(options.to, manager.config, manager.state)
     print(f"saved {saved.path}; to continue: {resume}")
-    return 0
 
 
 def _run_dir(path: Path) -> Path:

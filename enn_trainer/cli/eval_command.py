@@ -183,11 +183,10 @@ def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Names
         ConfigError: the spaces of a world are not those of the agent, it does not take its
             arguments, or `--num-envs` does not fit.
     """
-    # Make the world of each suite, and compare its spaces.
     assert config.eval is not None
-    trained, sides = saved.config.env, dict[str, int]()
-    field = "--env" if options.env else "env.id"
-    for name, suite in all_suites(config.eval, config.env):
+    trained, field = saved.config.env, "--env" if options.env else "env.id"
+    for name, suite in list(all_suites(config.eval, config.env)):
+        # Make the world of the suite, and compare its spaces.
         what, hint = f"--env: {suite.env.id}", ""
         arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
         if name:
@@ -203,24 +202,23 @@ def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Names
         world.close()
         if different:
             raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
-        sides[name] = world.num_sides if isinstance(world, Match) else 1
+
+        # Its number of environments.
+        num_sides = world.num_sides if isinstance(world, Match) else 1
+        if options.num_envs is None:
+            settings = config.eval.suites[name] if name else config.eval
+            settings.num_envs = _num_envs(saved.config, options, num_sides)
+        elif options.num_envs % num_sides:
+            where = f" in {what}" if name else ""
+            raise ConfigError(
+                f"--num-envs: expected multiples of {num_sides}, the sides of a match{where}, got "
+                f"{options.num_envs}; leave it out, then each suite has as many as fit"
+            )
 
     # Another world does not get the arguments of the run.
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
         print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
-
-    # Numbers of environments.
-    for name, n in sides.items():
-        if options.num_envs is None:
-            settings = config.eval.suites[name] if name else config.eval
-            settings.num_envs = _num_envs(saved.config, options, n)
-        elif options.num_envs % n:
-            where = f" in --suite {name}" if name else ""
-            raise ConfigError(
-                f"--num-envs: expected multiples of {n}, the sides of a match{where}, got "
-                f"{options.num_envs}; leave it out, then each suite has as many as fit"
-            )
 
 
 def _as_typed(error: object) -> str:

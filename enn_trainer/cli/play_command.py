@@ -25,18 +25,26 @@ examples:
   enn play Duel --agent runs/duel --side 0"""
 
 
-def play_command(arguments: Sequence[str]) -> int:
+def play_command(arguments: Sequence[str]) -> None:
     """Run `enn play`: play an environment by hand.
-
-    Returns:
-        0 after playing.
 
     Raises:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or the environment
             or the recording fails.
     """
+    about = "Play an environment by hand."
+    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
+    add = parser.add_argument
+    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
+    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
+    add("--side", type=int, metavar="N", help="the only side of a match that you play")
+    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
+    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
+    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
+    options = parser.parse_intermixed_args(arguments)
+
     # The world, the agent and the recording.
-    options = _parser().parse_intermixed_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     record: Path | None = options.record
     if record is not None and (record.is_dir() or not record.parent.is_dir()):
@@ -75,18 +83,3 @@ def play_command(arguments: Sequence[str]) -> int:
     print(f"--seed {seed} repeats these episodes")
     if record is not None:
         print(f"recorded in {record}; the same --record appends to it")
-    return 0
-
-
-def _parser() -> OneLineParser:
-    about = "Play an environment by hand."
-    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
-    add = parser.add_argument
-    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
-    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
-    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
-    add("--side", type=int, metavar="N", help="the only side of a match that you play")
-    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
-    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
-    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
-    return parser

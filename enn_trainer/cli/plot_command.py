@@ -85,11 +85,8 @@ class Curve(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-def plot_command(arguments: Sequence[str]) -> int:
+def plot_command(arguments: Sequence[str]) -> None:
     """Run `enn plot`: draw metrics of runs into a file.
-
-    Returns:
-        0.
 
     Raises:
         ConfigError, CheckpointError: a mistake in the arguments.
@@ -138,7 +135,6 @@ def plot_command(arguments: Sequence[str]) -> int:
         for text in (text for line in lines for text in line.left_out):
             print(f"{tag}: left out: {text}")
     print(f"wrote {out}")
-    return 0
 
 
 def read_run(path: Path) -> Run:

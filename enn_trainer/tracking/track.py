@@ -170,9 +170,7 @@ class Guarded:
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
     """Return the values of a tree of dataclasses by dotted name, such as `net.d_model`."""
-    return {
-        path: as_written(value) for path, value in settings_of(config) if not is_dataclass(value)
-    }
+    return {path: as_written(v) for path, v in settings_of(config) if not is_dataclass(v)}
 
 
 def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:

@@ -166,8 +166,11 @@ class TensorBoardSink:
 
     def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
         import torch.utils.tensorboard.summary
+        from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
+        from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
         self._summary: Any = torch.utils.tensorboard.summary
+        self._protos, self._records = event_pb2, record_writer
         log_dir.mkdir(parents=True, exist_ok=True)
         stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         for taken in itertools.count():
@@ -182,11 +185,8 @@ class TensorBoardSink:
         table = self._summary.text("hyperparameters", "\n".join(lines))
         begins: list[Mapping[str, Any]] = [{"file_version": EVENT_FORMAT}]
         if step > 0:
-            from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
-                SessionLog,
-            )
-
-            begins.append({"session_log": SessionLog(status=SessionLog.START), "step": step + 1})
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            begins.append({"session_log": start, "step": step + 1})
         self._append(*begins, {"summary": table, "step": 0})
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -205,15 +205,10 @@ class TensorBoardSink:
         os.close(self._file)
 
     def _append(self, *events: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]
-            RecordWriter,
-        )
-
         data, now = BytesIO(), time.time()
-        records: Any = RecordWriter(data)
+        records = self._records.RecordWriter(data)
         for event in events:
-            records.write(Event(wall_time=now, **event).SerializeToString())
+            records.write(self._protos.Event(wall_time=now, **event).SerializeToString())
         size = os.fstat(self._file).st_size
         try:
             left = data.getvalue()
