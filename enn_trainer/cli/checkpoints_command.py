@@ -60,18 +60,12 @@ def _list(options: argparse.Namespace) -> None:
     run_dir = _run_dir(options.path)
     found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
     if options.json:
-        listed = [
-            {
-                "name": entry.path.name,
-                "is": entry.kind,
-                "step": entry.step,
-                "size": entry.size,
-                **{key: entry.manifest.get(key) for key in ("created", "why", "metrics")},
-                "pinned": pinned.get(entry.path.name),
-                "problems": entry.problems,
-            }
-            for entry in found
-        ]
+        listed = []
+        for entry in found:
+            name, manifest = entry.path.name, entry.manifest
+            about = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
+            about |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
+            listed.append({**about, "pinned": pinned.get(name), "problems": entry.problems})
         print(json.dumps(listed, indent=1))
         return
     if not found:
@@ -120,10 +114,8 @@ def _verify(options: argparse.Namespace) -> int:
             print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
             num_damaged += bool(entry.problems)
     if num_damaged:
-        print(
-            f"\n{num_damaged} damaged; resuming, evaluating and playing a run use its newest valid "
-            "save automatically"
-        )
+        use = "resuming, evaluating and playing a run use its newest valid save automatically"
+        print(f"\n{num_damaged} damaged; {use}")
     return 1 if num_damaged else 0
 
 
@@ -159,9 +151,8 @@ def _prune(options: argparse.Namespace) -> None:
     gone = pruned.deleted
     print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
     if options.dry_run and gone:
-        print(
-            "run without --dry-run to delete them; enn checkpoints pin SAVE keeps one permanently"
-        )
+        pin = "enn checkpoints pin SAVE keeps one permanently"
+        print(f"run without --dry-run to delete them; {pin}")
 
 
 def _pin(options: argparse.Namespace) -> None:

@@ -80,10 +80,8 @@ def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
     if _is_known_to_fit(config.env, result.state):
         return "\n".join([*lines, f"  {resume} env.id={env_id}"])
     lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
-    lines.append(
-        "env.id=... must name the world of the recordings there; it is not known whether "
-        f"{env_id} is that"
-    )
+    unknown = f"it is not known whether {env_id} is that"
+    lines.append(f"env.id=... must name the world of the recordings there; {unknown}")
     return "\n".join(lines)
 
 

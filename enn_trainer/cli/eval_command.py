@@ -209,11 +209,10 @@ def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Names
             settings = config.eval.suites[name] if name else config.eval
             settings.num_envs = _num_envs(saved.config, options, num_sides)
         elif options.num_envs % num_sides:
-            where = f" in {what}" if name else ""
-            raise ConfigError(
-                f"--num-envs: expected multiples of {num_sides}, the sides of a match{where}, got "
-                f"{options.num_envs}; leave it out, then each suite has as many as fit"
-            )
+            sides = "the sides of a match" + (f" in {what}" if name else "")
+            expected = f"expected multiples of {num_sides}, {sides}, got {options.num_envs}"
+            hint = "leave it out, then each suite has as many as fit"
+            raise ConfigError(f"--num-envs: {expected}; {hint}")
 
     # Another world does not get the arguments of the run.
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
@@ -323,11 +322,10 @@ def write_and_print(
             problems.append(f"{result.film_problem} (suite: {name or UNNAMED})")
     unfinished = {name or "unnamed": r for name, r in results.items() if r.missing}
     if unfinished:
-        numbers = ", ".join(f"{name}: {r.missing}" for name, r in unfinished.items())
-        problems.append(
-            f"episodes that did not end within {next(iter(results.values())).max_steps} steps "
-            f"and are left out ({numbers}); raise --max-steps"
-        )
+        limit = f"{next(iter(results.values())).max_steps} steps"
+        left_out = ", ".join(f"{name}: {r.missing}" for name, r in unfinished.items())
+        problem = f"episodes that did not end within {limit} and are left out ({left_out})"
+        problems.append(f"{problem}; raise --max-steps")
     return problems
 
 
@@ -355,12 +353,8 @@ def report(
         }
         about = {"episodes": results[name].episodes, "missing": results[name].missing}
         suites[name] = {"config": flatten_config(suite), **about, "metrics": metrics}
-    return {
-        "checkpoint": str(path.resolve()),
-        "step": step,
-        "seed": config.seed if config.eval.seed is None else config.eval.seed,
-        "suites": suites,
-    }
+    seed = config.seed if config.eval.seed is None else config.eval.seed
+    return {"checkpoint": str(path.resolve()), "step": step, "seed": seed, "suites": suites}
 
 
 @contextmanager

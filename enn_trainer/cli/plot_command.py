@@ -103,10 +103,8 @@ def plot_command(arguments: Sequence[str]) -> None:
     # Check that the picture can be made.
     out: Path = options.out
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "enn plot: expected the package matplotlib, which is not installed; "
-            "pip install 'enn-trainer[plot]'"
-        )
+        missing = "expected the package matplotlib, which is not installed"
+        raise ConfigError(f"enn plot: {missing}; pip install 'enn-trainer[plot]'")
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out: expected a file that ends in {', '.join(FORMATS)}, got {out}")
     if out.is_dir() or not out.parent.is_dir():
@@ -120,10 +118,8 @@ def plot_command(arguments: Sequence[str]) -> None:
         raise ConfigError(f"RUN: expected {', '.join(NAMES)} in it, got none of them")
     for tag in tags:
         if tag not in known:
-            near = difflib.get_close_matches(tag, known, n=3, cutoff=0.0)
-            raise ConfigError(
-                f"--metric: expected a tag of the runs, such as {', '.join(near)}; got {tag!r}"
-            )
+            near = ", ".join(difflib.get_close_matches(tag, known, n=3, cutoff=0.0))
+            raise ConfigError(f"--metric: expected a tag of the runs, such as {near}; got {tag!r}")
 
     # Draw them.
     curves = {
@@ -156,10 +152,8 @@ def read_run(path: Path) -> Run:
             path = Path(read_config(saved).data_dir, "runs", run_name) if run_name else path
         file = path / METRICS_FILE
     if not file.is_file():
-        raise ConfigError(
-            f"RUN: expected the folder of a run, its {METRICS_FILE} or a --checkpoint-dir, got "
-            f"{path}, where there is no {file.name}"
-        )
+        expected = f"the folder of a run, its {METRICS_FILE} or a --checkpoint-dir"
+        raise ConfigError(f"RUN: expected {expected}, got {path}, where there is no {file.name}")
 
     # Read the metrics.
     points: dict[str, dict[int, float]] = {}

@@ -64,10 +64,9 @@ class UntrustedCode(NamedTuple):
         expected, is_code = "an environment of `enn envs` or one named on the command line", "is"
         if self.is_argument:
             expected, is_code = "arguments without a colon, or given on the command line", "may be"
-        return ConfigError(
-            f"{self.field}: expected {expected}, got {short_repr(self.text, 200)} from {save}, "
-            f"which {is_code} code that would be imported and run; {remedy}"
-        )
+        got = f"{short_repr(self.text, 200)} from {save}"
+        run = f"which {is_code} code that would be imported and run"
+        return ConfigError(f"{self.field}: expected {expected}, got {got}, {run}; {remedy}")
 
 
 def envs_named_in(config: TrainConfig) -> list[NamedEnv]:

@@ -197,13 +197,10 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     if not continues(manager):
         state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
     folder, settings, revision = runs / state.run_name, flatten_config(config), git_revision()
-    about = {
-        "run_name": state.run_name,
-        "restart": state.restart,
-        "command": shlex.join(sys.argv),
-        "code.commit": None if revision is None else revision.removesuffix("-dirty"),
-        "code.dirty": None if revision is None else revision.endswith("-dirty"),
-    }
+    about: dict[str, object] = {"run_name": state.run_name, "restart": state.restart}
+    about["command"] = shlex.join(sys.argv)
+    about["code.commit"] = None if revision is None else revision.removesuffix("-dirty")
+    about["code.dirty"] = None if revision is None else revision.endswith("-dirty")
     _describe(folder / RUN_FILE, about, settings)
 
     # Files are required; failures of services do not end the run.
@@ -252,7 +249,5 @@ def _new_run_name(runs: Path, config: TrainConfig) -> str:
             number += 1
             name = f"{stamped}-{number}"
         except OSError as error:
-            raise ConfigError(
-                f"data_dir: expected a folder to write to, got {config.data_dir} "
-                f"({os.strerror(error.errno or 0)})"
-            ) from None
+            got = f"{config.data_dir} ({os.strerror(error.errno or 0)})"
+            raise ConfigError(f"data_dir: expected a folder to write to, got {got}") from None

@@ -249,10 +249,8 @@ class WandbSink:
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not has_key():
             mode = "offline"
-            say(
-                "W&B: no API key, so the numbers stay on this machine (wandb login, then "
-                f"wandb sync {folder / 'wandb'}/offline-run-*)"
-            )
+            sync = f"wandb login, then wandb sync {folder / 'wandb'}/offline-run-*"
+            say(f"W&B: no API key, so the numbers stay on this machine ({sync})")
         self._wandb: Any = wandb
         # Its output would disturb the progress panel on the terminal.
         settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
@@ -377,7 +375,5 @@ def check_mlflow() -> None:
         ConfigError: the package is missing.
     """
     if importlib.util.find_spec("mlflow") is None:
-        raise ConfigError(
-            "mlflow_tracking_uri: expected the package mlflow, which is not installed; "
-            "pip install 'enn-trainer[mlflow]'"
-        )
+        missing = "expected the package mlflow, which is not installed"
+        raise ConfigError(f"mlflow_tracking_uri: {missing}; pip install 'enn-trainer[mlflow]'")
