@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from enn_trainer.checkpoints import legacy_0_1_16
-from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
+from enn_trainer.checkpoints.format import is_save, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, resolve
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
@@ -156,15 +156,14 @@ def _prune(options: argparse.Namespace) -> None:
 
 
 def _pin(options: argparse.Namespace) -> None:
-    def pin() -> Checkpoint:
-        saved = find(options.path)
-        path = saved.path.resolve()
-        RunDir(path.parent).pin(path.name, options.note)
-        return saved
+    def pin() -> Path:
+        path = find(options.path).path
+        RunDir(path.resolve().parent).pin(path.resolve().name, options.note)
+        return path
 
-    saved = retry_while_gone(options.path, pin)
-    undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
-    print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
+    path = retry_while_gone(options.path, pin)
+    undo = shell_command("enn", "checkpoints", "unpin", str(path))
+    print(f"{path}: pinned, will never be deleted; undo with {undo}")
 
 
 def _unpin(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -122,10 +122,8 @@ def plot_command(arguments: Sequence[str]) -> None:
             raise ConfigError(f"--metric: expected a tag of the runs, such as {near}; got {tag!r}")
 
     # Draw them.
-    curves = {
-        tag: [curve_of(label, group, tag, options.smooth) for label, group in grouped(runs)]
-        for tag in tags
-    }
+    groups = grouped(runs)
+    curves = {tag: [curve_of(*group, tag, options.smooth) for group in groups] for tag in tags}
     draw(curves, out)
     for tag, lines in curves.items():
         for text in (text for line in lines for text in line.left_out):
@@ -332,8 +330,8 @@ def draw(
     handles, texts = axes[0].get_legend_handles_labels()
     banded = any(line.spread is not None for lines in curves.values() for line in lines)
     title = "mean and 95% confidence band of the mean" if banded else None
-    where: Literal["outside lower center"] = "outside lower center"
-    figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
+    look = {"fontsize": 9, "frameon": False, "title": title}
+    figure.legend(handles, texts, loc="outside lower center", **look)
 
     # Save the picture.
     drawn = io.BytesIO()

@@ -285,9 +285,9 @@ def bottleneck_advice(measured: Profile) -> str:
     kind = max(dict.fromkeys(part.kind for part in measured.parts), key=measured.share)
     step, minibatch = measured.frames_of_step, measured.frames_of_minibatch
     processes, cores = measured.resources.processes, measured.resources.cores
-    more_processes = (
-        f"rollout.processes={cores} uses the other cores; " if processes < cores else ""
-    )
+    more_processes = ""
+    if processes < cores:
+        more_processes = f"rollout.processes={cores} uses the other cores; "
     more_envs = "try a larger rollout.num_envs with fewer rollout.steps"
     one_vec_env = "write all of them as one VecEnv"
     environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
@@ -333,16 +333,11 @@ def show(measured: Profile, console: Console) -> None:
         return f"{part.core_ms:.2f}" if part.core_ms > 1.001 * part.wall_ms else ""
 
     whole = Part("an update", "rest", measured.update_ms, measured.update_ms)
-    rows = [
-        (
-            part.name,
-            f"{part.wall_ms / measured.update_ms:.1%}",
-            f"{part.wall_ms:.2f}",
-            f"{1e3 * part.wall_ms / measured.frames:.2f}",
-            core_ms(part),
-        )
-        for part in (*measured.parts, whole)
-    ]
+    rows = []
+    for part in (*measured.parts, whole):
+        share, us = part.wall_ms / measured.update_ms, 1e3 * part.wall_ms / measured.frames
+        row = part.name, f"{share:.1%}", f"{part.wall_ms:.2f}", f"{us:.2f}", core_ms(part)
+        rows.append(row)
     rows += [(f"in workers: {p.name}", "", "", "", core_ms(p)) for p in measured.in_workers]
     show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
 

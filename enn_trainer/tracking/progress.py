@@ -221,17 +221,13 @@ def _numbers(view: _View, p: ProgressLine) -> dict[str, str]:
 
 def _text(view: _View, p: ProgressLine) -> str:
     """Return a line of text."""
+    step = f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)"
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
+    mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}"
     numbers = _numbers(view, p)
     names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
-    return "  ".join(
-        [
-            f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)",
-            f"left {view.left}",
-            f"return {_number(p.metrics.get(RETURN), '.3f')}{change}",
-            *(f"{name} {numbers[name]}" for name in names),
-        ]
-    )
+    others = [f"{name} {numbers[name]}" for name in names]
+    return "  ".join([step, f"left {view.left}", mean_return, *others])
 
 
 def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:

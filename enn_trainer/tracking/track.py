@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from enn_trainer.checkpoints.manifest import git_revision
 from enn_trainer.config import TrainConfig
@@ -76,17 +76,14 @@ class VideoSink(Sink, Protocol):
 
 
 @final
-class Track:
+class Track(ExitStack):
     """All sinks of a run as one; a context manager that closes them."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
+        super().__init__()
         self._sinks = sinks
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        for sink in reversed(sinks):  # to be closed in their order, also if one fails
+            self.callback(sink.close)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each scalar under its own tag."""
@@ -98,12 +95,6 @@ class Track:
         for sink in self._sinks:
             if isinstance(sink, VideoSink):
                 sink.video(step, name, path)
-
-    def close(self) -> None:
-        """Close all sinks, which write their buffered scalars."""
-        with ExitStack() as stack:  # closes the others if one fails
-            for sink in reversed(self._sinks):
-                stack.callback(sink.close)
 
 
 @final

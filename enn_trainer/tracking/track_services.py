@@ -195,10 +195,8 @@ class TensorBoardSink:
         Raises:
             OSError: the event could not be written; then nothing of it is in the file.
         """
-        summary = self._summary.Summary(
-            value=[{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
-        )
-        self._append({"summary": summary, "step": step})
+        values = [{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
+        self._append({"summary": self._summary.Summary(value=values), "step": step})
 
     def close(self) -> None:
         """Close the file."""
