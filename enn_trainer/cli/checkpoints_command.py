@@ -299,8 +299,7 @@ def _parser() -> OneLineParser:
     add_world(evolving, required=True)
     evolving.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
     text = "maximal total probability of the labels that are added to an action"
-    default = Rules().new_label_prob
-    evolving.option("--new-label-prob", "P", text, type=float, default=default)
+    evolving.option("--new-label-prob", "P", text, type=float, default=Rules().new_label_prob)
     text = "settings of the new run, such as net.n_layer=3"
     evolving.option("--set", "FIELD=VALUE", text, dest="overrides", nargs="*", default=[])
     text = "write a save of an older version in the current format"

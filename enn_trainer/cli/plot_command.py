@@ -156,11 +156,11 @@ def read_run(path: Path) -> Run:
     # Read the metrics.
     points: dict[str, dict[int, float]] = {}
     lines = list(read_lines(file))
-    for line in lines:
-        if line.row is None and line is not lines[-1]:  # the last one may be half written
-            where = f"{file}: line {line.number}"
-            raise ConfigError(f"RUN: {where} is damaged: expected JSON with a step")
-        row = line.row or {}
+    for number, _, row in lines:
+        if row is None and number == len(lines):  # may be half written
+            break
+        if row is None:
+            raise ConfigError(f"RUN: {file}: line {number} is damaged: expected JSON with a step")
         for tag, value in row.items():
             if tag not in NOT_TAGS:
                 points.setdefault(tag, {})[row["step"]] = float(value)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from urllib.parse import urlsplit
 
 from enn_trainer.config import TrainConfig
@@ -91,13 +91,13 @@ class JsonlSink:
         try:
             append_plain(self._path).close()  # raises if it is a link or no regular file
             with new_file(kept) as file:
-                for line in read_lines(self._path):
+                for number, text, row in read_lines(self._path):
                     # An incomplete last line is left by a kill: only damage before it is reported.
                     if damaged is not None:
                         self._say(f"{self._path}: line {damaged} is damaged and was dropped")
-                    damaged = line.number if line.row is None else None
-                    if line.row is not None and keep(line.row):
-                        file.write(line.text)
+                    damaged = number if row is None else None
+                    if row is not None and keep(row):
+                        file.write(text)
                     else:
                         dropped = True
                 file.flush()
@@ -110,22 +110,11 @@ class JsonlSink:
             raise unwritable(self._path, error) from None
 
 
-class Line(NamedTuple):
-    """A line of a file.
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Yield the number from 1, the bytes and the content of each line of a file.
 
-    Attributes:
-        number: line number, from 1.
-        text: the bytes of the line, with its end of line.
-        row: the parsed content; None if the line is damaged or incomplete.
+    The content of a damaged or incomplete line is None.
     """
-
-    number: int
-    text: bytes
-    row: dict[str, Any] | None
-
-
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file; damaged ones have no row."""
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:
@@ -133,7 +122,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             except (ValueError, RecursionError):
                 row = None
             whole = isinstance(row, dict) and type(row.get("step")) is int
-            yield Line(number, text, row if whole and text.endswith(b"\n") else None)
+            yield number, text, row if whole and text.endswith(b"\n") else None
 
 
 EVENT_FORMAT = "brain.Event:2"
