@@ -245,7 +245,8 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     first = max((steps[0] for _, steps, _ in used), default=math.inf)
     last = min((steps[-1] for _, steps, _ in used), default=-math.inf)
     if first > last:
-        left_out += [f"{label}: its runs have no steps in common"] if used else []
+        if used:
+            left_out.append(f"{label}: its runs have no steps in common")
         return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
     if (steps[0], steps[-1]) != (first, last):
