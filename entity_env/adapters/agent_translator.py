@@ -1,6 +1,6 @@
 """Translator of the observations and actions of one agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,12 +8,9 @@ import numpy as np
 from entity_env.actions import Action, ActionMask
 from entity_env.adapters.action_translators import (
     ActionTranslator,
-    ChoiceTranslator,
     Component,
     JoinedFrames,
-    MappedAction,
     Masks,
-    SelectTranslator,
     build_action,
     components_of,
     cut_mask,
@@ -45,16 +42,6 @@ class View(NamedTuple):
         return Observation(
             features=features, global_features=global_features, actions=self.actions, **outcome
         )
-
-
-class _MaskField(NamedTuple):
-    """A field with the mask of some components of the action."""
-
-    name: ActionName | None  # of the action; None for the mask of the whole action
-    path: str
-    keys: list[Any] | None  # in the observation; None for a mask in the info
-    slots: Sequence[int]
-    counts: list[int]  # (slots,) the number of choices; 0 for a Box, which it does not mask
 
 
 class AgentTranslator:
@@ -104,11 +91,9 @@ class AgentTranslator:
         counts = [component.num_choices for component in self._components]
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
-            cls = SelectTranslator if isinstance(action, Select) else ChoiceTranslator
-            translator = cls(
-                MappedAction(
-                    name, action, found, self._reader.num_rows, names.labels, prefix, is_team
-                )
+            num_rows = self._reader.num_rows
+            translator = ActionTranslator(
+                name, action, found, num_rows, names.labels, prefix, is_team
             )
             for slot in translator.slots:
                 if slot in owners:
@@ -123,12 +108,9 @@ class AgentTranslator:
         self.action_space: dict[ActionName, ActionSpace] = {
             name: translator.space for name, translator in self.actions.items()
         }
-        keys_of = {node.path: node.keys for node in nodes(obs_space)}
-        self._mask_fields = [
-            _MaskField(name, path, keys_of.get(path), slots, counts)
-            for name, path, slots, counts in masked
-            if path is not None
-        ]
+        # The name of an action or None for all, the path of its mask, its slots, and their choices.
+        self._mask_fields = [field for field in masked if field[1] is not None]
+        self._keys_of = {node.path: node.keys for node in nodes(obs_space)}
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
@@ -265,8 +247,11 @@ class AgentTranslator:
     def _masks(self, value: Any, info: Mapping[str, Any]) -> list[Flags | None]:
         """Return the mask of each component, None where everything is allowed."""
         masks: list[Flags | None] = [None] * len(self._components)
-        for name, path, keys, slots, counts in self._mask_fields:
-            mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
+        for name, path, slots, counts in self._mask_fields:
+            if path in self._keys_of:
+                mask = value_at(value, self._keys_of[path], "observation")
+            else:
+                mask = _in_info(info, path)
             if mask is None:
                 if name is None and path == ACTION_MASK:
                     continue  # it need not be there
@@ -279,7 +264,7 @@ class AgentTranslator:
             else:
                 each = cut_mask(mask, counts, path)
             for slot, count, own in zip(slots, counts, each, strict=True):
-                masks[slot] = own if count else None
+                masks[slot] = own if count else None  # a Box is not masked
         return masks
 
 
