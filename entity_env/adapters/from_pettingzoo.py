@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import View
 from entity_env.adapters.gymnasium_api import (
+    Adapted,
     GymnasiumEnv,
     MakeGymnasiumEnv,
     as_reward,
@@ -18,7 +18,6 @@ from entity_env.adapters.gymnasium_api import (
     keeps_state,
     make_gymnasium,
     partial_class,
-    render,
     world_seed,
 )
 from entity_env.adapters.gymnasium_spaces import Space
@@ -34,12 +33,12 @@ from entity_env.adapters.side_translators import (
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
 from entity_env.match import Match
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName
 
 Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 
 
-class FromPettingZoo(Match):
+class FromPettingZoo(Adapted, Match):
     """A parallel PettingZoo environment.
 
     Without teams every possible agent is a side, and the policy plays all of them. The observations
@@ -101,7 +100,7 @@ class FromPettingZoo(Match):
             raise
         self.num_sides = len(self._sides)
         self._remake = keeps_state(self.env) if remake is None else remake
-        self._seed: int | None = None
+        self._spaces = self._sides[0].obs_space, self._sides[0].action_space
         self._was_reset = self._is_running = False
         self._views: dict[AgentName, View] = {}  # of living agents
         self._cut_off: dict[AgentName, View] = {}  # last views of dead agents that were cut off
@@ -149,21 +148,9 @@ class FromPettingZoo(Match):
             )
         return env
 
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and global features of each side."""
-        return self._sides[0].obs_space
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the actions of each side."""
-        return self._sides[0].action_space
-
-    def seed(self, seed: int) -> None:
-        """Seed the next reset."""
-        self._seed = seed
-
     def reset(self) -> list[Observation]:
         """Begin a match."""
-        seed, self._seed = self._seed, None
+        seed = self.take_seed()
         if self._remake and self._was_reset and seed is not None:
             used, self.env = self.env, self._make()
             used.close()
@@ -205,14 +192,6 @@ class FromPettingZoo(Match):
             obs.truncated, obs.terminated = bool(cut_off), not cut_off
             shown.append(obs)
         return shown
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture or text of the `render_mode` that the environment was made with."""
-        return render(self.env, kwargs.get("mode"))
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
 
     def _translate(
         self,
