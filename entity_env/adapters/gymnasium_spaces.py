@@ -17,7 +17,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _MAX_CHOICES = 4096
 _NESTED = spaces.Dict, spaces.Tuple
-_DISCRETE = spaces.Discrete, spaces.MultiDiscrete
+NUMBERS = spaces.Box, spaces.MultiBinary
+DISCRETE = spaces.Discrete, spaces.MultiDiscrete
 
 
 class GraphPart(spaces.Space[Any]):
@@ -134,9 +135,9 @@ def number_names(space: Space, name: str) -> list[str]:
     for path, _, leaf in leaves(space, name):
         shape = leaf.shape or ()
         elements = [path] if math.prod(shape) == 1 else element_paths(shape, path)
-        if isinstance(leaf, spaces.Box | spaces.MultiBinary):
+        if isinstance(leaf, NUMBERS):
             names += elements
-        elif isinstance(leaf, _DISCRETE):
+        elif isinstance(leaf, DISCRETE):
             counts, starts = choices(leaf)
             if sum(counts) > _MAX_CHOICES:
                 raise InvalidSpace(
@@ -176,7 +177,7 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
         ]
         return np.hstack([np.zeros((n, 0), dtype=np.float32), *parts])
     shape = n, *(space.shape or ())
-    if not isinstance(space, _DISCRETE):
+    if not isinstance(space, DISCRETE):
         return as_array(value, shape, field)
 
     # One-hot. As float64, in which large numbers of choices differ.
