@@ -262,10 +262,9 @@ def _find_globals(space: Space, given: Globals) -> tuple[_Field, slice | Indices
         )
     span = field.span(given.span, f"{argument}.span")
     names = list(given.columns or number_names(field.space, field.path)[span])
-    if len(names) != span.stop - span.start:
-        raise InvalidSpace(
-            f"{argument}.columns: expected {span.stop - span.start} names, got {names}"
-        )
+    size = span.stop - span.start
+    if len(names) != size:
+        raise InvalidSpace(f"{argument}.columns: expected {size} names, got {names}")
     if not given.features:
         return field, span, names
     columns = _positions(names, given.features, f"{argument}.features")
@@ -280,9 +279,7 @@ def _positions(names: Sequence[str], wanted: Sequence[str], argument: str) -> li
 
 def _is_table(space: Space) -> bool:
     """Return whether a field has rows of its own."""
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return len(space.shape) == 2
-    return isinstance(space, spaces.Sequence | GraphPart)
+    return isinstance(space, spaces.Sequence | GraphPart) or len(space.shape or ()) == 2
 
 
 def _infer_fields(
@@ -323,8 +320,6 @@ def _field_at(space: Space, path: str, argument: str) -> _Field:
     _, keys, space = locate(space, path, argument)
     path, shape = path or _OBSERVATION, space.shape or ()
     is_flat, num_rows = not _is_table(space), None
-    columns: list[str]
-    convert: _Convert
     try:
         if isinstance(space, GraphPart):
             columns, convert = _graph_converter(space, path)
@@ -389,18 +384,20 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
     Node numbers would mean nothing to a network that does not know the order of entities.
     """
     graph, edge_space = part.graph, part.graph.edge_space
-    columns = names = number_names(graph.node_space, _FEATURE)
-    if part.name == "edges" and edge_space is not None:
-        columns = number_names(edge_space, _FEATURE)
-        columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
+    names = number_names(graph.node_space, _FEATURE)
 
-    def convert(value: Any) -> Numbers:
-        if part.name == "edges" and (value.edge_links is None or len(value.edge_links) == 0):
+    def convert_nodes(value: Any) -> Numbers:
+        return to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
+
+    if part.name == "nodes" or edge_space is None:
+        return names, convert_nodes
+    columns = number_names(edge_space, _FEATURE)
+    columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
+
+    def convert_edges(value: Any) -> Numbers:
+        if value.edge_links is None or len(value.edge_links) == 0:
             return np.zeros((0, len(columns)), dtype=np.float32)
-        nodes = to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
-        if part.name == "nodes" or edge_space is None:
-            return nodes
-        links = np.asarray(value.edge_links, dtype=np.int64)
+        nodes, links = convert_nodes(value), np.asarray(value.edge_links, dtype=np.int64)
         if links.min() < 0 or links.max() >= len(nodes):
             raise InvalidObservation(
                 f"{path}: expected links between {len(nodes)} nodes, got {links.tolist()}"
@@ -408,4 +405,4 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
         features = to_numbers(edge_space, value.edges, len(links), path)
         return np.hstack([features, nodes[links[:, 0]], nodes[links[:, 1]]])
 
-    return columns, convert
+    return columns, convert_edges
