@@ -156,13 +156,21 @@ class AgentTranslator:
 
     def translate_actions(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
         """Return the Gymnasium action for entity actions that were chosen in a view."""
-        joined = JoinedFrames([view.frame], {})
-        choices = {
-            name: translator.decode(actions[name], joined)[0]
-            for name, translator in self.actions.items()
-            if name in actions
-        }
+        (choices,) = self.decode(actions, JoinedFrames([view.frame], {}))
         return self.build_action(choices, view.masks)
+
+    def decode(
+        self, actions: Mapping[ActionName, Action], joined: JoinedFrames
+    ) -> list[dict[ActionName, dict[int, int]]]:
+        """Return the choices of each agent by action and component, for the actions of all."""
+        choices: list[dict[ActionName, dict[int, int]]] = [{} for _ in joined.frames]
+        for name, translator in self.actions.items():
+            if name in actions:
+                for own, chosen in zip(
+                    choices, translator.decode(actions[name], joined), strict=True
+                ):
+                    own[name] = chosen
+        return choices
 
     def build_action(
         self, choices: Mapping[ActionName, Mapping[int, int]], masks: Masks | None = None

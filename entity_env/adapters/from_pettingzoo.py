@@ -25,8 +25,6 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.adapters.side_translators import (
     AgentName,
     SideTranslator,
-    SoloSide,
-    TeamSide,
     check_teams,
     translators_of,
 )
@@ -81,13 +79,14 @@ class FromPettingZoo(Adapted, Match):
         try:
             self._translators = translators_of(self.env, mapping, is_team=teams is not None)
             agents = list(self.env.possible_agents)
-            self._sides: list[SideTranslator] = []
             if teams is None:
-                self._sides += [SoloSide(agent, self._translators) for agent in agents]
+                self._sides = [SideTranslator([agent], self._translators) for agent in agents]
             else:
                 check_teams(teams, agents)
                 size = max(map(len, teams.values()))
-                self._sides += [TeamSide(team, self._translators, size) for team in teams.values()]
+                self._sides = [
+                    SideTranslator(team, self._translators, size) for team in teams.values()
+                ]
             expected = vars(type(self)).get("num_sides", len(self._sides))
             if expected != len(self._sides):
                 raise EntityEnvError(

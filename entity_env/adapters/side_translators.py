@@ -1,7 +1,6 @@
 """Translators of the sides of a match: one agent each, or teams whose members are entities."""
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -20,99 +19,18 @@ from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSp
 AgentName: TypeAlias = Hashable
 
 
-class SideTranslator(ABC):
+class SideTranslator:
     """Translate the observations and actions of the agents on one side of a match.
 
     Args:
         members: the agents of the side.
         translators: of all agents of the environment; agents with equal spaces share one.
+        team_size: the number of members of the largest team, whose members are entities; 0 for a
+            side of one agent, which sees what the agent sees.
 
     Attributes:
         obs_space: of all groups of agents together, which all sides share.
         action_space: of all groups of agents together.
-    """
-
-    _is_team = True  # members are entities
-
-    def __init__(
-        self, members: Sequence[AgentName], translators: Mapping[AgentName, AgentTranslator]
-    ) -> None:
-        self.members = list(members)
-        self._translators = translators
-        self._groups = list(dict.fromkeys(translators.values()))
-        self.obs_space = ObsSpace()
-        self.action_space: dict[ActionName, ActionSpace] = {}
-        for group in self._groups:
-            self.action_space |= group.action_space
-
-    @abstractmethod
-    def observation(self, views: Mapping[AgentName, View]) -> Observation:
-        """Return the observation of the side for the views of the agents that are alive."""
-
-    def translate_actions(
-        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
-    ) -> dict[AgentName, Any]:
-        """Return the actions of the members that are alive, for the environment."""
-        result: dict[AgentName, Any] = {}
-        for group in self._groups:
-            agents, joined = self._join(group, views)
-            if not agents:
-                continue
-            decoded = {
-                name: translator.decode(actions[name], joined)
-                for name, translator in group.actions.items()
-                if name in actions
-            }
-            for i, agent in enumerate(agents):
-                choices = {name: each[i] for name, each in decoded.items()}
-                result[agent] = group.build_action(choices, views[agent].masks)
-        return result
-
-    def _join(
-        self, group: AgentTranslator, views: Mapping[AgentName, View]
-    ) -> tuple[list[AgentName], JoinedFrames]:
-        """Return the living members of a group, and what they see."""
-        agents = [a for a in self.members if a in views and self._translators[a] is group]
-        frames = [views[agent].frame for agent in agents]
-        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
-
-
-class SoloSide(SideTranslator):
-    """Translate the observations and actions of a side of one agent."""
-
-    _is_team = False
-
-    def __init__(self, agent: AgentName, translators: Mapping[AgentName, AgentTranslator]) -> None:
-        super().__init__([agent], translators)
-        self._agent, self._translator = agent, translators[agent]
-        for group in self._groups:
-            start = len(self.obs_space.global_features)
-            self.obs_space.global_features += [
-                join_path(group.prefix, name) for name in group.obs_space.global_features
-            ]
-            if group is self._translator:
-                self._own_globals = slice(start, len(self.obs_space.global_features))
-            self.obs_space.entities |= group.obs_space.entities
-
-    def observation(self, views: Mapping[AgentName, View]) -> Observation:
-        """Return the observation of the agent, with nothing in it if the agent is dead."""
-        view = views.get(self._agent)
-        obs = Observation() if view is None else view.to_observation()
-        if view is not None and len(self._groups) == 1:
-            return obs
-        obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
-        if view is not None:
-            obs.global_features[self._own_globals] = view.frame.global_features
-        return obs
-
-
-class TeamSide(SideTranslator):
-    """Translate the observations and actions of a team, whose members are entities.
-
-    Args:
-        members: the agents of the team.
-        translators: of all agents of the environment.
-        size: the number of members of the largest team.
 
     Raises:
         InvalidSpace: a type has the name of that of the members.
@@ -122,13 +40,27 @@ class TeamSide(SideTranslator):
         self,
         members: Sequence[AgentName],
         translators: Mapping[AgentName, AgentTranslator],
-        size: int,
+        team_size: int = 0,
     ) -> None:
-        super().__init__(members, translators)
-        self._member_columns = np.eye(size, dtype=np.float32)
-        columns = [f"member.{i}" for i in range(size)]
+        self.members = list(members)
+        self._translators = translators
+        self._groups = list(dict.fromkeys(translators.values()))
+        self._is_team = team_size > 0
+        self._member_columns = np.eye(team_size, dtype=np.float32)
+        self.obs_space = ObsSpace()
+        self.action_space: dict[ActionName, ActionSpace] = {}
+        columns = [f"member.{i}" for i in range(team_size)]
         for group in self._groups:
+            self.action_space |= group.action_space
             own, agent_type = group.obs_space, group.agent_type
+            if not self._is_team:
+                start = len(self.obs_space.global_features)
+                names = [join_path(group.prefix, name) for name in own.global_features]
+                if group is translators[self.members[0]]:
+                    self._own_globals = slice(start, start + len(names))
+                self.obs_space.global_features += names
+                self.obs_space.entities |= own.entities
+                continue
             if agent_type in own.entities and not group.adds_agent:
                 raise InvalidSpace(
                     f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
@@ -140,6 +72,19 @@ class TeamSide(SideTranslator):
                     self.obs_space.entities[name] = Entity([*entity.features, *columns])
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return the observation of the side for the views of the agents that are alive."""
+        if self._is_team:
+            return self._team_observation(views)
+        # One agent, with nothing to see if it is dead.
+        view = views.get(self.members[0])
+        obs = Observation() if view is None else view.to_observation()
+        if view is None or len(self._groups) > 1:
+            obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
+            if view is not None:
+                obs.global_features[self._own_globals] = view.frame.global_features
+        return obs
+
+    def _team_observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return an observation of the living members and everything that each of them sees."""
         features: dict[EntityName, Numbers] = {}
         ids: dict[EntityName, list[AgentName]] = {}
@@ -164,6 +109,26 @@ class TeamSide(SideTranslator):
                     actions[name] = translator.join_masks(masks, joined)
         return Observation(features=features, ids=ids, actions=actions)
 
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the actions of the members that are alive, for the environment."""
+        result: dict[AgentName, Any] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            choices = group.decode(actions, joined) if agents else []
+            for agent, own in zip(agents, choices, strict=True):
+                result[agent] = group.build_action(own, views[agent].masks)
+        return result
+
+    def _join(
+        self, group: AgentTranslator, views: Mapping[AgentName, View]
+    ) -> tuple[list[AgentName], JoinedFrames]:
+        """Return the living members of a group, and what they see."""
+        agents = [a for a in self.members if a in views and self._translators[a] is group]
+        frames = [views[agent].frame for agent in agents]
+        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
+
 
 def translators_of(
     env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
@@ -183,11 +148,12 @@ def translators_of(
     groups: list[tuple[tuple[Any, Any], list[AgentName]]] = []
     for agent in env.possible_agents:
         spaces = env.observation_space(agent), env.action_space(agent)
-        alike = next((agents for known, agents in groups if known == spaces), None)
-        if alike is None:
-            groups.append((spaces, [agent]))
+        for known, agents in groups:
+            if known == spaces:
+                agents.append(agent)
+                break
         else:
-            alike.append(agent)
+            groups.append((spaces, [agent]))
     firsts = [str(agents[0]) for _, agents in groups]
     names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
     if len(set(names)) < len(names):
