@@ -1,7 +1,7 @@
-"""Translator of the observations and actions of one agent."""
+"""Translators of the observations and actions of an agent, and of a side of a match."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from entity_env.adapters.action_translators import (
     split_mask,
 )
 from entity_env.adapters.gymnasium_api import EnvNames
-from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path, nodes, value_at
+from entity_env.adapters.gymnasium_spaces import Flags, Numbers, Space, join_path, nodes, value_at
 from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
 from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
 from entity_env.real_numbers import real_array
-from entity_env.spaces import ActionName, ActionSpace, Entity
+from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
+
+AgentName: TypeAlias = Hashable
 
 _AGENT_FEATURES = np.zeros((1, 0), dtype=np.float32)
 _AGENT_ROWS = np.zeros(1, dtype=np.int64)
@@ -274,6 +276,117 @@ class AgentTranslator:
             for slot, count, own in zip(slots, counts, each, strict=True):
                 masks[slot] = own if count else None  # a Box is not masked
         return masks
+
+
+class SideTranslator:
+    """Translate the observations and actions of the agents on one side of a match.
+
+    Args:
+        members: the agents of the side.
+        translators: of all agents of the environment; agents with equal spaces share one.
+        team_size: the number of members of the largest team, whose members are entities; 0 for a
+            side of one agent, which sees what the agent sees.
+
+    Attributes:
+        obs_space: of all groups of agents together, which all sides share.
+        action_space: of all groups of agents together.
+
+    Raises:
+        InvalidSpace: a type has the name of that of the members.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[AgentName],
+        translators: Mapping[AgentName, AgentTranslator],
+        team_size: int = 0,
+    ) -> None:
+        self.members = list(members)
+        self._translators = translators
+        self._groups = list(dict.fromkeys(translators.values()))
+        self._is_team = team_size > 0
+        self._member_columns = np.eye(team_size, dtype=np.float32)
+        self.obs_space = ObsSpace()
+        self.action_space: dict[ActionName, ActionSpace] = {}
+        columns = [f"member.{i}" for i in range(team_size)]
+        for group in self._groups:
+            self.action_space |= group.action_space
+            own, agent_type = group.obs_space, group.agent_type
+            if not self._is_team:
+                start = len(self.obs_space.global_features)
+                names = [join_path(group.prefix, name) for name in own.global_features]
+                if group is translators[self.members[0]]:
+                    self._own_globals = slice(start, start + len(names))
+                self.obs_space.global_features += names
+                self.obs_space.entities |= own.entities
+                continue
+            if agent_type in own.entities and not group.adds_agent:
+                raise InvalidSpace(
+                    f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
+                    "choose another"
+                )
+            self.obs_space.entities[agent_type] = Entity([*own.global_features, *columns])
+            for name, entity in own.entities.items():
+                if name != agent_type:
+                    self.obs_space.entities[name] = Entity([*entity.features, *columns])
+
+    def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return the observation of the side for the views of the agents that are alive."""
+        if self._is_team:
+            return self._team_observation(views)
+        # One agent, with nothing to see if it is dead.
+        view = views.get(self.members[0])
+        obs = Observation() if view is None else view.to_observation()
+        if view is None or len(self._groups) > 1:
+            obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
+            if view is not None:
+                obs.global_features[self._own_globals] = view.frame.global_features
+        return obs
+
+    def _team_observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return an observation of the living members and everything that each of them sees."""
+        features: dict[EntityName, Numbers] = {}
+        ids: dict[EntityName, list[AgentName]] = {}
+        actions: dict[ActionName, ActionMask] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            if not agents:
+                continue
+            # An entity for each member, with its global features; and the entities that it sees.
+            columns = self._member_columns[[self.members.index(agent) for agent in agents]]
+            own = np.stack([frame.global_features for frame in joined.frames])
+            features[group.agent_type] = np.hstack([own, columns])
+            ids[group.agent_type] = agents
+            for name in group.obs_space.entities:
+                if name != group.agent_type:
+                    rows = np.concatenate([frame.features[name] for frame in joined.frames])
+                    seen_by = columns.repeat(joined.num_rows(name), axis=0)
+                    features[name] = np.hstack([rows, seen_by])
+            for name, translator in group.actions.items():
+                masks = [views[agent].actions.get(name) for agent in agents]
+                if any(mask is not None for mask in masks):
+                    actions[name] = translator.join_masks(masks, joined)
+        return Observation(features=features, ids=ids, actions=actions)
+
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the actions of the members that are alive, for the environment."""
+        result: dict[AgentName, Any] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            choices = group.decode(actions, joined) if agents else []
+            for agent, own in zip(agents, choices, strict=True):
+                result[agent] = group.build_action(own, views[agent].masks)
+        return result
+
+    def _join(
+        self, group: AgentTranslator, views: Mapping[AgentName, View]
+    ) -> tuple[list[AgentName], JoinedFrames]:
+        """Return the living members of a group, and what they see."""
+        agents = [a for a in self.members if a in views and self._translators[a] is group]
+        frames = [views[agent].frame for agent in agents]
+        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
 
 
 def _in_info(info: Mapping[str, Any], path: str) -> Any:

@@ -1,5 +1,6 @@
 """A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
@@ -8,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import View
+from entity_env.adapters.agent_translator import AgentName, AgentTranslator, SideTranslator, View
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     GymnasiumEnv,
@@ -17,17 +18,12 @@ from entity_env.adapters.gymnasium_api import (
     check_result,
     keeps_state,
     make_gymnasium,
+    names_of,
     partial_class,
     world_seed,
 )
 from entity_env.adapters.gymnasium_spaces import Space
 from entity_env.adapters.mapping import FieldMap
-from entity_env.adapters.side_translators import (
-    AgentName,
-    SideTranslator,
-    check_teams,
-    translators_of,
-)
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
 from entity_env.match import Match
@@ -77,12 +73,12 @@ class FromPettingZoo(Adapted, Match):
         self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
-            self._translators = translators_of(self.env, mapping, is_team=teams is not None)
+            self._translators = _translators_of(self.env, mapping, is_team=teams is not None)
             agents = list(self.env.possible_agents)
             if teams is None:
                 self._sides = [SideTranslator([agent], self._translators) for agent in agents]
             else:
-                check_teams(teams, agents)
+                _check_teams(teams, agents)
                 size = max(map(len, teams.values()))
                 self._sides = [
                     SideTranslator(team, self._translators, size) for team in teams.values()
@@ -229,6 +225,62 @@ class FromPettingZoo(Adapted, Match):
                 values.setdefault(name, []).append(value)
         obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
         return obs
+
+
+def _translators_of(
+    env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
+) -> dict[AgentName, AgentTranslator]:
+    """Return the translator of each agent; agents with equal spaces share one.
+
+    Args:
+        env: with the methods of a parallel environment of PettingZoo.
+        mapping: of all agents, or by the name of their group: that of its agents without the
+            number at the end.
+        is_team: agents are members of teams.
+
+    Raises:
+        InvalidSpace: a mapping does not fit, or is for no group.
+    """
+    # Spaces cannot be hashed, and there are few.
+    groups: list[tuple[tuple[Any, Any], list[AgentName]]] = []
+    for agent in env.possible_agents:
+        spaces = env.observation_space(agent), env.action_space(agent)
+        for known, agents in groups:
+            if known == spaces:
+                agents.append(agent)
+                break
+        else:
+            groups.append((spaces, [agent]))
+    firsts = [str(agents[0]) for _, agents in groups]
+    names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
+    if len(set(names)) < len(names):
+        names = firsts
+    by_group = mapping if isinstance(mapping, Mapping) else dict.fromkeys(names, mapping)
+    if unknown := [name for name in by_group if name not in names]:
+        raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
+    env_names = names_of(env)
+    translators: dict[AgentName, AgentTranslator] = {}
+    for name, (spaces, agents) in zip(names, groups, strict=True):
+        prefix = name if len(groups) > 1 else ""
+        translator = AgentTranslator(*spaces, by_group.get(name), env_names, prefix, is_team)
+        translators |= dict.fromkeys(agents, translator)
+    return translators
+
+
+def _check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]) -> None:
+    """Raise unless each agent is in exactly one team.
+
+    Raises:
+        InvalidSpace: an agent is in no team or in several, or a team names others.
+    """
+    if not isinstance(teams, Mapping):
+        raise InvalidSpace(f"teams: expected lists of agents by the name of a team, got {teams!r}")
+    named = [agent for members in teams.values() for agent in members]
+    if len(set(named)) < len(named) or set(named) != set(agents) or not all(teams.values()):
+        raise InvalidSpace(
+            f"teams: expected every agent of {list(agents)} in one team, got "
+            f"{ {name: list(members) for name, members in teams.items()} }"
+        )
 
 
 class TupleToParallel:
