@@ -18,6 +18,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.adapters.gymnasium_spaces import (
+    DISCRETE,
     Flags,
     Space,
     children,
@@ -63,11 +64,9 @@ def components_of(space: Space) -> list[Component]:
     for path, _, leaf in leaves(space):
         if isinstance(leaf, spaces.Box):
             found.append(Component(path, 0, box=leaf))
-        elif isinstance(leaf, spaces.Discrete):
-            found.append(Component(path, int(leaf.n), int(leaf.start)))
         elif isinstance(leaf, spaces.MultiBinary):
             found += [Component(one, 2) for one in element_paths(leaf.shape, path)]
-        elif isinstance(leaf, spaces.MultiDiscrete):
+        elif isinstance(leaf, DISCRETE):
             found += map(Component, element_paths(leaf.shape, path), *choices(leaf))
         else:
             raise InvalidSpace(
@@ -110,6 +109,7 @@ def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
         InvalidObservation: the mask does not fit the action.
     """
     parts = children(space)
+    masks: Sequence[Any]
     if isinstance(space, spaces.Dict) and isinstance(mask, Mapping):
         if unknown := [key for key in mask if key not in space.spaces]:
             raise InvalidObservation(
@@ -119,7 +119,7 @@ def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
     elif isinstance(space, spaces.Tuple) and isinstance(mask, list | tuple):
         if len(mask) != len(parts):
             raise InvalidObservation(f"{field}: expected {len(parts)} masks, got {len(mask)}")
-        masks = list(mask)
+        masks = mask
     else:
         counts = [component.num_choices for component in components_of(space)]
         return [None] * len(counts) if mask is None else cut_mask(mask, counts, field)

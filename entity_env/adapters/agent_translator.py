@@ -116,10 +116,8 @@ class AgentTranslator:
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
-        self.adds_agent = any(
-            isinstance(action, Select) and action.actors is None
-            for action in self.mapping.actions.values()
-        )
+        selects = [one for one in self.mapping.actions.values() if isinstance(one, Select)]
+        self.adds_agent = any(one.actors is None for one in selects)
         if self.adds_agent:
             if self.agent_type in self.obs_space.entities:
                 raise InvalidSpace(
@@ -148,12 +146,11 @@ class AgentTranslator:
         if is_over:
             return View(frame, {}, [])
         masks = self._masks(value, info)
-        actions = {
-            name: mask
-            for name, translator in self.actions.items()
-            if (mask := translator.mask(frame, [masks[slot] for slot in translator.slots]))
-            is not None
-        }
+        actions = {}
+        for name, translator in self.actions.items():
+            mask = translator.mask(frame, [masks[slot] for slot in translator.slots])
+            if mask is not None:
+                actions[name] = mask
         return View(frame, actions, masks)
 
     def translate_actions(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
@@ -213,15 +210,12 @@ class AgentTranslator:
         actions: dict[ActionName, tuple[Choice | Select, list[Component]]] = {}
         for name, action in self.mapping.actions.items():
             path, argument = action.path, f"FieldMap.actions[{name!r}]"
-            found = [
-                one
-                for one in self._components
-                if not path or one.path == path or one.path.startswith(f"{path}.")
-            ]
+            paths = [component.path for component in self._components]
+            found = [c for c in self._components if not path or f"{c.path}.".startswith(f"{path}.")]
             if not found:
                 raise InvalidSpace(
-                    f"{argument}.path: expected one of {[one.path for one in self._components]}, "
-                    f"or what they begin with, got {path!r}"
+                    f"{argument}.path: expected one of {paths}, or what they begin with, got "
+                    f"{path!r}"
                 )
             if not 0 <= action.column < action.of or len(found) % action.of:
                 raise InvalidSpace(
@@ -241,9 +235,10 @@ class AgentTranslator:
             )
         twice = []
         for component in free:
-            name = path = component.path
-            if not path or path[0].isdigit() or path == "action":
-                name = join_path("action", path) if path else "action"
+            path = component.path
+            name = path or "action"
+            if path == "action" or path[:1].isdigit():
+                name = f"action.{path}"
             if name in actions:
                 twice.append(name)
             actions[name] = Choice(path), [component]
@@ -393,7 +388,5 @@ def _in_info(info: Mapping[str, Any], path: str) -> Any:
     """Return the value at a path in the info, None if there is none."""
     found: Any = info
     for key in path.split("."):
-        if not isinstance(found, Mapping) or key not in found:
-            return None
-        found = found[key]
+        found = found.get(key) if isinstance(found, Mapping) else None
     return found

@@ -46,9 +46,9 @@ def join_path(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def element_paths(shape: tuple[int, ...], path: str) -> list[str]:
-    """Return the path of each element of an array, in row-major order."""
-    return [join_path(path, ".".join(map(str, index))) for index in np.ndindex(*shape)]
+def element_paths(shape: tuple[int, ...] | None, path: str) -> list[str]:
+    """Return the path of each element of an array, in row-major order; its own for a scalar."""
+    return [".".join(filter(None, [path, *map(str, index)])) for index in np.ndindex(shape or ())]
 
 
 def children(space: Space) -> list[tuple[Any, Space]]:
@@ -133,8 +133,7 @@ def number_names(space: Space, name: str) -> list[str]:
     """
     names: list[str] = []
     for path, _, leaf in leaves(space, name):
-        shape = leaf.shape or ()
-        elements = [path] if math.prod(shape) == 1 else element_paths(shape, path)
+        elements = element_paths(() if math.prod(leaf.shape or ()) == 1 else leaf.shape, path)
         if isinstance(leaf, NUMBERS):
             names += elements
         elif isinstance(leaf, DISCRETE):
