@@ -3,7 +3,8 @@
 The components of an action are the discrete choices that it consists of.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,12 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from entity_env.actions import (
-    ActionMask,
-    CategoricalActionMask,
-    GlobalCategoricalActionMask,
-    SelectEntityActionMask,
-)
+from entity_env.actions import ActionMask
 from entity_env.adapters.gymnasium_spaces import (
     DISCRETE,
     Flags,
@@ -210,6 +206,7 @@ class ActionTranslator:
         is_team: agents are entities, which choose where the mapping names no actors.
 
     Attributes:
+        name: of the action in the mapping.
         slots: the slot of each component.
         num_choices: the number of choices of each component.
         space: the space of the entity action.
@@ -260,19 +257,30 @@ class ActionTranslator:
                 "leave actors out where the frame as a whole chooses"
             )
 
+        self.name = name
         self.slots = [component.slot for component in components]
-        self._starts = [component.start for component in components]
         self._default = action.default
         self._actors = join_path(prefix, action.actors or AGENT)
         self._values: Sequence[Any] | None = getattr(action, "values", None)
         self._actees: EntityName | None = None  # for a choice among labels
         self.space: ActionSpace = SelectEntityActionSpace()
+        types: dict[str, Any] = {"actor_types": [self._actors]}
         if isinstance(action, Select):
             self._actees, self._first = join_path(prefix, action.actees), action.first
+            types["actee_types"] = [self._actees]
         else:
             is_global = action.actors is None and not is_team
             cls = GlobalCategoricalActionSpace if is_global else CategoricalActionSpace
-            self.space = cls(self._labels(argument, action, labels))
+            if not action.labels and len(labels) != self.num_choices:
+                labels = [str(components[0].start + i) for i in range(self.num_choices)]
+            elif len(action.labels or labels) != self.num_choices:
+                raise InvalidSpace(
+                    f"{argument}.labels: expected {self.num_choices} labels, got "
+                    f"{list(action.labels or labels)}"
+                )
+            self.space = cls(list(action.labels or labels))
+            types = {} if is_global else types
+        self._mask_type: Callable[..., Any] = partial(self.space.mask_type, **types)
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Return the mask of the entity action, None if nothing is allowed."""
@@ -303,44 +311,39 @@ class ActionTranslator:
         allowed[allowed] = np.concatenate([block.reshape(-1) for block in blocks])
         return self._mask_of(allowed)
 
-    def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
-        """Return the choices that an entity action sets, by component, for each agent."""
+    def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, int]]) -> None:
+        """Set the choices of each agent, by slot, that an entity action stands for."""
         if self.space.is_global:
-            return [{0: action.index}]
+            choices[0][self.slots[0]] = action.index
+            return
         if self._actees is None:
-            choices = action.indices.tolist()
+            chosen = action.indices.tolist()
         else:
             rows = joined.locate(self._actees, action.actees)
-            choices = [self._first + row for _, row in rows]
-        decoded: list[dict[int, int]] = [{} for _ in joined.frames]
-        for (i, row), choice in zip(
-            joined.locate(self._actors, action.actors), choices, strict=True
-        ):
-            decoded[i][row] = choice
-        return decoded
+            chosen = [self._first + row for _, row in rows]
+        places = joined.locate(self._actors, action.actors)
+        for (agent, row), choice in zip(places, chosen, strict=True):
+            choices[agent][self.slots[row]] = choice
 
-    def values(self, chosen: Mapping[int, int], masks: Masks | None) -> list[Any]:
-        """Return the value of each component in the Gymnasium action.
+    def value(self, component: Component, choice: int | None, mask: Flags | None) -> Any:
+        """Return the value of a component in the Gymnasium action.
 
         Args:
-            chosen: choices by component. For the others it is the default, or the first choice
-                that is allowed if the default is not.
-            masks: of the components; without them the defaults need not be allowed.
+            component: one of this action.
+            choice: what was chosen for it; None for the default, or the first choice that is
+                allowed if the default is not.
+            mask: of its choices.
         """
-        values = []
-        for i, start in enumerate(self._starts):
-            choice = chosen.get(i)
-            if choice is None:
-                choice, mask = self._default, None if masks is None else masks[i]
-                if mask is not None and not mask[choice] and mask.any():
-                    choice = int(mask.argmax())
-            values.append(start + choice if self._values is None else self._values[choice])
-        return values
+        if choice is None:
+            choice = self._default
+            if mask is not None and not mask[choice] and mask.any():
+                choice = int(mask.argmax())
+        return component.start + choice if self._values is None else self._values[choice]
 
     def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
         """Return (actors, choices or actees) bool, None if all is allowed."""
         numbers = frame.rows[self._actors].tolist()
-        given = [masks[i] for i in numbers if i < len(masks)]
+        given = [masks[self.slots[i]] for i in numbers if i < len(self.slots)]
         allowed: Flags | None = None
         if len(given) == len(numbers) == 1:
             allowed = None if given[0] is None else given[0][None, :]
@@ -362,25 +365,12 @@ class ActionTranslator:
             return None
         return np.tile(is_choice, (len(numbers), 1))
 
-    def _labels(self, argument: str, action: Choice, of_env: Sequence[str]) -> list[str]:
-        """Return the names of the choices: given, of the environment if they fit, or numbers."""
-        if action.labels and len(action.labels) != self.num_choices:
-            raise InvalidSpace(
-                f"{argument}.labels: expected {self.num_choices} labels, got {list(action.labels)}"
-            )
-        if not action.labels and len(of_env) != self.num_choices:
-            return [str(self._starts[0] + i) for i in range(self.num_choices)]
-        return list(action.labels or of_env)
-
     def _mask_of(self, allowed: Flags | None) -> ActionMask:
         """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
-        if self.space.is_global:
-            return GlobalCategoricalActionMask(None if allowed is None else allowed[0])
-        if self._actees is None:
-            return CategoricalActionMask(actor_types=[self._actors], mask=allowed)
-        return SelectEntityActionMask(
-            actor_types=[self._actors], actee_types=[self._actees], mask=allowed
-        )
+        if self.space.is_global and allowed is not None:
+            allowed = allowed[0]
+        mask: ActionMask = self._mask_type(mask=allowed)
+        return mask
 
 
 def _count_choices(argument: str, action: Choice | Select, components: Sequence[Component]) -> int:

@@ -89,7 +89,8 @@ class AgentTranslator:
 
         # A translator for each action, in the order of the mapping and then of the components.
         self.actions: dict[ActionName, ActionTranslator] = {}
-        owners: dict[int, ActionName] = {}
+        self.action_space: dict[ActionName, ActionSpace] = {}
+        self._owners: dict[int, ActionTranslator] = {}  # of each component
         counts = [component.num_choices for component in self._components]
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
@@ -98,21 +99,25 @@ class AgentTranslator:
                 name, action, found, num_rows, names.labels, prefix, is_team
             )
             for slot in translator.slots:
-                if slot in owners:
+                if slot in self._owners:
                     raise InvalidSpace(
-                        f"FieldMap.actions: expected every part of the action once, got "
-                        f"{self._components[slot].path!r} in {owners[slot]!r} and {name!r}"
+                        "FieldMap.actions: expected every part of the action once, got "
+                        f"{self._components[slot].path!r} in {self._owners[slot].name!r} and "
+                        f"{name!r}"
                     )
-                owners[slot] = name
+                self._owners[slot] = translator
             self.actions[join_path(prefix, name)] = translator
+            self.action_space[join_path(prefix, name)] = translator.space
             counts = [translator.num_choices] * len(found)
             masked.append((name, action.mask, translator.slots, counts))
-        self.action_space: dict[ActionName, ActionSpace] = {
-            name: translator.space for name, translator in self.actions.items()
-        }
-        # The name of an action or None for all, the path of its mask, its slots, and their choices.
-        self._mask_fields = [field for field in masked if field[1] is not None]
-        self._keys_of = {node.path: node.keys for node in nodes(obs_space)}
+        # The name of an action or None for all; the path and keys of its mask, no keys for one in
+        # the info; its slots, and the number of their choices.
+        keys_of = {node.path: node.keys for node in nodes(obs_space)}
+        self._mask_fields = [
+            (name, path, keys_of.get(path), slots, counts)
+            for name, path, slots, counts in masked
+            if path is not None
+        ]
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
@@ -148,7 +153,7 @@ class AgentTranslator:
         masks = self._masks(value, info)
         actions = {}
         for name, translator in self.actions.items():
-            mask = translator.mask(frame, [masks[slot] for slot in translator.slots])
+            mask = translator.mask(frame, masks)
             if mask is not None:
                 actions[name] = mask
         return View(frame, actions, masks)
@@ -160,32 +165,27 @@ class AgentTranslator:
 
     def decode(
         self, actions: Mapping[ActionName, Action], joined: JoinedFrames
-    ) -> list[dict[ActionName, dict[int, int]]]:
-        """Return the choices of each agent by action and component, for the actions of all."""
-        choices: list[dict[ActionName, dict[int, int]]] = [{} for _ in joined.frames]
+    ) -> list[dict[int, int]]:
+        """Return the choices of each agent by component, for the actions of all of them."""
+        choices: list[dict[int, int]] = [{} for _ in joined.frames]
         for name, translator in self.actions.items():
             if name in actions:
-                for own, chosen in zip(
-                    choices, translator.decode(actions[name], joined), strict=True
-                ):
-                    own[name] = chosen
+                translator.decode(actions[name], joined, choices)
         return choices
 
-    def build_action(
-        self, choices: Mapping[ActionName, Mapping[int, int]], masks: Masks | None = None
-    ) -> Any:
-        """Return the Gymnasium action for choices by action and component, defaults elsewhere.
+    def build_action(self, choices: Mapping[int, int], masks: Masks | None = None) -> Any:
+        """Return the Gymnasium action for choices by component, defaults elsewhere.
 
         Args:
             choices: of the components that an actor has chosen for.
             masks: of all components; without them the defaults need not be allowed.
         """
-        values: list[Any] = [None] * len(self._components)
-        for name, translator in self.actions.items():
-            own = None if masks is None else [masks[slot] for slot in translator.slots]
-            chosen = translator.values(choices.get(name, {}), own)
-            for slot, value in zip(translator.slots, chosen, strict=True):
-                values[slot] = value
+        values = [
+            self._owners[slot].value(
+                component, choices.get(slot), None if masks is None else masks[slot]
+            )
+            for slot, component in enumerate(self._components)
+        ]
         return build_action(self._space, iter(values))
 
     def metrics(self, info: Mapping[str, Any]) -> dict[str, float]:
@@ -252,11 +252,8 @@ class AgentTranslator:
     def _masks(self, value: Any, info: Mapping[str, Any]) -> list[Flags | None]:
         """Return the mask of each component, None where everything is allowed."""
         masks: list[Flags | None] = [None] * len(self._components)
-        for name, path, slots, counts in self._mask_fields:
-            if path in self._keys_of:
-                mask = value_at(value, self._keys_of[path], "observation")
-            else:
-                mask = _in_info(info, path)
+        for name, path, keys, slots, counts in self._mask_fields:
+            mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
             if mask is None:
                 if name is None and path == ACTION_MASK:
                     continue  # it need not be there

@@ -175,14 +175,8 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
 
     return dataclasses.replace(
         obs,
-        features={
-            name: converted(rows, _float32, f"features of {name!r}")
-            for name, rows in obs.features.items()
-        },
-        visible={
-            name: converted(rows, as_flags, f"visible[{name!r}]")
-            for name, rows in obs.visible.items()
-        },
+        features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},
+        visible={n: converted(r, as_flags, f"visible[{n!r}]") for n, r in obs.visible.items()},
         action_masks={
             name: mask
             if mask.mask is None

@@ -22,7 +22,6 @@ from entity_env.adapters.gymnasium_api import (
     partial_class,
     world_seed,
 )
-from entity_env.adapters.gymnasium_spaces import Space
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
@@ -96,7 +95,7 @@ class FromPettingZoo(Adapted, Match):
         self.num_sides = len(self._sides)
         self._remake = keeps_state(self.env) if remake is None else remake
         self._spaces = self._sides[0].obs_space, self._sides[0].action_space
-        self._was_reset = self._is_running = False
+        self._was_reset = False
         self._views: dict[AgentName, View] = {}  # of living agents
         self._cut_off: dict[AgentName, View] = {}  # last views of dead agents that were cut off
 
@@ -113,13 +112,12 @@ class FromPettingZoo(Adapted, Match):
 
         Without teams one environment is made to count the sides.
         """
-        if teams is not None:
-            num_sides = len(teams)
-        else:
+        sides: Any = teams
+        if teams is None:
             env = cls.make_world(make_env, **kwargs)
             env.close()
-            num_sides = len(env.possible_agents)
-        attributes = {"num_sides": num_sides}
+            sides = env.possible_agents
+        attributes = {"num_sides": len(sides)}
         return partial_class(cls, attributes, make_env, mapping, teams, remake, **kwargs)
 
     @staticmethod
@@ -150,14 +148,14 @@ class FromPettingZoo(Adapted, Match):
             used, self.env = self.env, self._make()
             used.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
-        self._was_reset = self._is_running = True
+        self._was_reset = True
         self._cut_off = {}
         self._views = self._translate(values, infos, self.env.agents)
         return [self._observation(side, self._views, {}, infos) for side in self._sides]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
         """Take a step: all sides at once."""
-        if not self._is_running:
+        if not self._views:
             raise EntityEnvError("act: call reset first")
         chosen: dict[AgentName, Any] = {}
         for side, own in zip(self._sides, actions, strict=True):
@@ -179,8 +177,7 @@ class FromPettingZoo(Adapted, Match):
 
         # The end: the last views of members who were cut off, if any were. Their future has a
         # value, which is estimated from these.
-        self._views, self._is_running = {}, False
-        shown = []
+        self._views, shown = {}, []
         for side in self._sides:
             cut_off = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
             obs = self._observation(side, cut_off or final, rewards, infos)
@@ -312,9 +309,8 @@ class TupleToParallel:
         self.render_mode = env.render_mode
         self.possible_agents = [str(i) for i in range(len(action_space.spaces))]
         self.agents: list[str] = []
-        spaces_of: Callable[[Any], dict[str, Space]] = partial(self._by_agent, field="env")
-        self.observation_space = spaces_of(obs_space.spaces).__getitem__
-        self.action_space = spaces_of(action_space.spaces).__getitem__
+        self.observation_space = self._by_agent(obs_space.spaces, "env").__getitem__
+        self.action_space = self._by_agent(action_space.spaces, "env").__getitem__
         self._last_actions: dict[str, Any] = {}
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
