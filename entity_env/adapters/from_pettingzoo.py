@@ -239,16 +239,15 @@ def _translators_of(
         InvalidSpace: a mapping does not fit, or is for no group.
     """
     # Spaces cannot be hashed, and there are few.
-    groups: list[tuple[tuple[Any, Any], list[AgentName]]] = []
+    pairs: list[tuple[Any, Any]] = []
+    groups: list[list[AgentName]] = []
     for agent in env.possible_agents:
-        spaces = env.observation_space(agent), env.action_space(agent)
-        for known, agents in groups:
-            if known == spaces:
-                agents.append(agent)
-                break
-        else:
-            groups.append((spaces, [agent]))
-    firsts = [str(agents[0]) for _, agents in groups]
+        pair = env.observation_space(agent), env.action_space(agent)
+        if pair not in pairs:
+            pairs.append(pair)
+            groups.append([])
+        groups[pairs.index(pair)].append(agent)
+    firsts = [str(agents[0]) for agents in groups]
     names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
     if len(set(names)) < len(names):
         names = firsts
@@ -257,9 +256,9 @@ def _translators_of(
         raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
     env_names = names_of(env)
     translators: dict[AgentName, AgentTranslator] = {}
-    for name, (spaces, agents) in zip(names, groups, strict=True):
+    for name, pair, agents in zip(names, pairs, groups, strict=True):
         prefix = name if len(groups) > 1 else ""
-        translator = AgentTranslator(*spaces, by_group.get(name), env_names, prefix, is_team)
+        translator = AgentTranslator(*pair, by_group.get(name), env_names, prefix, is_team)
         translators |= dict.fromkeys(agents, translator)
     return translators
 

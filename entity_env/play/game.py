@@ -361,9 +361,8 @@ class _Game(Match):
         """
         probs, logits = {}, {}
         for name, space in self.action_space().items():
-            sides = [of_side[name].probs for of_side in menus]
-            known = [p for p in sides if p is not None]
-            if len(known) < len(sides):
+            known = [p for own in menus if (p := own[name].probs) is not None]
+            if len(known) < len(menus):
                 raise ValueError(
                     f"agent: expected the probabilities of all choices of {name!r} to record, got "
                     "none"
