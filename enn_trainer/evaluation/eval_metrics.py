@@ -1,8 +1,9 @@
 """Metrics of the episodes of evaluations, with confidence intervals."""
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +85,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
         self._entities: dict[str, Ints] = {}
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies = defaultdict[str, _Tally](partial(_Tally, len(env)))
         self._of_all: dict[str, Metric] = {}
 
     def is_done(self) -> bool:
@@ -117,17 +118,17 @@ class EpisodeStatistics(VecEnvWrapper):
         # Count the step where the running episode counts.
         counts = self.num_ended < self.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
-        self._add("step", everyone, self._length)
-        self._add("reward", everyone, obs.reward)
-        self._add("episodic_reward", ended, self._return)
-        self._add("episode_length", ended, self._length)
+        self._tallies["step"].add(everyone, self._length)
+        self._tallies["reward"].add(everyone, obs.reward)
+        self._tallies["episodic_reward"].add(ended, self._return)
+        self._tallies["episode_length"].add(ended, self._length)
         for name, lengths in self._entities.items():
-            self._add(name, everyone, lengths)
+            self._tallies[name].add(everyone, lengths)
         for name, rows in obs.env_metrics.items():
             given = np.flatnonzero(rows.lengths)
             values = np.zeros(len(obs))
             values[given] = rows.values
-            self._add(name, given[counts[given]], values)
+            self._tallies[name].add(given[counts[given]], values)
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
 
@@ -146,24 +147,17 @@ class EpisodeStatistics(VecEnvWrapper):
         Where all steps count, unfinished episodes count with their steps so far.
         """
         unlimited = np.flatnonzero(self.quota == NO_END)
-        found = {
+        of_all = {
             name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
             for name, m in self._of_all.items()
         }
-        for name, tally in self._tallies.items():
-            found[name] = tally.measured(unlimited)
-        return found
+        return of_all | {name: tally.measured(unlimited) for name, tally in self._tallies.items()}
 
     def of_episodes(self, name: str) -> Floats:
         """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
         count, total, _, _ = np.concatenate(self._tallies[name].over, axis=1)
         means: Floats = total[count > 0] / count[count > 0]
         return means
-
-    def _add(self, name: str, envs: Ints, values: npt.NDArray[np.generic]) -> None:
-        if name not in self._tallies:
-            self._tallies[name] = _Tally(len(self))
-        self._tallies[name].add(envs, values[envs].astype(np.float64))
 
 
 class _Tally:
@@ -173,8 +167,10 @@ class _Tally:
         self.running = _nothing(num_envs)  # (4, B), of the running episodes
         self.over: list[Floats] = []  # (4, episodes) each
 
-    def add(self, envs: Ints, values: Floats) -> None:
+    def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
+        """Count the values of some environments, out of those of all."""
         count, total, low, high = self.running
+        values = of_all[envs].astype(np.float64)
         count[envs] += 1
         total[envs] += values
         low[envs] = np.minimum(low[envs], values)
@@ -236,28 +232,6 @@ def t_quantile_975(df: int) -> float:
         (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
     )
     return float(x + sum(term / df ** (i + 1) for i, term in enumerate(terms)))
-
-
-def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, float]:
-    """Return scalars by tag: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
-
-    The unnamed suite is left out of the name. A metric that counted nothing has only its count.
-    """
-    scalars: dict[str, float] = {}
-    for suite, metrics in suites.items():
-        for name, m in metrics.items():
-            tag = f"eval/{suite}/{name}" if suite else f"eval/{name}"
-            if m.count:
-                scalars |= {f"{tag}.mean": m.mean, f"{tag}.min": m.min, f"{tag}.max": m.max}
-                if m.ci95 is not None:
-                    scalars[f"{tag}.ci95"] = m.ci95
-            scalars[f"{tag}.count"] = float(m.count)
-    return scalars
-
-
-def in_words(metrics: Mapping[str, Measured]) -> str:
-    """Return means and intervals as one line of text."""
-    return "  ".join(f"{name} {with_interval(m)}" for name, m in metrics.items() if m.count)
 
 
 def with_interval(m: Measured) -> str:
