@@ -11,13 +11,7 @@ from torch import Tensor
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
-from enn_trainer.state_part import (
-    SpaceChange,
-    StateDict,
-    StatePart,
-    check_plain,
-    copied_state,
-)
+from enn_trainer.state_part import SpaceChange, StateDict, StatePart, check_plain, copied_state
 from enn_trainer.stop_conditions import AtLeast
 from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
@@ -139,17 +133,15 @@ def _difference(state: StateDict, expected: StateDict) -> str | None:
     if state.keys() != expected.keys():
         return f"expected entries {sorted(expected)}, got {sorted(state)}"
     for name, value in expected.items():
-        if not _is_same(state[name], value):
+        if _bits(state[name]) != _bits(value):
             return f"{name}: expected {value!r}, got {state[name]!r}"
     return None
 
 
-def _is_same(one: object, other: object) -> bool:
-    """Return True if two entries are equal to the bit."""
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return type(one) is type(other) and repr(one) == repr(other)
-    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
-        return False
+def _bits(value: object) -> tuple[object, ...]:
+    """Return data that are equal for two entries that are equal to the bit, and for no others."""
+    if not isinstance(value, Tensor):
+        return type(value), repr(value)
     # As bytes, so that NaN equals itself.
-    pair = [x.detach().contiguous().flatten().view(torch.uint8) for x in (one, other)]
-    return torch.equal(*pair)
+    content = value.detach().contiguous().flatten().view(torch.uint8)
+    return value.dtype, value.shape, value.device, content.tolist()

@@ -50,16 +50,18 @@ class Measured:
     count: int
 
 
-def quotas(episodes: int, counted: npt.NDArray[np.bool_]) -> Ints:
+def quotas(episodes: int | None, counted: npt.NDArray[np.bool_]) -> Ints:
     """Return the number of episodes of each environment that count.
 
     Args:
-        episodes: the sum of all numbers.
+        episodes: the sum of all numbers; None for all steps.
         counted: (B,) bool, the environments that count at all.
 
     Returns:
-        (B,) int64, equal except that the first ones get the remainder.
+        (B,) int64, equal except that the first ones get the remainder; `NO_END` for all steps.
     """
+    if episodes is None:
+        return np.where(counted, NO_END, 0)
     share, rest = divmod(episodes, int(counted.sum()))
     quota = np.zeros(len(counted), dtype=np.int64)
     quota[counted] = share + (np.arange(counted.sum()) < rest)

@@ -18,8 +18,7 @@ from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation import eval_metrics
-from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, with_interval
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
 from enn_trainer.evaluation.video import VIDEOS, FilmedEnvs, film_of_suite, require_writer
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
@@ -280,9 +279,7 @@ class Evaluator:
             envs = self._make_envs(name, suite, None if film is None else 1)
             stack.callback(envs.close)
             players, counted = self._players(suite, envs, seed)
-            quota = np.where(counted, eval_metrics.NO_END, 0)
-            if suite.episodes is not None:
-                quota = eval_metrics.quotas(suite.episodes, counted)
+            quota = quotas(suite.episodes, counted)
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             statistics = EpisodeStatistics(envs, quota)
@@ -378,12 +375,11 @@ class Evaluator:
             own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = self._origin(name, "num_envs")
             hint = "" if field == own else f"; set {own}"
-            raise ConfigError(
-                *(
-                    in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
-                    for p in error.problems
-                )
-            ) from None
+            problems = [
+                in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                for p in error.problems
+            ]
+            raise ConfigError(*problems) from None
 
         # Check the spaces.
         different = differences(self._state, envs)
