@@ -73,16 +73,6 @@ class Session:
             trainer.stopping.reason()
             manager.is_interrupted = trainer.stopping.interrupts.requested
 
-    def end(self) -> None:
-        """Set the result."""
-        trainer = self._trainer
-        self.result = TrainResult(trainer.metrics.get("episodic_reward.mean", float("nan")))
-        self.result.step = trainer.state.step
-        self.result.checkpoint = trainer.checkpoints.last
-        self.result.eval = trainer.log.last_eval
-        self.result.interrupted = trainer.manager.is_interrupted
-        self.result.stopped_by = self.reason or ""
-
 
 @contextmanager
 def session(trainer: "Trainer", stop: Condition | None) -> Iterator[Session]:
@@ -129,4 +119,12 @@ def session(trainer: "Trainer", stop: Condition | None) -> Iterator[Session]:
                 trainer.callbacks.on_train_end(trainer, error)
             raise
         trainer.callbacks.on_train_end(trainer, None)
-        current.end()
+
+        # The result.
+        mean_return = trainer.metrics.get("episodic_reward.mean", float("nan"))
+        current.result = result = TrainResult(mean_return)
+        result.step = trainer.state.step
+        result.checkpoint = trainer.checkpoints.last
+        result.eval = trainer.log.last_eval
+        result.interrupted = trainer.manager.is_interrupted
+        result.stopped_by = current.reason or ""

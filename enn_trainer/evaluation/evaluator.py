@@ -234,7 +234,8 @@ class Evaluator:
         """Return the actions of the unnamed suite; their labels may have an order of their own."""
         if self._config.eval is None or self._config.eval.env is None:
             return self._state.action_space
-        with self._one_process("", dict(self._suites)[""]) as envs:
+        name, unnamed = self._suites[0]
+        with global_randomness_kept(), self._envs(name, unnamed, processes=1) as envs:
             return envs.action_space()
 
     def check_pictures(self) -> None:
@@ -244,7 +245,7 @@ class Evaluator:
             ConfigError: a world does not render.
         """
         for name, suite in self._suites:
-            with self._one_process(name, suite) as envs:
+            with global_randomness_kept(), self._envs(name, suite, processes=1) as envs:
                 filmed = FilmedEnvs(envs, None)
                 filmed.seed(0)
                 filmed.reset(self._state.obs_space)
@@ -256,12 +257,6 @@ class Evaluator:
         """Evaluations of the configuration by name, the unnamed one first."""
         config = self._config
         return [] if config.eval is None else list(all_suites(config.eval, config.env))
-
-    @contextmanager
-    def _one_process(self, name: str, suite: EvalConfig) -> Iterator[VecEnv]:
-        """Return a context with environments of a suite to look at, in this process."""
-        with global_randomness_kept(), closing(self._make_envs(name, suite, 1)) as envs:
-            yield envs
 
     def _measure_suite(
         self,
@@ -276,8 +271,8 @@ class Evaluator:
         seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
         with ExitStack() as stack:
             # Environments, with wrappers for the video and the metrics, and the recording.
-            envs = self._make_envs(name, suite, None if film is None else 1)
-            stack.callback(envs.close)
+            processes = None if film is None else 1
+            envs = stack.enter_context(self._envs(name, suite, processes))
             players, counted = self._players(suite, envs, seed)
             quota = quotas(suite.episodes, counted)
             if film is not None:
@@ -299,16 +294,9 @@ class Evaluator:
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
 
         # The result, with the setting that limits the steps.
-        problem = None if filmed is None else filmed.problem
-        return SuiteResult(
-            statistics.measured(),
-            statistics.num_episodes(),
-            statistics.num_missing(),
-            steps,
-            self._origin(name, "max_steps"),
-            film=film if problem is None else None,
-            film_problem=problem,
-        )
+        played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
+        limit, problem = self._origin(name, "max_steps"), None if filmed is None else filmed.problem
+        return SuiteResult(*played, steps, limit, film if problem is None else None, problem)
 
     def _players(
         self, suite: EvalConfig, envs: VecEnv, seed: int
@@ -350,8 +338,9 @@ class Evaluator:
             return f"eval.{suite_path(name)}.{field}"
         return f"rollout.{field}" if getattr(evaluation, field) is None else f"eval.{field}"
 
-    def _make_envs(self, name: str, suite: EvalConfig, processes: int | None) -> VecEnv:
-        """Make the environments of a suite.
+    @contextmanager
+    def _envs(self, name: str, suite: EvalConfig, processes: int | None) -> Iterator[VecEnv]:
+        """Return a context with the environments of a suite.
 
         Args:
             name: name of the suite.
@@ -382,13 +371,12 @@ class Evaluator:
             raise ConfigError(*problems) from None
 
         # Check the spaces.
-        different = differences(self._state, envs)
-        if different:
-            envs.close()
-            raise ConfigError(
-                f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
-            )
-        return envs
+        with closing(envs):
+            if different := differences(self._state, envs):
+                raise ConfigError(
+                    f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
+                )
+            yield envs
 
 
 def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
