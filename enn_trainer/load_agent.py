@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -116,10 +116,20 @@ def load_agent(
         CheckpointError: there is no valid checkpoint; the file holds something else; or the
             environment has other actions or lacks features that the agent needs.
     """
-    path = Path(path)
+    # A file of weights.
+    path, network = Path(path), cast(Any, agent)
     if path.is_file():
-        network = _with_weights(path, agent)
+        lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
+        if lacking:
+            got = "none" if network is None else f"one without {' and '.join(lacking)}"
+            raise CheckpointError(
+                f"{path}: expected agent=, a network that knows its obs_space and action_space, "
+                f"beside a file of weights, which has neither; got {got}"
+            )
+        load_weights_file(path, network)
         return RogueNetAgent(network.to(device), deterministic, seed)
+
+    # A checkpoint.
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     if env is not None:
@@ -140,16 +150,3 @@ def network_in_world(
     if different := incompatibilities(*known, obs_space, action_space):
         raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
     return Wired(saved.agent, obs_space, action_space, *known)
-
-
-def _with_weights(path: Path, agent: PPOAgent | None) -> Any:
-    network: Any = agent
-    lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
-    if network is None or lacking:
-        got = "none" if network is None else f"one without {' and '.join(lacking)}"
-        raise CheckpointError(
-            f"{path}: expected agent=, a network that knows its obs_space and action_space, beside "
-            f"a file of weights, which has neither; got {got}"
-        )
-    load_weights_file(path, network)
-    return network

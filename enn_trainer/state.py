@@ -85,8 +85,7 @@ class State:
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
-        optimizers: List[torch.optim.Optimizer] = self.algorithm.optimizers()
-        return optimizers
+        return list(self.algorithm.optimizers())
 
     def to(self, device: torch.device) -> None:
         """Move all tensors to a device: the network and the parts."""

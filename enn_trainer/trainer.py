@@ -206,7 +206,7 @@ class Trainer:
     def _update(self) -> dict[str, float]:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
-        collector = self.episodes.begun()
+        collector, steps = self.episodes.begun(), self.config.rollout.steps
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:
@@ -215,10 +215,7 @@ class Trainer:
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
                 rollout = collect(
-                    collector,
-                    steps=self.config.rollout.steps,
-                    first_frame=state.step,
-                    context=self.context,
+                    collector, steps=steps, first_frame=state.step, context=self.context
                 )
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)

@@ -78,6 +78,10 @@ class EpisodeStatistics(VecEnvWrapper):
     Args:
         env: B environments.
         quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+
+    Attributes:
+        num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
+        tallies: what is counted, by metric.
     """
 
     def __init__(self, env: VecEnv, quota: Ints) -> None:
@@ -87,7 +91,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
         self._entities: dict[str, Ints] = {}
-        self._tallies = defaultdict[str, _Tally](partial(_Tally, len(env)))
+        self.tallies = defaultdict[str, Tally](partial(Tally, len(env)))
         self._of_all: dict[str, Metric] = {}
 
     def is_done(self) -> bool:
@@ -120,22 +124,22 @@ class EpisodeStatistics(VecEnvWrapper):
         # Count the step where the running episode counts.
         counts = self.num_ended < self.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
-        self._tallies["step"].add(everyone, self._length)
-        self._tallies["reward"].add(everyone, obs.reward)
-        self._tallies["episodic_reward"].add(ended, self._return)
-        self._tallies["episode_length"].add(ended, self._length)
+        self.tallies["step"].add(everyone, self._length)
+        self.tallies["reward"].add(everyone, obs.reward)
+        self.tallies["episodic_reward"].add(ended, self._return)
+        self.tallies["episode_length"].add(ended, self._length)
         for name, lengths in self._entities.items():
-            self._tallies[name].add(everyone, lengths)
+            self.tallies[name].add(everyone, lengths)
         for name, rows in obs.env_metrics.items():
             given = np.flatnonzero(rows.lengths)
             values = np.zeros(len(obs))
             values[given] = rows.values
-            self._tallies[name].add(given[counts[given]], values)
+            self.tallies[name].add(given[counts[given]], values)
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
 
         # Reset the counters where an episode ended.
-        for tally in self._tallies.values():
+        for tally in self.tallies.values():
             tally.end_episodes(ended)
         self.num_ended[obs.done] += 1
         self._return[obs.done] = 0
@@ -153,21 +157,23 @@ class EpisodeStatistics(VecEnvWrapper):
             name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
             for name, m in self._of_all.items()
         }
-        return of_all | {name: tally.measured(unlimited) for name, tally in self._tallies.items()}
-
-    def of_episodes(self, name: str) -> Floats:
-        """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
-        count, total, _, _ = np.concatenate(self._tallies[name].over, axis=1)
-        means: Floats = total[count > 0] / count[count > 0]
-        return means
+        return of_all | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
 
 
-class _Tally:
-    """Count, sum, minimum and maximum of one metric in each episode."""
+class Tally:
+    """Count, sum, minimum and maximum of one metric in each episode.
+
+    Args:
+        num_envs: number of environments, B.
+
+    Attributes:
+        running: (4, B), of the running episodes.
+        over: (4, episodes) each, of episodes that have ended, in the order of ends.
+    """
 
     def __init__(self, num_envs: int) -> None:
-        self.running = _nothing(num_envs)  # (4, B), of the running episodes
-        self.over: list[Floats] = []  # (4, episodes) each
+        self.running = _nothing(num_envs)
+        self.over: list[Floats] = []
 
     def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
         """Count the values of some environments, out of those of all."""
@@ -179,6 +185,7 @@ class _Tally:
         high[envs] = np.maximum(high[envs], values)
 
     def end_episodes(self, envs: Ints) -> None:
+        """Begin new episodes in some environments."""
         if len(envs):
             self.over.append(self.running[:, envs])
             self.running[:, envs] = _nothing(len(envs))

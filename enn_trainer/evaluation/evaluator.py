@@ -417,15 +417,12 @@ class RunEvaluator(Evaluator):
 @contextmanager
 def eval_mode(*agents: object) -> Iterator[None]:
     """Put agents in eval mode, without dropout, and restore their mode afterwards."""
-    modules = [agent for agent in agents if isinstance(agent, nn.Module)]
-    before = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.eval()
+    with ExitStack() as stack:
+        for agent in agents:
+            if isinstance(agent, nn.Module):
+                stack.callback(agent.train, agent.training)
+                agent.eval()
         yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.train(training)
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

@@ -190,8 +190,7 @@ def _picture(match: Match, world: str) -> Picture:
             f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
-    copied: Picture = picture.copy()  # the environment may change it in the next step
-    return copied
+    return np.array(picture)  # a copy, as the environment may change it in the next step
 
 
 def tiled(pictures: Sequence[Picture]) -> Picture:
