@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -117,7 +117,8 @@ def load_agent(
             environment has other actions or lacks features that the agent needs.
     """
     # A file of weights.
-    path, network = Path(path), cast(Any, agent)
+    path = Path(path)
+    network: Any = agent
     if path.is_file():
         lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
         if lacking:

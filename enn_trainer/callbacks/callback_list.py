@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, runtime_checkable
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import ron
@@ -20,17 +20,19 @@ class Stateful(Protocol):
         """Restore the state of a save."""
 
 
+P = ParamSpec("P")
 _STATES = "callbacks"
 
 
-def _of_each(name: str) -> Any:
-    """Return a hook that calls the hook `name` of every callback, in their order."""
+def _of_each(hook: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Return a hook that calls a hook of every callback, in their order."""
+    name = hook.__name__
 
-    def hook(callbacks: Iterable[Callback], *arguments: Any) -> None:
+    def call(callbacks: Iterable[Callback], /, *args: P.args, **kwargs: P.kwargs) -> None:
         for callback in callbacks:
-            getattr(callback, name)(*arguments)
+            getattr(callback, name)(*args, **kwargs)
 
-    return hook
+    return call
 
 
 class Callbacks(Callback):
@@ -107,10 +109,10 @@ class Callbacks(Callback):
         if failed is not None:
             raise failed
 
-    on_restore = _of_each("on_restore")
-    on_train_start = _of_each("on_train_start")
-    on_update_start = _of_each("on_update_start")
-    on_rollout_end = _of_each("on_rollout_end")
-    on_update_end = _of_each("on_update_end")
-    on_eval_end = _of_each("on_eval_end")
-    on_checkpoint = _of_each("on_checkpoint")
+    on_restore = _of_each(Callback.on_restore)
+    on_train_start = _of_each(Callback.on_train_start)
+    on_update_start = _of_each(Callback.on_update_start)
+    on_rollout_end = _of_each(Callback.on_rollout_end)
+    on_update_end = _of_each(Callback.on_update_end)
+    on_eval_end = _of_each(Callback.on_eval_end)
+    on_checkpoint = _of_each(Callback.on_checkpoint)
