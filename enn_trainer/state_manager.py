@@ -17,7 +17,6 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
-from enn_trainer.checkpoints.writer import RunSaver, Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
@@ -90,7 +89,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
         # Saves.
         self.start_folder = Path.cwd()  # relative paths begin there
-        self._saver = RunSaver(lambda line: self.say(self._as_shown(line)))
+        self._saver = writer.RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
         self._lock: RunLock | None = None
         self.environment = environment
@@ -176,11 +175,6 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def take_state(self, state: State) -> None:
         """Replace the state, for example by an upgraded one."""
         self._state = state
-
-    @property
-    def has_input_statistics(self) -> bool:
-        """True if a new run takes input statistics from `init_from`."""
-        return self.init_from is not None and "norm" in self.init_from.parts
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
@@ -367,7 +361,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._saver.begin_anew()
         self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
 
-    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
+    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> writer.Saveable:
         """Return the run as it is now, with the metrics of this step.
 
         Its folder is absolute: saves are written by a thread, while environments run.
@@ -383,7 +377,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             "run_name": self.state.run_name,
         }
         policy = replace(policy, every_seconds=every_s)  # a copy, as settings may change
-        return Saveable(run_dir, self.state.step, facts, policy, self._copied)
+        return writer.Saveable(run_dir, self.state.step, facts, policy, self._copied)
 
     def _copied(self) -> dict[str, FileContent]:
         for prepare in self._before_save:
