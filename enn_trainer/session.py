@@ -1,16 +1,23 @@
 """One call of `Trainer.run`: signals, progress display, evaluation and save at the end, result."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from enn_trainer.callbacks.built_in import ProgressDisplay
+from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.callbacks.run_metrics import MetricsLog
+from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.errors import CheckpointError
+from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
+from enn_trainer.runtime.spans import Spans
+from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition
-
-if TYPE_CHECKING:
-    from enn_trainer.trainer import Trainer
+from enn_trainer.stopping import Stopping
 
 
 class TrainResult(float):
@@ -33,6 +40,26 @@ class TrainResult(float):
     stopped_by: str
 
 
+class SessionTrainer(RunningTrainer, Protocol):
+    """Interface of `Trainer` for sessions: its parts."""
+
+    manager: StateManager
+    spans: Spans
+    callbacks: Callbacks
+    evaluation: RunEvaluator
+    log: MetricsLog
+    progress: ProgressDisplay
+    stopping: Stopping
+    checkpoints: Checkpoints
+    episodes: RunningEpisodes
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Return a context for updates and evaluations, whose time is counted."""
+
+    def evaluate_now(self) -> dict[str, float]:
+        """Evaluate and notify the callbacks."""
+
+
 class Session:
     """Progress of one call of `Trainer.run`.
 
@@ -43,7 +70,7 @@ class Session:
 
     result: TrainResult
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: SessionTrainer) -> None:
         self._trainer = trainer
         self.reason: str | None = None
 
@@ -75,7 +102,7 @@ class Session:
 
 
 @contextmanager
-def session(trainer: "Trainer", stop: Condition | None) -> Iterator[Session]:
+def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session]:
     """Return the context of one call of `Trainer.run`.
 
     It begins with signal handlers, the progress display and hooks, and ends with an evaluation, a
