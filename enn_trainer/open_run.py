@@ -111,6 +111,7 @@ def begin_episodes(
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
     obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
-    if state.step == 0 and saved is None and not manager.has_input_statistics:
+    source = manager.init_from
+    if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
         state.agent.update_input_stats(EntityBatch.of(obs, device))
         state.memory[FIRST_FRAMES] = True

@@ -1,6 +1,7 @@
 """State of a run: everything that a save has to hold."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Dict, List, Optional, Union
 
 import torch
@@ -11,23 +12,17 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.state_part import StatePart, copied_state
 from entity_env.seeding import derive_seed
-from entity_env.spaces import (
-    ActionSpace,
-    ObsSpace,
-)
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
 def _of_algorithm(name: str, doc: str) -> Any:
     """Return a property that is an attribute of the algorithm."""
 
-    def get(state: "State") -> Any:
-        return getattr(state.algorithm, name)
-
     def set_(state: "State", value: Any) -> None:
         setattr(state.algorithm, name, value)
 
-    return property(get, set_, doc=doc)
+    return property(attrgetter(f"algorithm.{name}"), set_, doc=doc)
 
 
 @dataclass
@@ -90,8 +85,7 @@ class State:
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
-        optimizers: List[torch.optim.Optimizer] = self.algorithm.optimizers()
-        return optimizers
+        return list(self.algorithm.optimizers())
 
     def to(self, device: torch.device) -> None:
         """Move all tensors to a device: the network and the parts."""
