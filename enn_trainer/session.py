@@ -74,6 +74,10 @@ class Session:
         self._trainer = trainer
         self.reason: str | None = None
 
+    def goes_on(self) -> bool:
+        """Return True until there is a reason to end the run."""
+        return self.reason is None
+
     def update(self) -> None:
         """Ask if the run ends, then save if a save is due.
 
@@ -83,7 +87,7 @@ class Session:
         trainer = self._trainer
         self.reason = trainer.stopping.reason()
         # An evaluation precedes the save.
-        if self.reason is None and not trainer.evaluation.is_due():
+        if self.goes_on() and not trainer.evaluation.is_due():
             with trainer.spans.span("checkpoint"):
                 trainer.checkpoints.save_if_due()
 

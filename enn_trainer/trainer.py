@@ -14,7 +14,6 @@ from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
 from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
@@ -198,7 +197,7 @@ class Trainer:
                 written.
         """
         with session(self, stop) as current:
-            while current.reason is None:
+            while current.goes_on():
                 self.evaluate_now() if self.evaluation.is_due() else self._update()
                 current.update()  # asks conditions, then saves
         return current.result
@@ -222,7 +221,6 @@ class Trainer:
             state.step += rollout.num_frames
         with self.checkpoints.during(Status.REPORTING):
             self.callbacks.on_update_end(self, metrics)
-            follow_schedules(self.config, state)
         return metrics
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:

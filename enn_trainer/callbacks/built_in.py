@@ -1,4 +1,4 @@
-"""Callbacks of the trainer itself: tracking and progress."""
+"""Callbacks of the trainer itself: tracking, progress and schedules."""
 
 import time
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
@@ -109,7 +110,7 @@ def add_built_in(
     tracking = Tracking(track, folder, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    callbacks.last = [tracking, progress]
+    callbacks.last = [tracking, progress, Schedules()]
     return log, watch, progress
 
 
@@ -155,3 +156,11 @@ class Tracking(Callback):
         """Save the timers."""
         self._spans.save(self._folder / "spans.json")
         self._saved_s = time.monotonic()
+
+
+class Schedules(Callback):
+    """Sets scheduled settings to their values at the step after an update."""
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Set the values."""
+        follow_schedules(trainer.config, trainer.state)
