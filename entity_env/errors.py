@@ -68,16 +68,10 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
     step: int | None = None
 
     def __str__(self) -> str:
-        where = [
-            f"{name} {value}"
-            for name, value in (
-                ("environment", self.env_name if self.env_index is None else self.env_index),
-                ("episode", self.episode),
-                ("step", self.step),
-            )
-            if value is not None
-        ]
-        return (", ".join(where) + ": " if where else "") + super().__str__()
+        environment = self.env_name if self.env_index is None else self.env_index
+        places = {"environment": environment, "episode": self.episode, "step": self.step}
+        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
+        return (f"{where}: " if where else "") + super().__str__()
 
 
 class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
@@ -122,10 +116,7 @@ def exits_as_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raised = as_error(error)
-        if raised is error:
-            raise
-        raise raised from error
+        raise as_error(error)  # noqa: B904 (has its cause)
 
 
 @contextmanager

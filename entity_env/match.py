@@ -109,6 +109,11 @@ class Solo(Match):
         self.env.close()
 
 
+def match_of(world: Environment | Match) -> Match:
+    """Return a match as it is, and an environment as a `Solo`."""
+    return world if isinstance(world, Match) else Solo(world)
+
+
 def world_of(match: Match) -> Environment | Match:
     """Return the environment of a `Solo`, and any other match as it is."""
     return match.env if isinstance(match, Solo) else match

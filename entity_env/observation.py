@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -202,24 +202,16 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
 
     # Features by column; all else as it is, without the types that are left out.
     shown = copy.copy(obs)
-    shown.features = {
-        name: _columns(
-            obs.features[name],
-            obs_space.entities[name].features,
-            wanted.features,
-            f"features of {name!r}",
-        )
-        for name, wanted in obs_filter.entities.items()
-        if name in obs.features
-    }
+    shown.features = {}
+    for name, wanted in obs_filter.entities.items():
+        if name in obs.features:
+            known, what = obs_space.entities[name].features, f"features of {name!r}"
+            shown.features[name] = _columns(obs.features[name], known, wanted.features, what)
     shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
     shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
-    shown.global_features = _columns(
-        [obs.global_features],  # type: ignore[list-item]
-        obs_space.global_features,
-        obs_filter.global_features,
-        "global_features",
-    )[0]
+    known, wanted_globals = obs_space.global_features, obs_filter.global_features
+    one_row: Any = [obs.global_features]
+    shown.global_features = _columns(one_row, known, wanted_globals, "global_features")[0]
     return shown
 
 

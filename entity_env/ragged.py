@@ -129,14 +129,8 @@ def row_indices(
 
 def is_ragged_buffer(value: object) -> bool:
     """Return whether a value is a buffer of the `ragged_buffer` package."""
-    return ragged_buffer is not None and isinstance(
-        value,
-        (
-            ragged_buffer.RaggedBufferF32,
-            ragged_buffer.RaggedBufferI64,
-            ragged_buffer.RaggedBufferBool,
-        ),
-    )
+    kinds = ("RaggedBufferF32", "RaggedBufferI64", "RaggedBufferBool")
+    return any(isinstance(value, getattr(ragged_buffer, kind, ())) for kind in kinds)
 
 
 def from_ragged_buffer(value: Any) -> Ragged:

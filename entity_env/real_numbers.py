@@ -11,17 +11,8 @@ from entity_env.errors import LONG, invalid_in, short_repr
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
-_NOT_REAL = (
-    str,
-    bytes,
-    bytearray,
-    complex,
-    np.complexfloating,
-    np.character,
-    np.datetime64,
-    np.timedelta64,
-    np.ma.MaskedArray,
-)
+_TEXT = str, bytes, bytearray, np.character
+_NOT_REAL = *_TEXT, complex, np.complexfloating, np.datetime64, np.timedelta64, np.ma.MaskedArray
 _MAX_DEPTH = 64  # of nested sequences: as many axes as NumPy has
 
 
@@ -95,12 +86,11 @@ def as_block(
     try:
         array = np.asarray(real_array(features), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        got = f"got {short_repr(features, LONG)} ({error})"
-        message = f"{what}: expected {n} rows of {width} numbers, {got}"
-        raise invalid_in(env_index, message) from None
+        got = f"{n} rows of {width} numbers, got {short_repr(features, LONG)} ({error})"
+        raise invalid_in(env_index, f"{what}: expected {got}") from None
     if array.shape != (n, width):
-        message = f"{what}: expected shape ({n}, {width}), got {array.shape}"
-        raise invalid_in(env_index, message)
+        got = f"shape ({n}, {width}), got {array.shape}"
+        raise invalid_in(env_index, f"{what}: expected {got}")
     return array
 
 
@@ -115,8 +105,7 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
     array = None if isinstance(value, list | tuple) else _real_or_none(value)
     if array is not None and array.size == 1 and array.item() in (0, 1):
         return bool(array.item())
-    message = f"{name}: expected True or False, got {short_repr(value, LONG)}"
-    raise invalid_in(env_index, message)
+    raise invalid_in(env_index, f"{name}: expected True or False, got {short_repr(value, LONG)}")
 
 
 def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
@@ -155,8 +144,8 @@ def as_numbers(
         return numbers.astype(np.float64)
     arrays = map(_real_or_none, values)
     i = next(i for i, array in enumerate(arrays) if array is None or array.ndim)
-    message = f"{what}: expected a number, got {short_repr(values[i], LONG)}"
-    raise invalid_in(env_indices[i], message)
+    got = short_repr(values[i], LONG)
+    raise invalid_in(env_indices[i], f"{what}: expected a number, got {got}")
 
 
 def _real_or_none(values: Any) -> npt.NDArray[Any] | None:

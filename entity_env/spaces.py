@@ -27,13 +27,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.errors import invalid_in
-from entity_env.observation import (
-    GLOBAL,
-    Entity,
-    Observation,
-    ObsSpace,
-    check_unique,
-)
+from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace, check_unique
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import all_none, as_flags
 from entity_env.vec.frames import Frames, ids_of_actors, named_ids
@@ -280,13 +274,10 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         masks = self._masks_of(frames, name, None)
         offered = np.array([m is not None for m in masks], dtype=np.bool_)
         actors = Ragged(frames.totals[offered], offered.astype(np.int64))
-        given = [None if m is None else m.mask for m in masks]
-        if not all_none(given):
-            where = f"actions[{name!r}].mask"
-            given = [
-                None if mask is None else np.atleast_2d(as_flags(mask, where, i))
-                for i, mask in enumerate(given)
-            ]
+        where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
+        for i, mask in enumerate(given):
+            if mask is not None:
+                given[i] = np.atleast_2d(as_flags(mask, where, i))
         return _with_legal_actors(actors, given, len(self), name)
 
     def decode(
@@ -301,12 +292,12 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         """Yield the action of each environment; None also where nothing is legal."""
         left = iter(choices.values.tolist())
         for can_act, p in zip(mask.actors.lengths.tolist(), probs, strict=True):
-            if can_act:
-                index = next(left)
-                p = None if p is None else p.reshape(-1)
-                yield GlobalCategoricalAction(index, self.index_to_label[index], p)
-            else:
+            if not can_act:
                 yield None
+                continue
+            index = next(left)
+            p = None if p is None else p.reshape(-1)
+            yield GlobalCategoricalAction(index, self.index_to_label[index], p)
 
     def random_mask(
         self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
@@ -378,11 +369,9 @@ class SelectEntityActionSpace(ActionSpace):
         for given, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
         ):
-            if given is not _NOBODY_SELECTS:
-                selected = list(map(actee_ids.__getitem__, chosen[start:end]))
-                yield SelectEntityAction(actor_ids, selected, p)
-            else:
-                yield None
+            selected = list(map(actee_ids.__getitem__, chosen[start:end]))
+            offered = given is not _NOBODY_SELECTS
+            yield SelectEntityAction(actor_ids, selected, p) if offered else None
 
     def random_mask(
         self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
@@ -424,16 +413,14 @@ def _with_legal_actors(
     actors: Ragged, given: Sequence[Any], num_choices: int, name: ActionName
 ) -> VecCategoricalActionMask:
     """Return the batched mask of actors, without those that have no legal choice."""
-    if all_none(given):
-        return VecCategoricalActionMask(actors, None)
     flat = _cat_masks(given, actors.lengths, np.full(len(actors), num_choices), name)
-    assert flat is not None
+    if flat is None:
+        return VecCategoricalActionMask(actors, None)
     mask = flat.reshape(-1, num_choices)
     legal = mask.any(axis=1)
     kept = _keep_rows(actors, legal)
-    return VecCategoricalActionMask(
-        kept, Ragged(mask if legal.all() else mask[legal], kept.lengths)
-    )
+    rows = mask if len(kept.values) == len(mask) else mask[legal]
+    return VecCategoricalActionMask(kept, Ragged(rows, kept.lengths))
 
 
 def _cat_masks(

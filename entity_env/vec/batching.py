@@ -6,7 +6,7 @@ that they are unique, and they are looked up, in a dict, only where an action na
 id.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ from entity_env.spaces import (
     Probabilities,
     has_global_entity,
 )
-from entity_env.vec.frames import Frames
+from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 
 Indices = npt.NDArray[np.int64]
@@ -145,28 +145,12 @@ def batch_entities(
     return features, visible
 
 
-def given_names(
-    given: Sequence[Collection[str]], known: Collection[str], expected: str
-) -> set[str]:
-    """Return the names that any frame gives.
-
-    Raises:
-        InvalidObservation: one is not among those known; `expected` begins the message.
-    """
-    names: set[str] = set().union(*given)
-    if names <= set(known):
-        return names
-    i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
-    unknown = [name for name in given[i] if name not in known]
-    raise invalid_in(i, f"{expected} {list(known)}, got {unknown}")
-
-
 def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
     """Concatenate blocks of (n, width) numbers, arrays or nested sequences, one per frame."""
     try:
         lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
     except TypeError:
-        i = next(i for i, block in enumerate(blocks) if not _has_len(block))
+        i = next(i for i, block in enumerate(blocks) if not has_len(block))
         raise invalid_in(
             i, f"{what}: expected rows of {width} numbers, got {short_repr(blocks[i], LONG)}"
         ) from None
@@ -201,14 +185,6 @@ def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | N
     except Exception:  # of any kind: the check of each block raises the right one
         pass
     return None
-
-
-def _has_len(value: Any) -> bool:
-    try:
-        len(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:

@@ -22,12 +22,7 @@ from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
-from entity_env.vec.worker import (
-    RestartQuota,
-    WorkerLostError,
-    WorkerProcess,
-    WorkerSetup,
-)
+from entity_env.vec.worker import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
 from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
@@ -123,13 +118,13 @@ class ParallelEnvList(VecEnv):
         self._seed = seed
         for episodes in self._episodes:
             episodes[:] = 0
-        self._send_all("seed", [[seed] for _ in self._workers])
-        self._receive_all(self._replace)
+        self._ask_all(self._replace, "seed", seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        self._send_all("reset", [[obs_config] for _ in self._workers])
-        pieces = self._receive_all(lambda i, lost: self._restart(i, lost, obs_config))
+        pieces = self._ask_all(
+            lambda i, lost: self._replace_and_ask(i, lost, "reset", obs_config), "reset", obs_config
+        )
         for episodes in self._episodes:
             episodes += 1
         self._shown = copy.deepcopy(obs_config)
@@ -174,8 +169,7 @@ class ParallelEnvList(VecEnv):
 
         Also None if a worker was lost meanwhile, which the next step will report.
         """
-        self._send_all("get_state", [[] for _ in self._workers])
-        states = self._receive_all(lambda i, lost: None)
+        states = self._ask_all(lambda i, lost: None, "get_state")
         return None if any(state is None for state in states) else cat_states(states)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
@@ -183,20 +177,16 @@ class ParallelEnvList(VecEnv):
         counts = [worker.setup.num_envs for worker in self._workers]
         arguments = [[piece, obs_config] for piece in split_state(state, counts)]
         self._send_all("set_state", arguments)
-
-        def set_state_again(i: int, lost: WorkerLostError) -> VecObs | None:
-            self._replace(i, lost)
-            obs: VecObs | None = self._call(i, "set_state", arguments[i])
-            return obs
-
-        pieces: list[VecObs | None] = self._receive_all(set_state_again)
+        pieces = self._receive_all(
+            lambda i, lost: self._replace_and_ask(i, lost, "set_state", *arguments[i])
+        )
         self._seed = state["seed"]
         ends = np.cumsum(counts)[:-1]
         self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
         if any(piece is None for piece in pieces):
             return None
         self._shown = copy.deepcopy(obs_config)
-        self._batch = VecObs.cat([piece for piece in pieces if piece is not None])
+        self._batch = VecObs.cat(pieces)
         return self._batch
 
     def world_code(self) -> dict[str, str]:
@@ -206,8 +196,7 @@ class ParallelEnvList(VecEnv):
     def process_times(self) -> list[ProcessTimes]:
         """Return the time and memory that each worker has used; without workers lost meanwhile."""
         waited_s = [worker.waited_s for worker in self._workers]
-        self._send_all("process_times", [[] for _ in self._workers])
-        answers: list[list[ProcessTimes]] = self._receive_all(lambda i, lost: [])
+        answers: list[list[ProcessTimes]] = self._ask_all(lambda i, lost: [], "process_times")
         return [
             times._replace(waited_s=waited)
             for answer, waited in zip(answers, waited_s, strict=True)
@@ -236,6 +225,13 @@ class ParallelEnvList(VecEnv):
         last = self._workers[-1]
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args], is_last=worker is last)
+
+    def _ask_all(
+        self, instead: Callable[[int, WorkerLostError], Any], name: str, *arguments: Any
+    ) -> list[Any]:
+        """Return the answers of all workers to the same message, as `_receive_all`."""
+        self._send_all(name, [[*arguments] for _ in self._workers])
+        return self._receive_all(instead)
 
     def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
         """Return the answers of all workers.
@@ -276,7 +272,7 @@ class ParallelEnvList(VecEnv):
                 break
             lost = started
         if self._seed is not None:
-            self._call(i, "seed", [self._seed, self._episodes[i].tolist()])
+            self._ask(i, "seed", self._seed, self._episodes[i].tolist())
         return started
 
     def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
@@ -285,21 +281,20 @@ class ParallelEnvList(VecEnv):
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
         frames = np.arange(first, first + self._workers[i].setup.num_envs)
-        begun = self._restart(i, lost, self._shown)
+        begun = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
         cut_off = np.ones(len(frames), dtype=np.bool_)
         last = take_obs(self._batch, frames)
         final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
         return replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
-    def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
-        """Replace a lost worker and begin new episodes in its environments."""
+    def _replace_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
+        """Replace a lost worker and return the answer of the new one."""
         self._replace(i, lost)
-        obs: VecObs = self._call(i, "reset", [obs_filter])
-        return obs
+        return self._ask(i, name, *arguments)
 
-    def _call(self, i: int, name: str, arguments: list[Any]) -> Any:
-        self._workers[i].send([name, arguments])
+    def _ask(self, i: int, name: str, *arguments: Any) -> Any:
+        self._workers[i].send([name, [*arguments]])
         answer = self._workers[i].receive()
         if isinstance(answer, Exception):
             raise answer

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from entity_env.errors import (
     exits_as_errors,
     in_environment,
 )
-from entity_env.match import Match, Solo, world_of
+from entity_env.match import Match, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
@@ -44,14 +44,6 @@ _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
 
 
-class _LastFrames(NamedTuple):
-    """The frames that were shown last, the batch of them, and the space that they show."""
-
-    frames: list[Observation]
-    batch: VecObs
-    space: ObsSpace
-
-
 class EnvList(VecEnv):
     """`num_envs` environments in this process, or matches with as many sides in all.
 
@@ -75,7 +67,7 @@ class EnvList(VecEnv):
     ) -> None:
         self.first_env_index, self.validate = first_env_index, validate
         with in_environment(first_env_index):
-            self.matches = [_as_match(create_env())]
+            self.matches = [match_of(create_env())]
         self.sides = self.matches[0].num_sides
         try:
             if num_envs < 1 or num_envs % self.sides:
@@ -86,13 +78,13 @@ class EnvList(VecEnv):
             for i in range(num_envs // self.sides):
                 with in_environment(self._index(i)):
                     if i > 0:
-                        self.matches.append(_as_match(create_env()))
+                        self.matches.append(match_of(create_env()))
                     spaces = self.matches[i].obs_space(), self.matches[i].action_space()
                 if i == 0:
                     check_spaces(*spaces)
-                    self._obs_space, self._action_space = spaces
-                same = self._obs_space, self._action_space
-                check_same_spaces(same, spaces, "in a new instance")
+                    first = spaces
+                check_same_spaces(first, spaces, "in a new instance")
+            self._obs_space, self._action_space = first
         except BaseException:
             self.close()
             raise
@@ -100,7 +92,8 @@ class EnvList(VecEnv):
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._last: _LastFrames | None = None
+        # The frames that were shown last, the batch of them, and the space that they show.
+        self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
         self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
@@ -180,11 +173,11 @@ class EnvList(VecEnv):
             raise EntityEnvError("get_state: call reset first")
         if not all(map(offers_state, self.matches)):
             return None
-        matches, sides = [], self.sides
+        matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
-            frames = self._last.frames[i * sides : (i + 1) * sides]
+            of_match = frames[i * sides : (i + 1) * sides]
             try:
-                matches.append(match_bytes(match, frames, self._action_space))
+                matches.append(match_bytes(match, of_match, self._action_space))
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
@@ -192,7 +185,7 @@ class EnvList(VecEnv):
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": shown_last(self._last.batch),
+            "frames": shown_last(batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
@@ -221,17 +214,16 @@ class EnvList(VecEnv):
         self._seed, self._episodes = state["seed"], begun[::sides]
         self._steps = state["steps"].copy()
         for i, match in enumerate(self.matches):
+            saved = state["matches"][i].values.tobytes()
             try:
-                frames += restore_match(
-                    match, state["matches"][i].values.tobytes(), batch, i * sides
-                )
+                frames += restore_match(match, saved, batch, i * sides)
             except Exception as error:
                 raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         # Decode some actions: the id of every actor must be known.
         chosen = first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
-        self._last = _LastFrames(frames, batch, obs_config)
+        self._last = frames, batch, obs_config
         return batch
 
     def world_code(self) -> dict[str, str]:
@@ -353,7 +345,7 @@ class EnvList(VecEnv):
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
-        self._last = _LastFrames(frames, batch, shown)
+        self._last = frames, batch, shown
         return batch
 
     def _index(self, match: int) -> int:
@@ -390,7 +382,3 @@ class EnvList(VecEnv):
             f"environment {self._index(i)} ({name}): {method}: {what}; "
             "correct the method, or remove it: then runs that are resumed begin new episodes"
         )
-
-
-def _as_match(env: Environment | Match) -> Match:
-    return env if isinstance(env, Match) else Solo(env)

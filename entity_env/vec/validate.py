@@ -1,7 +1,7 @@
 """Checks of spaces, and of observations against their spaces."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -9,44 +9,24 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in, short_repr
+from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.spaces import (
-    ACTION_SPACES,
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    Entity,
-    ObsSpace,
-    num_columns,
-)
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.vec_obs import VecObs
 
 Indices = npt.NDArray[np.int64]
 
 
-class SpaceProblem(NamedTuple):
-    """A defect of a space.
-
-    Attributes:
-        field: `obs_space` or `action_space`.
-        text: what was expected and what came.
-        fix: the remedy.
-    """
-
-    field: str
-    text: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.text}; {self.fix}"
+SpaceProblem: TypeAlias = tuple[str, str, str]
+"""The space (`obs_space` or `action_space`), what was expected and what came, and the remedy."""
 
 
 def space_problems(obs_space: Any, action_space: Any) -> list[SpaceProblem]:
     """Return everything that is wrong with the spaces of an environment."""
     return [
-        *(SpaceProblem("obs_space", *found) for found in _obs_space_problems(obs_space)),
-        *(SpaceProblem("action_space", *found) for found in _action_space_problems(action_space)),
+        *(("obs_space", *found) for found in _obs_space_problems(obs_space)),
+        *(("action_space", *found) for found in _action_space_problems(action_space)),
     ]
 
 
@@ -59,7 +39,7 @@ def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> 
         when: completes "got another one ...", in messages.
     """
     return [
-        SpaceProblem(
+        (
             field,
             f"expected the same space every time, got another one {when}: {a} became {b}",
             "let it depend on nothing but the arguments of the constructor",
@@ -89,7 +69,7 @@ def check_same_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) 
 
 def _raise_problems(problems: list[SpaceProblem]) -> None:
     if problems:
-        raise InvalidSpace(". ".join(map(str, problems)))
+        raise InvalidSpace(". ".join(f"{field}: {text}; {fix}" for field, text, fix in problems))
 
 
 def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
@@ -99,10 +79,8 @@ def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
     blocks = [("ObsSpace.global_features", space.global_features)]
     for name, entity in space.entities.items():
         if not isinstance(name, str) or not isinstance(entity, Entity):
-            yield (
-                f"entities: expected names with an Entity each, got {name!r}: {entity!r}",
-                "use Entity",
-            )
+            got = f"{name!r}: {entity!r}"
+            yield f"entities: expected names with an Entity each, got {got}", "use Entity"
         else:
             blocks.append((f"entities[{name!r}].features", entity.features))
     for what, names in blocks:
@@ -117,17 +95,13 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
         return
     for name, action in space.items():
         if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
-            yield (
-                f"expected names with one of {[*ACTION_SPACES]} each, got {name!r}: {action!r}",
-                "use these",
-            )
-            continue
-        for field, value in vars(action).items():
-            if field == "index_to_label":
-                what = f"[{name!r}].{field}"
-                yield from _name_problems(what, value)
-                if len(value) == 0:
-                    yield f"{what}: expected at least one choice, got none", "name the choices"
+            known, got = [*ACTION_SPACES], f"{name!r}: {action!r}"
+            yield f"expected names with one of {known} each, got {got}", "use these"
+        elif "index_to_label" in vars(action):
+            what, labels = f"[{name!r}].index_to_label", vars(action)["index_to_label"]
+            yield from _name_problems(what, labels)
+            if len(labels) == 0:
+                yield f"{what}: expected at least one choice, got none", "name the choices"
 
 
 def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
@@ -362,9 +336,8 @@ class ValidatingEnv(Environment):
         try:
             validate_observation(obs, self._obs_space, self._action_space)
             if obs.done and self._step == 0:
-                raise InvalidObservation(
-                    "done: expected an episode that begins, got one that is over"
-                )
+                got = "an episode that begins, got one that is over"
+                raise InvalidObservation(f"done: expected {got}")
         except InvalidObservation as error:
             error.env_index, error.env_name = None, type(self.env).__name__
             error.episode, error.step = self._episode, self._step
