@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from entity_env.environment import Environment
-from entity_env.match import Match, Solo, world_of
+from entity_env.match import Match, match_of, world_of
 from entity_env.plain_state import impure
 from entity_env.random_play import (
+    Fields,
     Player,
     Report,
     Spaces,
@@ -76,9 +77,7 @@ class _Check:
             spaces = self._spaces(match)
             player = Player(match, spaces, self.report, self.seed, self.max_steps)
             trace = player.play(self.episodes)
-            now, names = self._global_states(), ("random", "numpy.random")
-            changed = [n for n, a, b in zip(names, states, now, strict=True) if a != b]
-            drawn_from = " and ".join(changed)
+            drawn_from = " and ".join(differences(states, self._global_states()))
             # Play them again, also by a new instance.
             self._report_changed_spaces(match, spaces, "after the episodes")
             differs = self._find_difference(trace, match, spaces, "when seeded again")
@@ -113,14 +112,11 @@ class _Check:
         if not isinstance(env, Environment | Match):
             env = answer(self.report, "create_env", "", env)
         if isinstance(env, Environment | Match):
-            match = env if isinstance(env, Match) else Solo(env)
+            match = match_of(env)
             self.made += [match] if env is not self.env else []
             return match
-        self.report.problem(
-            "create_env",
-            f"expected an Environment or a Match, got {type(env).__name__}",
-            "derive its class from entity_env.Environment",
-        )
+        text = f"expected an Environment or a Match, got {type(env).__name__}"
+        self.report.problem("create_env", text, "derive its class from entity_env.Environment")
         raise Stop
 
     def _spaces(self, match: Match) -> Spaces:
@@ -180,9 +176,8 @@ class _Check:
             if state is None:
                 continue
             if wrong := impure(state, "state"):
-                self.report.problem(
-                    "get_state", f"expected plain data, got {wrong}", "return lists and numbers"
-                )
+                text = f"expected plain data, got {wrong}"
+                self.report.problem("get_state", text, "return lists and numbers")
                 return
 
             # Repeat the actions from the saved state, and compare what follows.
@@ -191,18 +186,17 @@ class _Check:
             for (where, expected), actions in zip(begun[steps_before + 1 :], future, strict=False):
                 frames = answer(self.report, "act", "after set_state", fresh.act, actions)
                 if changed := differences(expected, shown_by(frames, spaces)):
-                    self.report.problem(
-                        "set_state",
-                        f"expected the same future, got other {', '.join(changed)}",
-                        "save all that the future depends on, the generator too, as copies",
-                        f"{where}, saved at step {steps_before}",
-                    )
+                    text = f"expected the same future, got other {', '.join(changed)}"
+                    fix = "save all that the future depends on, the generator too, as copies"
+                    at = f"{where}, saved at step {steps_before}"
+                    self.report.problem("set_state", text, fix, at)
                     return
 
     def _seed_global_generators(self, purpose: str) -> None:
         random.seed(derive_seed(self.seed, purpose))
         np.random.seed(derive_seed(self.seed, purpose) % 2**32)  # noqa: NPY002
 
-    def _global_states(self) -> tuple[str, str]:
-        numpy: Any = np.random.get_state()  # noqa: NPY002
-        return repr(random.getstate()), repr((numpy[1].tolist(), numpy[2:]))
+    def _global_states(self) -> Fields:
+        state: Any = np.random.get_state()  # noqa: NPY002
+        python, numpy = repr(random.getstate()), repr((state[1].tolist(), state[2:]))
+        return {"random": python.encode(), "numpy.random": numpy.encode()}

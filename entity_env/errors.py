@@ -93,6 +93,11 @@ def invalid_in(env_index: int | None, message: str) -> InvalidObservation:
     return error
 
 
+def unexpected(env_index: int | None, what: str, expected: str, got: object) -> InvalidObservation:
+    """Return the error for a field of another value than expected, as `invalid_in`."""
+    return invalid_in(env_index, f"{what}: expected {expected}, got {got}")
+
+
 def as_error(error: BaseException) -> BaseException:
     """Return the exception to raise in place of one that an environment raised.
 

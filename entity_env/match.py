@@ -1,6 +1,6 @@
 """`Match`: the interface of a game whose sides see and act for themselves."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.environment import Environment, Observation, SeededRandom, filter_observation
+from entity_env.environment import Environment, Observation, World, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 
-class Match(SeededRandom, ABC):
+class Match(World):
     """One game with `num_sides` sides that share the spaces and end together.
 
     In a vectorised environment the sides of a match stand at neighbouring indices.
@@ -21,14 +21,6 @@ class Match(SeededRandom, ABC):
     num_sides: int = 2
     filters_itself: bool = False
     """True to have `reset_filter` and `act_filter` called even if nothing is left out."""
-
-    @abstractmethod
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and features that each side can observe."""
-
-    @abstractmethod
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the action spaces of each side, by name."""
 
     @abstractmethod
     def reset(self) -> list[Observation]:
@@ -48,14 +40,6 @@ class Match(SeededRandom, ABC):
         """Take a step, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
-        raise NotImplementedError(f"{type(self).__name__} does not render")
-
-    def close(self) -> None:
-        """Release what the game holds."""
-        return
-
 
 class Solo(Match):
     """Match with one side, which is an `Environment`."""
@@ -64,10 +48,8 @@ class Solo(Match):
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        self.filters_itself = (type(env).reset_filter, type(env).act_filter) != (
-            Environment.reset_filter,
-            Environment.act_filter,
-        )
+        own_filters = type(env).reset_filter, type(env).act_filter
+        self.filters_itself = own_filters != (Environment.reset_filter, Environment.act_filter)
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the environment."""

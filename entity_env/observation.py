@@ -196,9 +196,8 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         return obs
     unknown = [name for name in obs_filter.entities if name not in obs_space.entities]
     if unknown:
-        raise InvalidObservation(
-            f"entities: expected types among {list(obs_space.entities)}, got {unknown}"
-        )
+        known_types = list(obs_space.entities)
+        raise InvalidObservation(f"entities: expected types among {known_types}, got {unknown}")
 
     # Features by column; all else as it is, without the types that are left out.
     shown = copy.copy(obs)
@@ -220,9 +219,8 @@ def _columns(
 ) -> npt.NDArray[np.float32]:
     missing = [name for name in wanted if name not in known]
     if missing:
-        raise InvalidObservation(
-            f"{what}: expected features among {list(known)}, got {missing}, which it does not have"
-        )
+        got = f"{missing}, which it does not have"
+        raise InvalidObservation(f"{what}: expected features among {list(known)}, got {got}")
     if len(features) == 0:
         return np.zeros((0, len(wanted)), dtype=np.float32)
     array = as_block(features, len(features), len(known), what)

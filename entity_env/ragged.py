@@ -34,10 +34,8 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if np.add.reduce(self.lengths) != len(self.values):  # `sum` takes three times as long
-            raise ValueError(
-                f"Ragged: lengths add up to {int(self.lengths.sum())}, "
-                f"but there are {len(self.values)} rows"
-            )
+            total, rows = int(self.lengths.sum()), len(self.values)
+            raise ValueError(f"Ragged: lengths add up to {total}, but there are {rows} rows")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -72,10 +70,8 @@ class Ragged:
     @staticmethod
     def cat(pieces: Sequence["Ragged"]) -> "Ragged":
         """Concatenate the frames of several pieces."""
-        return Ragged(
-            np.concatenate([piece.values for piece in pieces]),
-            np.concatenate([piece.lengths for piece in pieces]),
-        )
+        values = np.concatenate([piece.values for piece in pieces])
+        return Ragged(values, np.concatenate([piece.lengths for piece in pieces]))
 
     @staticmethod
     def empty(like: npt.NDArray[Any], frames: int) -> "Ragged":
@@ -148,6 +144,6 @@ def as_choices(value: Any) -> Ragged:
 
 def to_ragged_buffer(value: Ragged) -> Any:
     """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1)."""
-    return ragged_buffer.RaggedBufferI64.from_flattened(
-        np.ascontiguousarray(value.as_array(), dtype=np.int64), np.ascontiguousarray(value.lengths)
-    )
+    rows = np.ascontiguousarray(value.as_array(), dtype=np.int64)
+    lengths = np.ascontiguousarray(value.lengths)
+    return ragged_buffer.RaggedBufferI64.from_flattened(rows, lengths)

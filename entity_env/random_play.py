@@ -36,10 +36,7 @@ _FIXES = (  # pattern of a message, and the remedy
     (r"is invisible", "leave hidden entities out of actions, or show them"),
     (r"^actions: ", "name the action in action_space(), or leave it out here"),
     (r"expected an? \w+Mask", "use the mask that belongs to the action's space"),
-    (
-        r"mask: expected shape",
-        "give one row per actor and one flag per choice or actee, in the order of the space",
-    ),
+    (r"mask: expected shape", "give each actor one flag per choice or actee, in the space's order"),
     (r"expected booleans", "use True where something is allowed or visible, False elsewhere"),
     (r"expected \d+ flags", "give one flag per row of features"),
     (r"expected a number", "give one Python number"),
@@ -170,11 +167,8 @@ def random_choices(
     for name, space in action_space.items():
         mask = batch.action_masks[name]
         num_choices = space.num_choices(mask)
-        legal = (
-            np.ones(int(num_choices.sum()), dtype=np.bool_)
-            if mask.mask is None
-            else mask.mask.values.reshape(-1)
-        )
+        everything = np.ones(int(num_choices.sum()), dtype=np.bool_)
+        legal = everything if mask.mask is None else mask.mask.values.reshape(-1)
         chosen = [
             rng.choice(np.flatnonzero(legal[start : start + n]))
             for start, n in zip(exclusive_cumsum(num_choices), num_choices, strict=True)
@@ -347,7 +341,7 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
     try:
         return method(*args)
     except InvalidObservation as error:
-        report.problem_of(_message(error), where)
+        report.problem_of(ValueError.__str__(error), where)  # without environment and step
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, which would end the check
@@ -365,17 +359,16 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     if malformed := _malformed(obs):
         return malformed
     message = _first_message("Observation", obs, spaces)
-    if message is None:
+    if not message:
         return []
     blank = [0.0] * len(spaces[0].global_features)
     messages: dict[str, None] = {}
 
     def fits(field: str, **fields: Any) -> bool:
         piece = Observation(**{"global_features": blank, **fields})
-        message = _first_message(field, piece, spaces)
-        if message is not None:
+        if message := _first_message(field, piece, spaces):
             messages[message] = None
-        return message is None
+        return not message
 
     # Values that refer to nothing else.
     fits("global_features", global_features=obs.global_features)
@@ -421,18 +414,15 @@ def _malformed(obs: Any) -> list[str]:
     ]
 
 
-def _first_message(field: str, obs: Any, spaces: Spaces) -> str | None:
+def _first_message(field: str, obs: Any, spaces: Spaces) -> str:
+    """Return what is wrong with an observation, "" if nothing is."""
     try:
         validate_observation(obs, *spaces)
     except InvalidObservation as error:
-        return _message(error)
+        return ValueError.__str__(error)  # without environment and step
     except Exception as error:
         return f"{field}: expected what its documentation says, got {error!r}"
-    return None
-
-
-def _message(error: InvalidObservation) -> str:
-    return ValueError.__str__(error)  # without environment and step
+    return ""
 
 
 def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:

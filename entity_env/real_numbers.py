@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import LONG, invalid_in, short_repr
+from entity_env.errors import LONG, short_repr, unexpected
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
@@ -86,11 +86,10 @@ def as_block(
     try:
         array = np.asarray(real_array(features), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        got = f"{n} rows of {width} numbers, got {short_repr(features, LONG)} ({error})"
-        raise invalid_in(env_index, f"{what}: expected {got}") from None
+        got = f"{short_repr(features, LONG)} ({error})"
+        raise unexpected(env_index, what, f"{n} rows of {width} numbers", got) from None
     if array.shape != (n, width):
-        got = f"shape ({n}, {width}), got {array.shape}"
-        raise invalid_in(env_index, f"{what}: expected {got}")
+        raise unexpected(env_index, what, f"shape ({n}, {width})", array.shape)
     return array
 
 
@@ -105,7 +104,7 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
     array = None if isinstance(value, list | tuple) else _real_or_none(value)
     if array is not None and array.size == 1 and array.item() in (0, 1):
         return bool(array.item())
-    raise invalid_in(env_index, f"{name}: expected True or False, got {short_repr(value, LONG)}")
+    raise unexpected(env_index, name, "True or False", short_repr(value, LONG))
 
 
 def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
@@ -123,7 +122,7 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray
                 return array.astype(np.bool_)
     except Exception:  # nested sequences of different lengths, or an object's own conversion
         pass
-    raise invalid_in(env_index, f"{what}: expected booleans, got {short_repr(flags, LONG)}")
+    raise unexpected(env_index, what, "booleans", short_repr(flags, LONG))
 
 
 def as_numbers(
@@ -144,8 +143,7 @@ def as_numbers(
         return numbers.astype(np.float64)
     arrays = map(_real_or_none, values)
     i = next(i for i, array in enumerate(arrays) if array is None or array.ndim)
-    got = short_repr(values[i], LONG)
-    raise invalid_in(env_indices[i], f"{what}: expected a number, got {got}")
+    raise unexpected(env_indices[i], what, "a number", short_repr(values[i], LONG))
 
 
 def _real_or_none(values: Any) -> npt.NDArray[Any] | None:

@@ -26,7 +26,7 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.errors import invalid_in
+from entity_env.errors import unexpected
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace, check_unique
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import all_none, as_flags
@@ -178,8 +178,8 @@ class ActionSpace(ABC):
             return masks
         for i, mask in enumerate(masks):
             if mask is not None and not isinstance(mask, self.mask_type):
-                expected, got = self.mask_type.__name__, type(mask).__name__
-                raise invalid_in(i, f"actions[{name!r}]: expected a {expected}, got {got}")
+                expected, got = f"a {self.mask_type.__name__}", type(mask).__name__
+                raise unexpected(i, f"actions[{name!r}]", expected, got)
         return [absent if mask is None else mask for mask in masks]
 
 
@@ -434,7 +434,7 @@ def _cat_masks(
         what = f"actions[{name!r}].mask"
         block = np.ones((m, n), np.bool_) if mask is None else as_flags(mask, what, i)
         if block.shape != (m, n) and not block.size == m * n == 0:
-            raise invalid_in(i, f"{what}: expected shape ({m}, {n}), got {block.shape}")
+            raise unexpected(i, what, f"shape ({m}, {n})", block.shape)
         blocks.append(block.reshape(-1))
     flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
     return flat

@@ -103,10 +103,9 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
     """
     # Hashes are integers below 2**64, of which few share a hash in turn.
     counts = Counter(hash(key) for key in keys if type(key) not in _TEXT_KEYS)
-    if counts and max(counts.values()) > MAX_SAME_HASH:
-        raise ValueError(
-            f"expected keys with different hashes, got {max(counts.values())} with the same one"
-        )
+    most = max(counts.values(), default=0)
+    if most > MAX_SAME_HASH:
+        raise ValueError(f"expected keys with different hashes, got {most} with the same one")
 
 
 class Allowance:
@@ -150,10 +149,9 @@ def number_array(
     kind = _number_dtype(dtype) if isinstance(dtype, str) else None
     if kind is None:
         raise ValueError(f"expected an array of numbers, got {short_repr(dtype)}")
-    if not isinstance(shape, list) or len(shape) > _MAX_AXES or not {*map(type, shape)} <= {int}:
+    are_ints = isinstance(shape, list) and {*map(type, shape)} <= {int}
+    if not are_ints or len(shape) > _MAX_AXES or min(shape, default=0) < 0:
         raise ValueError(f"expected the shape of an array, got {short_repr(shape)}")
-    if min(shape, default=0) < 0:
-        raise ValueError(f"expected the shape of an array, got {shape}")
     # NumPy would set aside the other axes of an array without numbers; a view takes nothing.
     if 0 in shape:
         allowance.take(math.prod(n for n in shape if n), "axes of an empty array")

@@ -141,16 +141,13 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     if not isinstance(fields, dict):
         raise ValueError(f"{cls.__name__}: expected fields by name, got {short_repr(fields)}")
     if not required <= fields.keys() <= checks.keys():
-        raise ValueError(
-            f"{cls.__name__}: expected the fields {', '.join(checks)}, got {short_repr([*fields])}"
-        )
+        expected, got = ", ".join(checks), short_repr([*fields])
+        raise ValueError(f"{cls.__name__}: expected the fields {expected}, got {got}")
     for name, value in fields.items():
         is_valid, expected = checks[name]
         if not is_valid(value):
-            raise ValueError(
-                f"{cls.__name__}.{name}: expected {expected}, got {type(value).__name__} "
-                f"{short_repr(value)}"
-            )
+            got = f"{type(value).__name__} {short_repr(value)}"
+            raise ValueError(f"{cls.__name__}.{name}: expected {expected}, got {got}")
     if cls is not Ragged:
         return cls(**fields)
     values, lengths = fields["values"], fields["lengths"]

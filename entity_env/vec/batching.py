@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.errors import LONG, InvalidAction, InvalidObservation, invalid_in, short_repr
+from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
 from entity_env.observation import Observation
 from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
 from entity_env.real_numbers import as_block, as_flag, as_flags, as_numbers, real_rows
@@ -58,9 +58,8 @@ def batch_obs(
     """
     # Features, visibility and ids of the frames that are shown.
     outcomes = obs if outcomes is None else outcomes
-    features, visible = batch_entities(
-        obs, obs_space, with_globals=has_global_entity(obs_space, action_space)
-    )
+    with_globals = has_global_entity(obs_space, action_space)
+    features, visible = batch_entities(obs, obs_space, with_globals)
     frames = Frames(obs, list(obs_space.entities), features, visible)
     frames.check_ids()
     # Rewards, flags and metrics of the step that was taken.
@@ -78,7 +77,7 @@ def batch_obs(
     final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated)]
     if cut_off:
         with located_in_last(truncated):
-            last = batch_entities(cut_off, obs_space, GLOBAL in features)
+            last = batch_entities(cut_off, obs_space, with_globals)
         blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
         final = VecObs(*last, {}, blank, ended, {}, truncated=ended)
     return VecObs(
@@ -125,12 +124,10 @@ def batch_entities(
         features: float32 (n, num_features) per frame, for every type and, `with_globals`, GLOBAL.
         visible: bool (n,) per frame, for the types of which any frame hides anything.
     """
-    features = {
-        name: _cat_features(
-            [o.features.get(name, ()) for o in obs], len(entity.features), f"features of {name!r}"
-        )
-        for name, entity in obs_space.entities.items()
-    }
+    features = {}
+    for name, entity in obs_space.entities.items():
+        blocks, what = [o.features.get(name, ()) for o in obs], f"features of {name!r}"
+        features[name] = _cat_features(blocks, len(entity.features), what)
     given_names([o.features for o in obs], features, "entities: expected types among")
     hiding = given_names([o.visible for o in obs], features, "visible: expected types among")
     visible = {
@@ -139,9 +136,9 @@ def batch_entities(
         if name in hiding
     }
     if with_globals:
-        features[GLOBAL] = _cat_features(
-            [(o.global_features,) for o in obs], len(obs_space.global_features), "global_features"
-        )
+        rows = [(o.global_features,) for o in obs]
+        width = len(obs_space.global_features)
+        features[GLOBAL] = _cat_features(rows, width, "global_features")
     return features, visible
 
 
@@ -151,9 +148,8 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
         lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
     except TypeError:
         i = next(i for i, block in enumerate(blocks) if not has_len(block))
-        raise invalid_in(
-            i, f"{what}: expected rows of {width} numbers, got {short_repr(blocks[i], LONG)}"
-        ) from None
+        got = short_repr(blocks[i], LONG)
+        raise unexpected(i, what, f"rows of {width} numbers", got) from None
     rows = _cat_alike(blocks, width)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
         arrays = [
@@ -194,7 +190,7 @@ def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
         what = f"visible[{name!r}]"
         block = np.ones(n, np.bool_) if flag is None else as_flags(flag, what, i).reshape(-1)
         if len(block) != n:
-            raise invalid_in(i, f"{what}: expected {n} flags, got {len(block)}")
+            raise unexpected(i, what, f"{n} flags", len(block))
         blocks.append(block)
     return Ragged(np.concatenate(blocks), lengths)
 
@@ -231,10 +227,9 @@ def unbatch_actions(
         mask = batch.action_masks[name]
         chosen = as_choices(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
-            raise InvalidAction(
-                f"actions[{name!r}]: expected {mask.actors.lengths.tolist()} choices per "
-                f"environment, got {chosen.lengths.tolist()}"
-            )
+            counts, got = mask.actors.lengths.tolist(), chosen.lengths.tolist()
+            expected = f"{counts} choices per environment"
+            raise InvalidAction(f"actions[{name!r}]: expected {expected}, got {got}")
         _check_legal(chosen.values, mask, space, name)
         given: Probabilities = [None] * len(obs) if probs is None else probs[name]
         decoded = space.decode(name, chosen, mask, obs, obs_space, given)
@@ -270,11 +265,7 @@ def action_index_to_actions(
     probs: Mapping[ActionName, npt.NDArray[np.float32]] | None = None,
 ) -> dict[ActionName, Action]:
     """Return the actions in frame `index` of `actions`, which were chosen for `last_obs`."""
-    return unbatch_actions(
-        {name: as_choices(chosen)[index] for name, chosen in actions.items()},
-        batch_obs([last_obs], obs_space, action_spaces),
-        [last_obs],
-        obs_space,
-        action_spaces,
-        None if probs is None else {name: [p] for name, p in probs.items()},
-    )[0]
+    chosen = {name: as_choices(rows)[index] for name, rows in actions.items()}
+    batch = batch_obs([last_obs], obs_space, action_spaces)
+    given = None if probs is None else {name: [p] for name, p in probs.items()}
+    return unbatch_actions(chosen, batch, [last_obs], obs_space, action_spaces, given)[0]

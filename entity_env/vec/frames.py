@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
-from entity_env.errors import LONG, invalid_in, short_repr
+from entity_env.errors import LONG, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
@@ -131,25 +131,23 @@ class Frames:
             if ids is None:
                 continue
             # Each type has one id per entity.
-            n, what = int(self.features[name].lengths[i]), f"ids[{name!r}]: expected"
+            n, what = int(self.features[name].lengths[i]), f"ids[{name!r}]"
             if not has_len(ids):
-                got = f"a sequence of {n} ids, got {short_repr(ids, LONG)}"
-                raise invalid_in(i, f"{what} {got}")
+                raise unexpected(i, what, f"a sequence of {n} ids", short_repr(ids, LONG))
             if len(ids) != n:
-                raise invalid_in(i, f"{what} {n} ids, got {len(ids)}")
+                raise unexpected(i, what, f"{n} ids", len(ids))
             # Ids are hashable, and unique in the frame.
             for one in ids:
                 try:
                     is_row = one in rows
                 except TypeError:
-                    got = f"hashable ids, got {short_repr(one, LONG)}"
-                    raise invalid_in(i, f"{what} {got}") from None
+                    raise unexpected(i, what, "hashable ids", short_repr(one, LONG)) from None
                 if is_row:
-                    got = f"other ids than {one!r}, which an entity without an id has"
-                    raise invalid_in(i, f"{what} {got}")
+                    other = f"{one!r}, which an entity without an id has"
+                    raise invalid_in(i, f"{what}: expected other ids than {other}")
                 if one in seen:
-                    others = f"two entities of {name!r} and {seen[one]!r}"
-                    raise invalid_in(i, f"{what} unique ids, got {one!r} for {others}")
+                    got = f"{one!r} for two entities of {name!r} and {seen[one]!r}"
+                    raise unexpected(i, what, "unique ids", got)
                 seen[one] = name
 
     def locate(self, ids: Sequence[Any], types: Sequence[Any], what: str) -> Ragged:
@@ -165,8 +163,8 @@ class Frames:
             int64 (named,) per frame, in the order named.
         """
         if all_none(ids) and is_same_everywhere(types):
-            found = self._layout.positions_of(self._type_indices(types[0], what, 0))
-            return Ragged(found.values.copy(), found.lengths.copy())
+            known = self._layout.positions_of(self._type_indices(types[0], what, 0))
+            return Ragged(known.values.copy(), known.lengths.copy())
         positions: list[int] = []
         lengths = []
         for i, (named, of_types) in enumerate(zip(ids, types, strict=True)):
@@ -187,9 +185,9 @@ class Frames:
             return tuple(range(len(self.types)))
         for name in types:
             if name not in self.types:
-                raise invalid_in(i, f"{what}: expected types among {self.types}, got {name!r}")
+                raise unexpected(i, what, f"types among {self.types}", repr(name))
         if len(set(types)) < len(types):
-            raise invalid_in(i, f"{what}: expected each type once, got {list(types)}")
+            raise unexpected(i, what, "each type once", list(types))
         return tuple(map(self.types.index, types))
 
     def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
@@ -198,9 +196,9 @@ class Frames:
             positions = list(map(known.__getitem__, ids))
         except (KeyError, TypeError):
             known = self._positions_by_id(i)
-            raise invalid_in(i, f"{what}: expected ids among {[*known]}, got {ids!r}") from None
+            raise unexpected(i, what, f"ids among {[*known]}", repr(ids)) from None
         if len(set(positions)) < len(positions):
-            raise invalid_in(i, f"{what}: expected each entity once, got {ids!r}")
+            raise unexpected(i, what, "each entity once", repr(ids))
         return positions
 
     def _positions_by_id(self, i: int) -> dict[EntityID, int]:
@@ -222,13 +220,11 @@ class Frames:
         rows = exclusive_cumsum(self.totals)[frame] + positions.values
         hidden = np.flatnonzero(~self.visible_rows[rows])
         if len(hidden):
-            i = int(frame[hidden[0]])
-            names = {n: None for n in self.types for _ in range(self.features[n].lengths[i])}
-            raise invalid_in(
-                i,
-                f"{what}: entity {int(positions.values[hidden[0]])} of the frame (types "
-                f"{list(names)}) is invisible; what is hidden can neither act nor be selected",
-            )
+            i, row = int(frame[hidden[0]]), int(positions.values[hidden[0]])
+            present = [name for name in self.types if self.features[name].lengths[i]]
+            entity = f"entity {row} of the frame (types {present})"
+            rule = "what is hidden can neither act nor be selected"
+            raise invalid_in(i, f"{what}: {entity} is invisible; {rule}")
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:
@@ -278,13 +274,13 @@ def named_ids(
                 o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)
             ]
             return of_type if types[0] is not None else [list(i) for i in of_type]
-    everything = list(obs_space.entities)
-    return [
-        list(chain.from_iterable(map(o.ids_of_type, everything if t is None else t)))
-        if i is None
-        else i
-        for o, i, t in zip(obs, ids, types, strict=True)
-    ]
+    of_frames: list[Sequence[EntityID]] = []
+    for o, ids_named, types_named in zip(obs, ids, types, strict=True):
+        if ids_named is None:
+            wanted = obs_space.entities if types_named is None else types_named
+            ids_named = list(chain.from_iterable(map(o.ids_of_type, wanted)))
+        of_frames.append(ids_named)
+    return of_frames
 
 
 def given_names(

@@ -281,7 +281,7 @@ class ParallelEnvList(VecEnv):
         assert self._shown is not None
         first = sum(worker.setup.num_envs for worker in self._workers[:i])
         frames = np.arange(first, first + self._workers[i].setup.num_envs)
-        begun = self._replace_and_ask(i, lost, "reset", self._shown)
+        begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
         cut_off = np.ones(len(frames), dtype=np.bool_)
         last = take_obs(self._batch, frames)

@@ -71,10 +71,8 @@ class EnvList(VecEnv):
         self.sides = self.matches[0].num_sides
         try:
             if num_envs < 1 or num_envs % self.sides:
-                raise EntityEnvError(
-                    f"num_envs: expected a positive multiple of {self.sides}, the sides of a "
-                    f"match, got {num_envs}"
-                )
+                expected = f"a positive multiple of {self.sides}, the sides of a match"
+                raise EntityEnvError(f"num_envs: expected {expected}, got {num_envs}")
             for i in range(num_envs // self.sides):
                 with in_environment(self._index(i)):
                     if i > 0:
@@ -325,10 +323,9 @@ class EnvList(VecEnv):
                     if over == [False] * self.sides:
                         break
                     if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                        raise InvalidObservation(
-                            f"done: expected {self.sides} sides that begin an episode, got {over}"
-                            + (f", {_ATTEMPTS} times in a row" if all(over) else "")
-                        )
+                        got = f"{over}, {_ATTEMPTS} times in a row" if all(over) else f"{over}"
+                        expected = f"{self.sides} sides that begin an episode"
+                        raise InvalidObservation(f"done: expected {expected}, got {got}")
                 except BaseException as error:
                     raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames

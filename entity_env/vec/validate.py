@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in, short_repr
+from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, num_columns
@@ -38,12 +38,10 @@ def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> 
         now: the same at another time, or of another instance.
         when: completes "got another one ...", in messages.
     """
+    expected = f"expected the same space every time, got another one {when}"
+    fix = "let it depend on nothing but the arguments of the constructor"
     return [
-        (
-            field,
-            f"expected the same space every time, got another one {when}: {a} became {b}",
-            "let it depend on nothing but the arguments of the constructor",
-        )
+        (field, f"{expected}: {a} became {b}", fix)
         for field, a, b in zip(("obs_space", "action_space"), before, now, strict=True)
         if a is not b and repr(a) != repr(b)  # unlike ==, the order of the types counts
     ]
@@ -136,7 +134,7 @@ def _check_finite(rows: Ragged, what: str, names: list[str]) -> None:
     frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
     entity = int(row - rows.starts[frame])
     got = f"{names[column]}={rows.values[row, column]} in row {entity}"
-    raise invalid_in(frame, f"{what}: expected finite numbers, got {got}")
+    raise unexpected(frame, what, "finite numbers", got)
 
 
 def check_features(
@@ -264,8 +262,7 @@ def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> Non
         InvalidObservation: "{what}: expected {expected}, got {got}".
     """
     if not holds:
-        got = got if isinstance(got, str) else short_repr(got)
-        raise InvalidObservation(f"{what}: expected {expected}, got {got}")
+        raise unexpected(None, what, expected, got if isinstance(got, str) else short_repr(got))
 
 
 def validate_observation(
@@ -336,8 +333,9 @@ class ValidatingEnv(Environment):
         try:
             validate_observation(obs, self._obs_space, self._action_space)
             if obs.done and self._step == 0:
-                got = "an episode that begins, got one that is over"
-                raise InvalidObservation(f"done: expected {got}")
+                raise InvalidObservation(
+                    "done: expected an episode that begins, got one that is over"
+                )
         except InvalidObservation as error:
             error.env_index, error.env_name = None, type(self.env).__name__
             error.episode, error.step = self._episode, self._step
