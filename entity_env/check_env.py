@@ -122,20 +122,16 @@ class _Check:
     def _spaces(self, match: Match) -> Spaces:
         obs_space = answer(self.report, "obs_space", "", match.obs_space)
         action_space = answer(self.report, "action_space", "", match.action_space)
-        problems = space_problems(obs_space, action_space)
-        for problem in problems:
-            self.report.problem(*problem)
-        if problems:
+        if problems := space_problems(obs_space, action_space):
+            for problem in problems:
+                self.report.problem(*problem)
             raise Stop
         return obs_space, action_space
 
     def _report_changed_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
-        try:
-            now = self._spaces(match)
-        except Stop:
-            return
-        for problem in changed_spaces(spaces, now, when):
-            self.report.problem(*problem)
+        with contextlib.suppress(Stop):
+            for problem in changed_spaces(spaces, self._spaces(match), when):
+                self.report.problem(*problem)
 
     def _find_difference(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
         """Play the same seeds again and describe the first difference, "" if there is none."""

@@ -340,8 +340,7 @@ class SelectEntityActionSpace(ActionSpace):
         frames.check_visible(actees, f"{where} actees")
         # Leave out the actors that cannot select anything.
         allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
-        frame_of_actor = np.repeat(np.arange(len(actors)), actors.lengths)
-        row_lengths = actees.lengths[frame_of_actor]
+        row_lengths = np.repeat(actees.lengths, actors.lengths)
         if allowed is None:
             return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
         row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths)

@@ -28,55 +28,6 @@ _TEXT_KEYS = {str, bytes}  # with hashes that cannot be predicted
 _KEYS = {type(None), bool, int, float, *_TEXT_KEYS}
 
 
-def unpack_bounded(
-    data: bytes | memoryview,
-    ext_hook: Callable[[int, bytes], Any],
-    map_hook: Callable[[Sequence[tuple[Any, Any]]], Any] | None = None,
-) -> Any:
-    """Read one msgpack value.
-
-    Time is linear in the bytes; memory is at most about 100 bytes for each, which nothing but
-    empty dictionaries takes.
-
-    Args:
-        data: The bytes, no more and no less.
-        ext_hook: Read an extension type from its code and bytes.
-        map_hook: Read a dictionary from its items; by default `dict_of`.
-
-    Returns:
-        None, bool, int, float, str, bytes, list, dict, and what `ext_hook` returns. A timestamp
-        is read as its seconds.
-
-    Raises:
-        ValueError: a list or dictionary is longer than the data, or a key is there twice, is no
-            plain value, or shares its hash with too many others.
-        Exception: anything that msgpack or `ext_hook` raises for damaged data.
-    """
-    check_complete(data)
-    return msgpack.unpackb(
-        data,
-        ext_hook=ext_hook,
-        object_pairs_hook=map_hook or dict_of,
-        strict_map_key=False,
-        timestamp=1,
-    )
-
-
-def check_complete(data: bytes | memoryview) -> None:
-    """Raise if a list or dictionary announces more items than there are; allocates nothing.
-
-    Raises:
-        ValueError: the data ends before the value does.
-        Exception: anything that msgpack raises for damaged data.
-    """
-    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
-    unpacker.feed(data)
-    try:
-        unpacker.skip()
-    except msgpack.OutOfData:
-        raise ValueError(f"expected a value within its {len(data)} bytes, got more") from None
-
-
 def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return a dictionary of items in linear time, whatever the keys are.
 
@@ -106,6 +57,51 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
     most = max(counts.values(), default=0)
     if most > MAX_SAME_HASH:
         raise ValueError(f"expected keys with different hashes, got {most} with the same one")
+
+
+def unpack_bounded(
+    data: bytes | memoryview,
+    ext_hook: Callable[[int, bytes], Any],
+    map_hook: Callable[[Sequence[tuple[Any, Any]]], Any] = dict_of,
+) -> Any:
+    """Read one msgpack value.
+
+    Time is linear in the bytes; memory is at most about 100 bytes for each, which nothing but
+    empty dictionaries takes.
+
+    Args:
+        data: The bytes, no more and no less.
+        ext_hook: Read an extension type from its code and bytes.
+        map_hook: Read a dictionary from its items; by default `dict_of`.
+
+    Returns:
+        None, bool, int, float, str, bytes, list, dict, and what `ext_hook` returns. A timestamp
+        is read as its seconds.
+
+    Raises:
+        ValueError: a list or dictionary is longer than the data, or a key is there twice, is no
+            plain value, or shares its hash with too many others.
+        Exception: anything that msgpack or `ext_hook` raises for damaged data.
+    """
+    check_complete(data)
+    return msgpack.unpackb(
+        data, ext_hook=ext_hook, object_pairs_hook=map_hook, strict_map_key=False, timestamp=1
+    )
+
+
+def check_complete(data: bytes | memoryview) -> None:
+    """Raise if a list or dictionary announces more items than there are; allocates nothing.
+
+    Raises:
+        ValueError: the data ends before the value does.
+        Exception: anything that msgpack raises for damaged data.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+    unpacker.feed(data)
+    try:
+        unpacker.skip()
+    except msgpack.OutOfData:
+        raise ValueError(f"expected a value within its {len(data)} bytes, got more") from None
 
 
 class Allowance:

@@ -70,7 +70,8 @@ def batch_obs(
         indices = np.flatnonzero(given).tolist()
         numbers = [outcomes[i].metrics[name] for i in indices]
         env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
-    reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
+    rewards = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
+    reward = rewards.astype(np.float32)
     truncated = _flags([o.truncated for o in outcomes], "truncated")
     terminated = _flags([o.terminated for o in outcomes], "terminated")
     # Last observations of episodes that were cut off.
@@ -80,17 +81,10 @@ def batch_obs(
             last = batch_entities(cut_off, obs_space, with_globals)
         blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
         final = VecObs(*last, {}, blank, ended, {}, truncated=ended)
-    return VecObs(
-        features=features,
-        visible=visible,
-        action_masks={name: space.batch_mask(frames, name) for name, space in action_space.items()},
-        reward=reward.astype(np.float32),
-        done=terminated | truncated,
-        metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},
-        truncated=truncated,
-        final=final,
-        env_metrics=env_metrics,
-    )
+    masks = {name: space.batch_mask(frames, name) for name, space in action_space.items()}
+    metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
+    done = terminated | truncated
+    return VecObs(features, visible, masks, reward, done, metrics, truncated, final, env_metrics)
 
 
 def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:

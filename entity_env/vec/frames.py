@@ -165,17 +165,22 @@ class Frames:
         if all_none(ids) and is_same_everywhere(types):
             known = self._layout.positions_of(self._type_indices(types[0], what, 0))
             return Ragged(known.values.copy(), known.lengths.copy())
-        positions: list[int] = []
-        lengths = []
+        if type(None) not in set(map(type, ids)):
+            in_all: list[int] = []
+            for i, named in enumerate(ids):
+                in_all += self._positions_of_ids(i, named, what)
+            lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+            return Ragged(np.array(in_all, dtype=np.int64), lengths)
+        positions = []
         for i, (named, of_types) in enumerate(zip(ids, types, strict=True)):
             if named is not None:
-                found = self._positions_of_ids(i, named, what)
+                in_frame = np.array(self._positions_of_ids(i, named, what), dtype=np.int64)
             else:
                 ks, layout = list(self._type_indices(of_types, what, i)), self._layout
-                found = row_indices(layout.type_starts[ks, i], layout.counts[ks, i]).tolist()
-            positions += found
-            lengths.append(len(found))
-        return Ragged(np.array(positions, dtype=np.int64), np.array(lengths, dtype=np.int64))
+                in_frame = row_indices(layout.type_starts[ks, i], layout.counts[ks, i])
+            positions.append(in_frame)
+        lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
+        return Ragged(np.concatenate(positions), lengths)
 
     def _type_indices(
         self, types: Sequence[EntityName] | None, what: str, i: int

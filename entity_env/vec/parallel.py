@@ -81,7 +81,7 @@ class ParallelEnvList(VecEnv):
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
-        self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
         # Start all workers before waiting for one; replace those that are lost meanwhile.
@@ -116,8 +116,7 @@ class ParallelEnvList(VecEnv):
     def seed(self, seed: int) -> None:
         """Give each episode a seed made of `seed`, its environment and its number."""
         self._seed = seed
-        for episodes in self._episodes:
-            episodes[:] = 0
+        self._episodes[:] = 0
         self._ask_all(self._replace, "seed", seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -125,8 +124,7 @@ class ParallelEnvList(VecEnv):
         pieces = self._ask_all(
             lambda i, lost: self._replace_and_ask(i, lost, "reset", obs_config), "reset", obs_config
         )
-        for episodes in self._episodes:
-            episodes += 1
+        self._episodes += 1
         self._shown = copy.deepcopy(obs_config)
         self._batch = VecObs.cat(pieces)
         return self._batch
@@ -159,9 +157,8 @@ class ParallelEnvList(VecEnv):
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
         pieces: list[VecObs] = self._receive_all(self._truncate_and_restart)
-        for episodes, piece in zip(self._episodes, pieces, strict=True):
-            episodes += piece.done
         self._batch = VecObs.cat(pieces)
+        self._episodes += self._batch.done
         return self._batch
 
     def get_state(self) -> dict[str, Any] | None:
@@ -181,8 +178,7 @@ class ParallelEnvList(VecEnv):
             lambda i, lost: self._replace_and_ask(i, lost, "set_state", *arguments[i])
         )
         self._seed = state["seed"]
-        ends = np.cumsum(counts)[:-1]
-        self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
+        self._episodes = state["episodes"].copy()
         if any(piece is None for piece in pieces):
             return None
         self._shown = copy.deepcopy(obs_config)
@@ -261,26 +257,27 @@ class ParallelEnvList(VecEnv):
         """
         setup = self._workers[i].setup
         self._workers[i].kill()
-        while True:
-            forbidden = self._restarts.take()
-            if forbidden is not None:
-                raise WorkerError(f"{lost}\nIt is not replaced: {forbidden}")
-            logger.warning("%s was lost, starting another one: %s", setup, lost)
+        started: Any = lost
+        while isinstance(started, WorkerLostError):
+            if forbidden := self._restarts.take():
+                raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
+            logger.warning("%s was lost, starting another one: %s", setup, started)
             self._workers[i] = WorkerProcess(setup)
             started = self._workers[i].started()
-            if not isinstance(started, WorkerLostError):
-                break
-            lost = started
         if self._seed is not None:
-            self._ask(i, "seed", self._seed, self._episodes[i].tolist())
+            self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
         return started
+
+    def _frames_of(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the frames of a worker, among those of all."""
+        first = sum(worker.setup.num_envs for worker in self._workers[:i])
+        return np.arange(first, first + self._workers[i].setup.num_envs)
 
     def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
         """Return a step in which the episodes of a lost worker are cut off and others begin."""
         assert self._batch is not None
         assert self._shown is not None
-        first = sum(worker.setup.num_envs for worker in self._workers[:i])
-        frames = np.arange(first, first + self._workers[i].setup.num_envs)
+        frames = self._frames_of(i)
         begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
         cut_off = np.ones(len(frames), dtype=np.bool_)
@@ -307,10 +304,9 @@ def cores_of_workers(num_workers: int) -> list[int | None]:
     Without this, the system runs two workers on one core in some steps, and moves others away from
     the core whose cache has their data.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return [None] * num_workers
-    cores = sorted(os.sched_getaffinity(0))
-    if num_workers < len(cores):  # other programs may have the same few cores in mind
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    # With fewer workers, other programs may have the same few cores in mind.
+    if not 0 < len(cores) <= num_workers:
         return [None] * num_workers
     return [cores[i % len(cores)] for i in range(num_workers)]
 

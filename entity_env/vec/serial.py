@@ -17,6 +17,7 @@ from entity_env.errors import (
     as_error,
     exits_as_errors,
     in_environment,
+    unexpected,
 )
 from entity_env.match import Match, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
@@ -145,8 +146,8 @@ class EnvList(VecEnv):
         apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
         if len(apart):
             i = int(apart[0])
-            message = f"expected {sides} sides that end together, got {over[i].tolist()}"
-            raise self._with_place(InvalidObservation(f"done: {message}"), i * sides)
+            expected, got = f"{sides} sides that end together", over[i].tolist()
+            raise self._with_place(unexpected(None, "done", expected, got), i * sides)
         ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         frames = list(outcomes)
         for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
@@ -265,12 +266,9 @@ class EnvList(VecEnv):
         answers: list[Any] = []
         start_ns = time.perf_counter_ns()
         try:
-            if filtering:
-                for world, actions in zip(worlds, acting, strict=True):
-                    answers.append(world.act_filter(actions, obs_filter))
-            else:
-                for world, actions in zip(worlds, acting, strict=True):
-                    answers.append(world.act(actions))
+            for world, actions in zip(worlds, acting, strict=True):
+                shown = world.act_filter(actions, obs_filter) if filtering else world.act(actions)
+                answers.append(shown)
         except BaseException as error:
             raise self._with_place(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
@@ -285,8 +283,7 @@ class EnvList(VecEnv):
             if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
                 what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
                 got = answer[0] if self.sides == 1 else answer
-                invalid = InvalidObservation(f"act: expected {what}, got {got!r}")
-                raise self._with_place(invalid, i * self.sides)
+                raise self._with_place(unexpected(None, "act", what, repr(got)), i * self.sides)
         raise AssertionError
 
     def _reset_matches(
@@ -302,11 +299,10 @@ class EnvList(VecEnv):
             episodes = np.array(self._episodes)[which]
             seeds = derive_seeds(self._seed, "episode", numbers, episodes)
         for i, seed in zip(which, seeds, strict=True):
-            match, number, episode = self.matches[i], self._index(i), self._episodes[i]
+            match, game, episode = self.matches[i], self._index(i) // self.sides, self._episodes[i]
             self._episodes[i] += 1
             for attempt in range(_ATTEMPTS):
                 if self._seed is not None and attempt:
-                    game = number // self.sides
                     seed = derive_seed(self._seed, "episode", game, episode, attempt)
                 if seed is not None:
                     match.seed(seed)
@@ -323,9 +319,9 @@ class EnvList(VecEnv):
                     if over == [False] * self.sides:
                         break
                     if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                        got = f"{over}, {_ATTEMPTS} times in a row" if all(over) else f"{over}"
+                        got = f"{over}, {_ATTEMPTS} times in a row" if all(over) else over
                         expected = f"{self.sides} sides that begin an episode"
-                        raise InvalidObservation(f"done: expected {expected}, got {got}")
+                        raise unexpected(None, "done", expected, got)
                 except BaseException as error:
                     raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames

@@ -229,11 +229,8 @@ class VecObs:
 
 def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     """Return a copy of the given frames, in order; reward, done and metrics are blank."""
-    return VecObs(
-        features={name: rows.take(frames) for name, rows in obs.features.items()},
-        visible={name: rows.take(frames) for name, rows in obs.visible.items()},
-        action_masks={name: mask.take(frames) for name, mask in obs.action_masks.items()},
-        reward=np.zeros(len(frames), dtype=np.float32),
-        done=np.zeros(len(frames), dtype=np.bool_),
-        metrics={},
-    )
+    features = {name: rows.take(frames) for name, rows in obs.features.items()}
+    visible = {name: rows.take(frames) for name, rows in obs.visible.items()}
+    masks = {name: mask.take(frames) for name, mask in obs.action_masks.items()}
+    blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
+    return VecObs(features, visible, masks, *blank, {})
