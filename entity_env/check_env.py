@@ -2,26 +2,15 @@
 
 import contextlib
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from entity_env.environment import Environment
-from entity_env.match import Match, match_of, world_of
+from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.plain_state import impure
-from entity_env.random_play import (
-    Fields,
-    Player,
-    Report,
-    Spaces,
-    Stop,
-    Trace,
-    answer,
-    differences,
-    shown_by,
-)
+from entity_env.random_play import Player, Report, Spaces, Stop, answer, differences, shown_by
 from entity_env.seeding import derive_seed
 from entity_env.vec.episode_state import names_in
 from entity_env.vec.validate import changed_spaces, space_problems
@@ -30,10 +19,7 @@ _STATE_STEPS = 20
 
 
 def check_env(
-    env: Environment | Match | Callable[[], Environment | Match],
-    episodes: int = 3,
-    max_steps: int = 1000,
-    seed: int = 0,
+    env: Environment | Match | CreateEnv, episodes: int = 3, max_steps: int = 1000, seed: int = 0
 ) -> Report:
     """Play random legal actions and report everything that is wrong; raise nothing for it.
 
@@ -60,7 +46,7 @@ def check_env(
 class _Check:
     """One run of `check_env`."""
 
-    env: Environment | Match | Callable[[], Environment | Match]
+    env: Environment | Match | CreateEnv
     seed: int
     episodes: int
     max_steps: int
@@ -76,17 +62,17 @@ class _Check:
             self.report.name = type(world_of(match)).__name__
             spaces = self._spaces(match)
             player = Player(match, spaces, self.report, self.seed, self.max_steps)
-            trace = player.play(self.episodes)
+            self.trace = player.play(self.episodes)
             drawn_from = " and ".join(differences(states, self._global_states()))
             # Play them again, also by a new instance.
             self._report_changed_spaces(match, spaces, "after the episodes")
-            differs = self._find_difference(trace, match, spaces, "when seeded again")
+            differs = self._find_difference(match, spaces, "when seeded again")
             fresh = match
             if self.made:
                 fresh = self._create()
-                self._report_changed_spaces(fresh, spaces, "in a new instance")
                 how = "in a new instance"
-                differs = differs or self._find_difference(trace, fresh, spaces, how)
+                self._report_changed_spaces(fresh, spaces, how)
+                differs = differs or self._find_difference(fresh, spaces, how)
             if differs:
                 cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
                 self.report.problem(
@@ -133,14 +119,15 @@ class _Check:
             for problem in changed_spaces(spaces, self._spaces(match), when):
                 self.report.problem(*problem)
 
-    def _find_difference(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
+    def _find_difference(self, match: Match, spaces: Spaces, how: str) -> str:
         """Play the same seeds again and describe the first difference, "" if there is none."""
         self._seed_global_generators(how)
         again = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
-        for (where, a), (_, b) in zip(trace, again, strict=False):
+        for (where, a), (_, b) in zip(self.trace, again, strict=False):
             if changed := differences(a, b):
                 return f"other {', '.join(changed)} in {where} {how}"
-        return "" if len(trace) == len(again) else f"{len(again)} frames for {len(trace)} {how}"
+        before, now = len(self.trace), len(again)
+        return "" if before == now else f"{now} frames for {before} {how}"
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
         """Report an episode that continues differently from a state than it did before."""
@@ -192,7 +179,7 @@ class _Check:
         random.seed(derive_seed(self.seed, purpose))
         np.random.seed(derive_seed(self.seed, purpose) % 2**32)  # noqa: NPY002
 
-    def _global_states(self) -> Fields:
+    def _global_states(self) -> dict[str, bytes]:
         state: Any = np.random.get_state()  # noqa: NPY002
         python, numpy = repr(random.getstate()), repr((state[1].tolist(), state[2:]))
         return {"random": python.encode(), "numpy.random": numpy.encode()}

@@ -13,14 +13,7 @@ from entity_env.actions import Action
 from entity_env.observation import Features, Observation, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
-__all__ = [
-    "Environment",
-    "Features",
-    "Observation",
-    "SeededRandom",
-    "World",
-    "filter_observation",
-]
+__all__ = ["Environment", "Features", "Observation", "SeededRandom", "World", "filter_observation"]
 
 _SEED = "_seed_of_rng"  # the first seed of `SeededRandom.rng`
 

@@ -1,8 +1,8 @@
 """`Match`: the interface of a game whose sides see and act for themselves."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,9 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation, World, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+
+SideActions: TypeAlias = Sequence[Mapping[ActionName, Action]]
+"""The actions of each side, by name."""
 
 
 class Match(World):
@@ -27,16 +30,14 @@ class Match(World):
         """Begin a game and return one observation for each side."""
 
     @abstractmethod
-    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+    def act(self, actions: SideActions) -> list[Observation]:
         """Take a step with the actions of each side and return one observation for each."""
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
         """Reset, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.reset()]
 
-    def act_filter(
-        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Take a step, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
@@ -63,7 +64,7 @@ class Solo(Match):
         """Return the observation of the environment, in a list."""
         return [self.env.reset()]
 
-    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+    def act(self, actions: SideActions) -> list[Observation]:
         """Return the observation of the environment, in a list."""
         return [self.env.act(actions[0])]
 
@@ -71,9 +72,7 @@ class Solo(Match):
         """Return the observation of the environment, which may filter it by itself."""
         return [self.env.reset_filter(obs_filter)]
 
-    def act_filter(
-        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Return the observation of the environment, which may filter it by itself."""
         return [self.env.act_filter(actions[0], obs_filter)]
 
@@ -89,6 +88,10 @@ class Solo(Match):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+CreateEnv: TypeAlias = Callable[[], Environment | Match]
+"""Factory of an environment or match: its class, or a function."""
 
 
 def match_of(world: Environment | Match) -> Match:

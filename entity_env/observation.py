@@ -103,9 +103,8 @@ class Observation:
         metrics: dict[str, float] | None = None,
     ) -> None:
         if entities is not None and (features is not None or ids is not None):
-            raise InvalidObservation(
-                "Observation: expected entities, or features and ids, got both; leave one out"
-            )
+            ways = "expected entities, or features and ids, got both; leave one out"
+            raise InvalidObservation(f"Observation: {ways}")
         # Features and ids by type.
         if entities is None:
             self.features = dict(features or {})
@@ -123,9 +122,8 @@ class Observation:
             terminated = as_flag(terminated, "terminated")
             truncated = as_flag(truncated, "truncated")
         if done is not None and not done and (terminated or truncated):
-            raise InvalidObservation(
-                f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
-            )
+            given = f"{terminated=} and {truncated=}"
+            raise InvalidObservation(f"Observation: done=False contradicts {given}; leave it out")
         # Everything else is empty by default.
         self.global_features = global_features if global_features is not None else []
         self.actions = actions if actions is not None else {}

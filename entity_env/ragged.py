@@ -6,7 +6,7 @@ accepts its buffers and gives them back at the border; where it is not installed
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ try:
     import ragged_buffer
 except ImportError:  # no wheel for this Python
     ragged_buffer = None  # type: ignore[assignment,unused-ignore]
+
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -99,16 +101,14 @@ class Ragged:
         return self.values.reshape(len(self.values), self.size2())
 
 
-def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def exclusive_cumsum(lengths: Indices) -> Indices:
     """Return the sum of all entries before each one, (n,) int64 from (n,) int64."""
     # sums[i] = lengths[0] + ... + lengths[i - 1]
-    sums: npt.NDArray[np.int64] = lengths.cumsum() - lengths
+    sums: Indices = lengths.cumsum() - lengths
     return sums
 
 
-def row_indices(
-    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def row_indices(starts: Indices, lengths: Indices) -> Indices:
     """Return the numbers starts[i], ..., starts[i] + lengths[i] - 1 for each i in turn.
 
     Args:
@@ -118,7 +118,7 @@ def row_indices(
     Returns:
         (sum of lengths,) int64.
     """
-    indices: npt.NDArray[np.int64] = np.repeat(starts - exclusive_cumsum(lengths), lengths)
+    indices: Indices = np.repeat(starts - exclusive_cumsum(lengths), lengths)
     indices += np.arange(len(indices))
     return indices
 

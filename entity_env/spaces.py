@@ -28,7 +28,7 @@ from entity_env.actions import (
 )
 from entity_env.errors import unexpected
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace, check_unique
-from entity_env.ragged import Ragged
+from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import all_none, as_flags
 from entity_env.vec.frames import Frames, ids_of_actors, named_ids
 from entity_env.vec.vec_obs import (
@@ -42,6 +42,7 @@ __all__ = [
     "GLOBAL",
     "ActionName",
     "ActionSpace",
+    "ActionSpaces",
     "Actors",
     "CategoricalActionSpace",
     "Entity",
@@ -56,7 +57,7 @@ __all__ = [
     "num_columns",
 ]
 
-Indices: TypeAlias = npt.NDArray[np.int64]
+IDs: TypeAlias = list[EntityID]
 Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
 """The probabilities of all choices of the actors of each frame; None if they are not known."""
 
@@ -159,9 +160,7 @@ class ActionSpace(ABC):
         """
         return self
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a random mask, for checks of networks.
 
         Args:
@@ -252,9 +251,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
             offered = given is not _NOBODY_CHOOSES
             yield CategoricalAction(actors, indices, self.index_to_label, p) if offered else None
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
         allowed = rng.random((len(actors), len(self))) < 0.7
         return CategoricalActionMask(actor_ids=actors, mask=allowed)
@@ -299,9 +296,7 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
             p = None if p is None else p.reshape(-1)
             yield GlobalCategoricalAction(index, self.index_to_label[index], p)
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
         return GlobalCategoricalActionMask(mask=rng.random(len(self)) < 0.7)
 
@@ -372,18 +367,14 @@ class SelectEntityActionSpace(ActionSpace):
             offered = given is not _NOBODY_SELECTS
             yield SelectEntityAction(actor_ids, selected, p) if offered else None
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each pair with probability .7."""
         allowed = rng.random((len(actors), len(actees))) < 0.7
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
 
 
-ACTION_SPACES: dict[str, type[ActionSpace]] = {
-    cls.__name__: cls
-    for cls in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
-}
+_KINDS = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
+ACTION_SPACES: dict[str, type[ActionSpace]] = {cls.__name__: cls for cls in _KINDS}
 """The kinds of actions, by the names of their classes, as in messages, recordings and saves."""
 
 
@@ -393,14 +384,16 @@ def batch_mask_type(name: str) -> type[VecActionMask] | None:
     return next((cls for cls in types if cls.__name__ == name), None)
 
 
-def has_global_entity(obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]) -> bool:
+ActionSpaces: TypeAlias = Mapping[ActionName, ActionSpace]
+"""The spaces of all actions, by name."""
+
+
+def has_global_entity(obs_space: ObsSpace, action_space: ActionSpaces) -> bool:
     """Return whether frames of these spaces carry a row of global features."""
     return bool(obs_space.global_features) or any(s.is_global for s in action_space.values())
 
 
-def num_columns(
-    obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
-) -> dict[EntityName, int]:
+def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityName, int]:
     """Return the number of features by entity type, and by GLOBAL where frames carry it."""
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):

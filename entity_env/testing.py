@@ -10,7 +10,7 @@ A probe asks for one ability. A trainer that has it learns the probe in seconds.
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -25,7 +25,7 @@ from entity_env.actions import (
 )
 from entity_env.check_env import check_env
 from entity_env.environment import Environment, Observation
-from entity_env.match import Match, match_of
+from entity_env.match import CreateEnv, Match, match_of
 from entity_env.plain_state import PlainState
 from entity_env.ragged import Ragged
 from entity_env.random_play import differences, fields_of, random_choices
@@ -44,9 +44,7 @@ from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecObs
 
 
-def conformance(
-    create_env: Callable[[], Environment | Match], steps: int = 50, seed: int = 0
-) -> None:
+def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
     """Assert that nothing is wrong with an environment, alone and in an `EnvList`.
 
     Args:
@@ -71,9 +69,8 @@ def conformance(
     with contextlib.closing(slow), contextlib.closing(fast):
         for step in range(steps + 1):
             if changed := differences(fields_of(expected), fields_of(batch)):
-                raise AssertionError(
-                    f"step {step}: EnvList differs from its environments in {', '.join(changed)}"
-                )
+                differing = f"EnvList differs from its environments in {', '.join(changed)}"
+                raise AssertionError(f"step {step}: {differing}")
             choices = random_choices(batch, action_space, rng)
             batch, expected = fast.act(choices, obs_space), slow.send(choices)
 

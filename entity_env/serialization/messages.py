@@ -20,9 +20,8 @@ from entity_env.vec.vec_obs import Metric, VecObs
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
-_CLASSES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Ragged, VecObs, Metric, ObsSpace, Entity)
-}
+_BATCHES = Ragged, VecObs, Metric, ObsSpace, Entity
+_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in _BATCHES}
 
 
 class MessageError(EntityEnvError, ValueError):

@@ -14,24 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions import Action
+from entity_env.actions import Action, ActionName, EntityName
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
-from entity_env.observation import Observation
-from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
+from entity_env.observation import GLOBAL, Observation, ObsSpace
+from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
 from entity_env.real_numbers import as_block, as_flag, as_flags, as_numbers, real_rows
-from entity_env.spaces import (
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    EntityName,
-    ObsSpace,
-    Probabilities,
-    has_global_entity,
-)
+from entity_env.spaces import ActionSpace, ActionSpaces, Probabilities, has_global_entity
 from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 
-Indices = npt.NDArray[np.int64]
 _FLOAT32 = np.dtype(np.float32)
 
 LAST = "last observation of a truncated episode"
@@ -41,7 +32,7 @@ LAST = "last observation of a truncated episode"
 def batch_obs(
     obs: Sequence[Observation],
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     outcomes: Sequence[Observation] | None = None,
 ) -> VecObs:
     """Batch the observations of B environments.
@@ -146,11 +137,10 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
         raise unexpected(i, what, f"rows of {width} numbers", got) from None
     rows = _cat_alike(blocks, width)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
-        arrays = [
-            as_block(block if n else np.zeros((0, width)), n, width, what, i)
-            for i, (block, n) in enumerate(zip(blocks, lengths.tolist(), strict=True))
-        ]
-        rows = np.concatenate([np.zeros((0, width), dtype=np.float32), *arrays])
+        nothing = np.zeros((0, width), dtype=np.float32)
+        given = enumerate(zip(blocks, lengths.tolist(), strict=True))
+        arrays = [as_block(b if n else nothing, n, width, what, i) for i, (b, n) in given]
+        rows = np.concatenate([nothing, *arrays])
     return Ragged(rows, lengths)
 
 
@@ -194,7 +184,7 @@ def unbatch_actions(
     batch: VecObs,
     obs: Sequence[Observation],
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     probs: Mapping[ActionName, Probabilities] | None = None,
 ) -> list[dict[ActionName, Action]]:
     """Return the actions of each environment, in terms of its own ids and labels.
@@ -244,15 +234,14 @@ def _check_legal(
     if not legal.all():
         row = int(np.flatnonzero(~legal)[0])
         env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
-        raise InvalidAction(
-            f"actions[{name!r}]: choice {choices[row]} in environment {env_index}, by the entity "
-            f"at position {mask.actors.values[row]}, is not allowed"
-        )
+        choice = f"choice {choices[row]} in environment {env_index}"
+        actor = f"the entity at position {mask.actors.values[row]}"
+        raise InvalidAction(f"actions[{name!r}]: {choice}, by {actor}, is not allowed")
 
 
 def action_index_to_actions(
     obs_space: ObsSpace,
-    action_spaces: Mapping[ActionName, ActionSpace],
+    action_spaces: ActionSpaces,
     actions: Mapping[ActionName, Ragged],
     last_obs: Observation,
     index: int = 0,

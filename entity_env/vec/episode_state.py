@@ -18,7 +18,7 @@ from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, impure, to_plain
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.messages import MessageError, pack, unpack
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
 from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
 
@@ -29,9 +29,7 @@ def offers_state(match: Match) -> bool:
     return all(callable(getattr(world, name, None)) for name in ("get_state", "set_state"))
 
 
-def match_bytes(
-    match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
-) -> bytes:
+def match_bytes(match: Match, frames: Sequence[Observation], action_space: ActionSpaces) -> bytes:
     """Return the bytes of the state of a match and of the names in its last frames.
 
     Args:
@@ -58,7 +56,7 @@ def match_bytes(
         ) from None
 
 
-def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
+def names_in(frame: Observation, action_space: ActionSpaces) -> dict[str, Any]:
     """Return all ids of a frame, and the entities that its masks name.
 
     Args:
@@ -158,10 +156,7 @@ def _plain_names(names: Any, what: str) -> Any:
 
 
 def check_saved_state(
-    state: Mapping[str, Any],
-    num_matches: int,
-    obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    state: Mapping[str, Any], num_matches: int, obs_space: ObsSpace, action_space: ActionSpaces
 ) -> None:
     """Raise if saved counters and frames do not match the environments.
 
@@ -193,7 +188,7 @@ def check_saved_state(
 
 
 def first_choices(
-    masks: Mapping[ActionName, VecActionMask], action_space: Mapping[ActionName, ActionSpace]
+    masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces
 ) -> dict[ActionName, Ragged]:
     """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
     choices = {}

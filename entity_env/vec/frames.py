@@ -12,10 +12,8 @@ import numpy.typing as npt
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import LONG, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
-
-Indices = npt.NDArray[np.int64]
 
 
 class _Layout:
@@ -275,9 +273,8 @@ def named_ids(
         if len(named) == 1:  # so it is in most worlds
             name = named[0]
             given = [o.ids.get(name) for o in obs]
-            of_type = [
-                o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)
-            ]
+            pairs = zip(obs, given, strict=True)
+            of_type = [o.ids_of_type(name) if ids is None else ids for o, ids in pairs]
             return of_type if types[0] is not None else [list(i) for i in of_type]
     of_frames: list[Sequence[EntityID]] = []
     for o, ids_named, types_named in zip(obs, ids, types, strict=True):
@@ -288,20 +285,18 @@ def named_ids(
     return of_frames
 
 
-def given_names(
-    given: Sequence[Collection[str]], known: Collection[str], expected: str
-) -> set[str]:
+def given_names(given: Sequence[Collection[str]], known: Collection[str], start: str) -> set[str]:
     """Return the names that any frame gives.
 
     Raises:
-        InvalidObservation: one is not among those known; `expected` begins the message.
+        InvalidObservation: one is not among those known; `start` begins the message.
     """
     names: set[str] = set().union(*given)
     if names <= set(known):
         return names
     i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
     unknown = [name for name in given[i] if name not in known]
-    raise invalid_in(i, f"{expected} {list(known)}, got {unknown}")
+    raise invalid_in(i, f"{start} {list(known)}, got {unknown}")
 
 
 def has_len(value: Any) -> bool:

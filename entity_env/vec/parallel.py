@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
-from entity_env.match import Match
+from entity_env.match import CreateEnv, Match
 from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -56,7 +56,7 @@ class ParallelEnvList(VecEnv):
 
     def __init__(
         self,
-        create_env: Callable[[], Environment | Match],
+        create_env: CreateEnv,
         num_envs: int,
         num_processes: int,
         start_method: str | None = None,
@@ -193,11 +193,8 @@ class ParallelEnvList(VecEnv):
         """Return the time and memory that each worker has used; without workers lost meanwhile."""
         waited_s = [worker.waited_s for worker in self._workers]
         answers: list[list[ProcessTimes]] = self._ask_all(lambda i, lost: [], "process_times")
-        return [
-            times._replace(waited_s=waited)
-            for answer, waited in zip(answers, waited_s, strict=True)
-            for times in answer
-        ]
+        pairs = zip(answers, waited_s, strict=True)
+        return [times._replace(waited_s=waited) for answer, waited in pairs for times in answer]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Raise NotImplementedError."""

@@ -2,15 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions import Action
-from entity_env.environment import Environment, Observation
+from entity_env.environment import Observation
 from entity_env.errors import (
     EntityEnvError,
     InvalidObservation,
@@ -19,21 +18,13 @@ from entity_env.errors import (
     in_environment,
     unexpected,
 )
-from entity_env.match import Match, Solo, match_of, world_of
+from entity_env.match import CreateEnv, SideActions, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec import episode_state
 from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
-from entity_env.vec.episode_state import (
-    check_num_envs,
-    check_saved_state,
-    first_choices,
-    match_bytes,
-    offers_state,
-    restore_match,
-    shown_last,
-)
 from entity_env.vec.frames import Frames
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.vec_env import VecEnv, VecObs
@@ -60,11 +51,7 @@ class EnvList(VecEnv):
     """
 
     def __init__(
-        self,
-        create_env: Callable[[], Environment | Match],
-        num_envs: int,
-        first_env_index: int = 0,
-        validate: bool = False,
+        self, create_env: CreateEnv, num_envs: int, first_env_index: int = 0, validate: bool = False
     ) -> None:
         self.first_env_index, self.validate = first_env_index, validate
         with in_environment(first_env_index):
@@ -170,13 +157,13 @@ class EnvList(VecEnv):
         self.check_no_begun_step("get_state")
         if self._last is None:
             raise EntityEnvError("get_state: call reset first")
-        if not all(map(offers_state, self.matches)):
+        if not all(map(episode_state.offers_state, self.matches)):
             return None
         matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
             of_match = frames[i * sides : (i + 1) * sides]
             try:
-                matches.append(match_bytes(match, of_match, self._action_space))
+                matches.append(episode_state.match_bytes(match, of_match, self._action_space))
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
@@ -184,7 +171,7 @@ class EnvList(VecEnv):
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": shown_last(batch),
+            "frames": episode_state.shown_last(batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
@@ -202,11 +189,11 @@ class EnvList(VecEnv):
             EntityEnvError: an environment raises for its own state.
         """
         self.check_no_begun_step("set_state")
-        check_num_envs(state, len(self))
-        if not all(map(offers_state, self.matches)):
+        episode_state.check_num_envs(state, len(self))
+        if not all(map(episode_state.offers_state, self.matches)):
             return None
-        sides, batch, frames = self.sides, shown_last(state["frames"]), []
-        check_saved_state(state, len(self.matches), obs_config, self._action_space)
+        sides, batch, frames = self.sides, episode_state.shown_last(state["frames"]), []
+        episode_state.check_saved_state(state, len(self.matches), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
@@ -215,12 +202,12 @@ class EnvList(VecEnv):
         for i, match in enumerate(self.matches):
             saved = state["matches"][i].values.tobytes()
             try:
-                frames += restore_match(match, saved, batch, i * sides)
+                frames += episode_state.restore_match(match, saved, batch, i * sides)
             except Exception as error:
                 raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         # Decode some actions: the id of every actor must be known.
-        chosen = first_choices(batch.action_masks, self._action_space)
+        chosen = episode_state.first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         self._last = frames, batch, obs_config
         return batch
@@ -251,9 +238,7 @@ class EnvList(VecEnv):
         if failed is not None:
             raise failed
 
-    def _step_matches(
-        self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def _step_matches(self, chosen: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Take a step in all matches, and return the observations of all sides."""
         filtering = obs_filter != self._obs_space or any(m.filters_itself for m in self.matches)
         # Environments step without the detour through `Solo`, which may cost half of their step.
@@ -266,9 +251,12 @@ class EnvList(VecEnv):
         answers: list[Any] = []
         start_ns = time.perf_counter_ns()
         try:
-            for world, actions in zip(worlds, acting, strict=True):
-                shown = world.act_filter(actions, obs_filter) if filtering else world.act(actions)
-                answers.append(shown)
+            if filtering:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act_filter(actions, obs_filter))
+            else:
+                for world, actions in zip(worlds, acting, strict=True):
+                    answers.append(world.act(actions))
         except BaseException as error:
             raise self._with_place(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
@@ -286,9 +274,7 @@ class EnvList(VecEnv):
                 raise self._with_place(unexpected(None, "act", what, repr(got)), i * self.sides)
         raise AssertionError
 
-    def _reset_matches(
-        self, which: Sequence[int], obs_filter: ObsSpace
-    ) -> Iterator[list[Observation]]:
+    def _reset_matches(self, which: Sequence[int], shown: ObsSpace) -> Iterator[list[Observation]]:
         """Begin an episode in each match; reset again while it is over before anybody can act."""
         if len(which) == 0:
             return
@@ -309,7 +295,7 @@ class EnvList(VecEnv):
                 # The time of the environment's own code, and its frames.
                 try:
                     start_ns = time.perf_counter_ns()
-                    frames = match.reset_filter(obs_filter)
+                    frames = match.reset_filter(shown)
                     self._world_ns += time.perf_counter_ns() - start_ns
                     for o in frames:
                         if not isinstance(o, Observation):
@@ -371,7 +357,6 @@ class EnvList(VecEnv):
         what = str(error).removeprefix(f"{method}: ")
         if not isinstance(error, EntityEnvError):
             what = f"{type(error).__name__}: {error}"
-        return EntityEnvError(
-            f"environment {self._index(i)} ({name}): {method}: {what}; "
-            "correct the method, or remove it: then runs that are resumed begin new episodes"
-        )
+        where = f"environment {self._index(i)} ({name})"
+        fix = "correct the method, or remove it: then runs that are resumed begin new episodes"
+        return EntityEnvError(f"{where}: {method}: {what}; {fix}")

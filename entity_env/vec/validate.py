@@ -10,13 +10,10 @@ from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.observation import GLOBAL, Entity, ObsSpace
-from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, num_columns
+from entity_env.ragged import Indices, Ragged, exclusive_cumsum
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.vec_obs import VecObs
-
-Indices = npt.NDArray[np.int64]
-
 
 SpaceProblem: TypeAlias = tuple[str, str, str]
 """The space (`obs_space` or `action_space`), what was expected and what came, and the remedy."""
@@ -140,7 +137,7 @@ def _check_finite(rows: Ragged, what: str, names: list[str]) -> None:
 def check_features(
     frames: VecObs,
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     where: str = "",
     exact: bool = False,
 ) -> Indices:
@@ -181,7 +178,7 @@ def check_features(
 
 def check_masks(
     frames: VecObs,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     num_entities: Indices,
     where: str = "",
     exact: bool = False,
@@ -265,9 +262,7 @@ def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> Non
         raise unexpected(None, what, expected, got if isinstance(got, str) else short_repr(got))
 
 
-def validate_observation(
-    obs: Observation, obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
-) -> None:
+def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: ActionSpaces) -> None:
     """Raise if an observation is not one of these spaces, in any respect.
 
     Raises:
