@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.real_numbers import as_block, as_flag
+from entity_env.real_numbers import Floats, as_block, as_flag
 
 GLOBAL = "__global__"
 """The name under which the global features travel beside the entity types."""
@@ -212,9 +212,7 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
     return shown
 
 
-def _columns(
-    features: Features, known: Sequence[str], wanted: Sequence[str], what: str
-) -> npt.NDArray[np.float32]:
+def _columns(features: Features, known: Sequence[str], wanted: Sequence[str], what: str) -> Floats:
     missing = [name for name in wanted if name not in known]
     if missing:
         got = f"{missing}, which it does not have"

@@ -20,7 +20,7 @@ from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.frames import has_len
 from entity_env.vec.validate import validate_observation
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import Choices, VecObs
 
 _WIDEST = 400  # characters of a finding that are printed: masks can be large
 _FIXES = (  # pattern of a message, and the remedy
@@ -160,9 +160,7 @@ Trace: TypeAlias = list[tuple[str, Fields]]
 _LARGE = 1e4  # numbers larger than this get a remark
 
 
-def random_choices(
-    batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator
-) -> dict[ActionName, Ragged]:
+def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
     """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
     choices = {}
     for name, space in action_space.items():

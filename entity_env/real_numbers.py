@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import LONG, short_repr, unexpected
+
+Floats: TypeAlias = npt.NDArray[np.float32]
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
@@ -48,7 +50,7 @@ def real_array(values: Any) -> npt.NDArray[Any]:
         raise OverflowError("an integer that is too large for a float") from None
 
 
-def real_rows(rows: list[Any], width: int) -> npt.NDArray[np.float32] | None:
+def real_rows(rows: list[Any], width: int) -> Floats | None:
     """Return many rows of plain numbers as one array, or None if `real_array` has to look at them.
 
     Args:
@@ -75,9 +77,7 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
     return is_nested and any(has_mask(value, depth - 1) for value in values)
 
 
-def as_block(
-    features: Any, n: int, width: int, what: str, env_index: int | None = None
-) -> npt.NDArray[np.float32]:
+def as_block(features: Any, n: int, width: int, what: str, env_index: int | None = None) -> Floats:
     """Return features as float32 (n, width).
 
     Raises:

@@ -27,7 +27,6 @@ from entity_env.check_env import check_env
 from entity_env.environment import Environment, Observation
 from entity_env.match import CreateEnv, Match, match_of
 from entity_env.plain_state import PlainState
-from entity_env.ragged import Ragged
 from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
@@ -41,7 +40,7 @@ from entity_env.spaces import (
 )
 from entity_env.vec.batching import action_index_to_actions, batch_obs
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import Choices, VecObs
 
 
 def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
@@ -75,9 +74,7 @@ def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
             batch, expected = fast.act(choices, obs_space), slow.send(choices)
 
 
-def _step_one_by_one(
-    matches: list[Match], seed: int
-) -> Generator[VecObs, Mapping[ActionName, Ragged], None]:
+def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choices, None]:
     """Yield the frames of matches that step one by one, each in a batch of its own.
 
     The generator is sent the choices for the frames that it yielded; its end closes the matches.

@@ -20,7 +20,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
 
 def offers_state(match: Match) -> bool:
@@ -187,9 +187,7 @@ def check_saved_state(
     check_masks(frames, action_space, num_entities, where, exact=True)
 
 
-def first_choices(
-    masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces
-) -> dict[ActionName, Ragged]:
+def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:
     """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
     choices = {}
     for name, mask in masks.items():

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
+
+Choices: TypeAlias = dict[ActionName, Ragged]
+"""For every action the choices of its actors, int64 (actors,) per frame, as in `VecEnv.act`."""
 
 
 class VecActionMask:
