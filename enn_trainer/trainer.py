@@ -14,6 +14,7 @@ from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
 from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
