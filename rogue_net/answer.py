@@ -5,12 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rogue_net.distributions import (
-    ActionDistribution,
-    CategoricalDistribution,
-    Decision,
-    decide,
-)
+from rogue_net.distributions import ActionDistribution, CategoricalDistribution, Decision, decide
 from rogue_net.ragged import Lengths
 
 

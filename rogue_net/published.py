@@ -24,10 +24,7 @@ _RENAMED: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (_RELPOS + r"(keys|values)\.weight", r"relpos.\1"),
     (_RELPOS + r"value_gate_proj\.(\w+)", r"relpos.gate.\1"),
     (_RELPOS + r"relpos_norm\.(\w+)", r"relpos.norm.\1"),
-    (
-        _PROJECTION,
-        lambda m: f"relpos.{_PROJECTIONS[m[1]]}.{module_key(m[2] or ALL_TYPES)}.{m[3]}",
-    ),
+    (_PROJECTION, lambda m: f"relpos.{_PROJECTIONS[m[1]]}.{module_key(m[2] or ALL_TYPES)}.{m[3]}"),
     (
         r"embedding\.embeddings\.(.*)\.([013])\.(\w+)",
         lambda m: f"embedding.by_type.{module_key(m[1])}.{_EMBEDDED[m[2]]}.{m[3]}",

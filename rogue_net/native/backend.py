@@ -105,7 +105,7 @@ class PackedLayout(Layout):
 
 @dataclass(frozen=True)
 class PackedContext(Context):
-    """Attention over packed frames.
+    """Attention over packed frames, in one piece: compiled code shares rows among threads itself.
 
     Attributes:
         frames: the rows of each frame, their visibility and relative positions.
@@ -121,10 +121,6 @@ class PackedContext(Context):
     def num_rows(self) -> int:
         """Number of rows, R."""
         return self.frames.num_rows
-
-    def pieces(self) -> "list[Context]":
-        """Return the context: compiled code shares rows among threads by itself."""
-        return [self]
 
     def mix(self, attention: Attention, x: Tensor) -> Tensor:
         """Attend in float32, whatever `torch.autocast` makes of the linear layers."""
@@ -251,14 +247,12 @@ def _run_whole(
     heads = [net.action_heads[module_key(name)] for name in choices]
     linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
     linears += net.regression_heads.values()
-    outputs = network.run(
-        network.Network(
-            context.frames,
-            types,
-            net.config,
-            [*choices.values()],
-            [linear.out_features for linear in linears[len(choices) :]],
-        ),
+    compiled = network.Network(
+        context.frames,
+        types,
+        net.config,
+        [*choices.values()],
+        [linear.out_features for linear in linears[len(choices) :]],
         [
             *context.tables,
             *((None, None) if gate is None else (gate.weight, gate.bias)),
@@ -267,7 +261,7 @@ def _run_whole(
             *(parameter for one in linears for parameter in (one.weight, one.bias)),
         ],
     )
-    left = iter(outputs)
+    left = iter(compiled.run())
     x, means = next(left), [next(left) for _ in net.regression_heads]
     decisions = {}
     for name, choice in choices.items():

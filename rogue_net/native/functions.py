@@ -268,10 +268,7 @@ def rows_of_type(one: TypeRows) -> Embedding:
 
 
 def embedding(
-    one: TypeRows,
-    width: int,
-    made: Tensor | None,
-    gradients: Sequence[Tensor | None] = (),
+    one: TypeRows, width: int, made: Tensor | None, gradients: Sequence[Tensor | None] = ()
 ) -> Embedding:
     """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
 

@@ -17,23 +17,10 @@ from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.relpos.attention import (
-    Pairs,
-    make_rows,
-    relative_scores,
-    relative_values,
-    table_of,
-)
-from rogue_net.relpos.cells import (
-    Cells,
-    angle_cells,
-    angle_of,
-    combined,
-    distance_cells,
-    grid_cells,
-)
+from rogue_net.relpos.attention import Pairs, make_rows, relative_scores, relative_values, table_of
+from rogue_net.relpos.cells import Cells, angle_of, cells_of
 from rogue_net.relpos.config import RelposEncodingConfig
-from rogue_net.translate import columns_from, columns_of
+from rogue_net.translate import columns_from, columns_of, rotation_features
 
 Rows = TypeVar("Rows")
 ALL_TYPES = ""
@@ -268,19 +255,6 @@ class Places(NamedTuple):
     type: Tensor
 
 
-def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
-    """Return the cells of relative positions (..., axes), rotated by headings (...)."""
-    extent, scale, interpolate = config.extent, config.scale, config.interpolate
-    if not config.radial and not config.distance:
-        return grid_cells(relative, extent, scale, interpolate)
-    along = []
-    if config.radial:
-        along.append(angle_cells(relative, heading, extent[0], interpolate))
-    if config.distance:
-        along.append(distance_cells(relative, extent[-1], scale, interpolate))
-    return combined(along, extent)
-
-
 def _relative(position: Tensor) -> Tensor:
     """Return position i minus position j at [b, i, j], (b, n, axes) -> (b, n, n, axes)."""
     return position.unsqueeze(2) - position.unsqueeze(1)
@@ -314,14 +288,11 @@ def _heading_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]], types: Sequence[str]
 ) -> dict[str, list[int]]:
     """Return the columns of the angle or vector of types; others face along the first axis."""
-    names = config.rotation_vec_features or []
-    if config.rotation_angle_feature is not None:
-        names = [config.rotation_angle_feature]
+    field, names = rotation_features(config.rotation_vec_features, config.rotation_angle_feature)
     if not names:
         return {}
     columns = columns_of(names, {name: features[name] for name in types})
     if not columns:
-        field = "rotation_angle_feature" if len(names) == 1 else "rotation_vec_features"
         raise ValueError(
             f"relpos_encoding.{field}: expected features of an entity type with a position, but "
             f"none of {[*types]} has {names}"
