@@ -45,14 +45,10 @@ class EntityEmbedding(nn.Module):
         widths = {name: len(own) for name, own in features.items()}
         if self.translation is not None:
             widths = self.translation.widths(features)
-        self.by_type = nn.ModuleDict(
-            {
-                module_key(name): TypeEmbedding(width, d_model)
-                if width > 0
-                else FeaturelessEmbedding(d_model)
-                for name, width in widths.items()
-            }
-        )
+        self.by_type = nn.ModuleDict()
+        for name, width in widths.items():
+            of_type = TypeEmbedding(width, d_model) if width > 0 else FeaturelessEmbedding(d_model)
+            self.by_type[module_key(name)] = of_type
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return (entities, d_model): type after type, within a type frame after frame."""

@@ -46,29 +46,17 @@ class Moments(NamedTuple):
         # In float64, as the quotient of two int64 would be float32.
         share = other.num_rows.double() / count.double().clamp(min=1)
         delta = other.mean - self.mean
-        return Moments(
-            count,
-            self.mean + delta * share,
-            self.squares_sum
-            + other.squares_sum
-            + delta.square() * (self.num_rows.double() * share),
-        )
+        between = delta.square() * (self.num_rows.double() * share)
+        squares_sum = self.squares_sum + other.squares_sum + between
+        return Moments(count, self.mean + delta * share, squares_sum)
 
 
-class _CachedStatistics(NamedTuple):
-    """Mean and standard deviation for the forward pass, and the buffers they were computed from.
+_CACHE: MutableMapping[Tensor, tuple[Any, ...]] = WeakIdKeyDictionary()
+"""By the buffer `mean`: key, mean, standard deviation, and the other buffers they were computed of.
 
-    `buffers` keeps the buffers alive, as otherwise a new tensor could have the `id` in the key.
-    """
-
-    key: tuple[Any, ...]
-    buffers: tuple[Tensor, ...]
-    mean: Tensor
-    std: Tensor
-
-
-_CACHE: MutableMapping[Tensor, _CachedStatistics] = WeakIdKeyDictionary()
-"""Cached statistics by the buffer `mean`; a forward pass must not change the modules themselves."""
+These are kept alive, as otherwise a new tensor could have the `id` in the key. They are not kept in
+the modules, which a forward pass must not change.
+"""
 
 
 class InputNorm(nn.Module):
@@ -139,7 +127,7 @@ class InputNorm(nn.Module):
         kept = (self.count, self.mean, self.squares_sum)
         key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))
         cached = _CACHE.get(self.mean)
-        if cached is None or cached.key != key or None in key:
+        if cached is None or cached[0] != key or None in key:
             # The tensors are shared with later calls, so they must not be inference tensors.
             with torch.inference_mode(False), torch.no_grad():
                 seen = self.count > 1
@@ -147,9 +135,8 @@ class InputNorm(nn.Module):
                 std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
                 std = torch.where(seen & (std > 0), std, 1.0)
                 mean = torch.where(seen, self.mean, 0.0).to(dtype)
-            buffers = (self.count, self.squares_sum)
-            cached = _CACHE[self.mean] = _CachedStatistics(key, buffers, mean, std)
-        return cached.mean, cached.std
+            cached = _CACHE[self.mean] = (key, mean, std, self.count, self.squares_sum)
+        return cached[1], cached[2]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
         """Move the statistics to another device, but keep their type in `half()` and `float()`."""

@@ -189,12 +189,11 @@ class Translation:
             direction = torch.cat([direction.cos(), direction.sin()], dim=1)
         position = columns_from(rows, self.position)
         reference = pose(position, direction, seen, frames[self.config.reference_entity], num)
-        return {
-            name: self._translated(x, self.columns[name], reference, frames[name])
-            if name in self.columns
-            else x
-            for name, x in inputs.items()
+        translated = {
+            name: self._translated(inputs[name], columns, reference, frames[name])
+            for name, columns in self.columns.items()
         }
+        return {**inputs, **translated}
 
     def _translated(
         self, x: Tensor, columns: Sequence[int], reference: Pose, frames: Tensor

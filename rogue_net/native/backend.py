@@ -30,7 +30,7 @@ from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
@@ -205,8 +205,8 @@ def run(
                 _COMPILED_HEADS[type(head)](head).out_features,
                 layout,
                 batch.actions[name],
-                None if actions is None else actions[name],
-                None if uniforms is None else uniforms[name],
+                of_action(actions, name),
+                of_action(uniforms, name),
             )
             for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
             if with_heads and type(head) in _COMPILED_HEADS
