@@ -60,7 +60,7 @@ the modules, which a forward pass must not change.
 
 
 class InputNorm(nn.Module):
-    """Normalisation of features by running statistics, which only `update` and `merge` change.
+    """Normalisation of features by running statistics, which only `merge` changes.
 
     The statistics stay in 64 bits when the module is converted to another type: in 32 bits, counts
     beyond 2**24 and sums of squares would not be exact enough. Rows are counted for each feature,
@@ -68,27 +68,21 @@ class InputNorm(nn.Module):
 
     Args:
         num_features: F.
-        clip: normalised values are clipped to [-clip, clip].
     """
 
     count: Tensor
     mean: Tensor
     squares_sum: Tensor
 
-    def __init__(self, num_features: int, clip: float = CLIP) -> None:
+    def __init__(self, num_features: int) -> None:
         super().__init__()
-        self.clip = clip
         self.register_buffer("count", torch.zeros(num_features, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("squares_sum", torch.zeros(num_features, dtype=torch.float64))
 
-    def update(self, x: Tensor) -> None:
-        """Add (n, F) rows to the statistics."""
-        self.merge(Moments.of(x))
-
     @torch.no_grad()
     def merge(self, moments: Moments) -> None:
-        """Add moments that were computed elsewhere, such as in another process."""
+        """Add the moments of other rows to the statistics."""
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
         for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
             kept.copy_(value)
@@ -119,8 +113,8 @@ class InputNorm(nn.Module):
         A feature with fewer than two rows in the statistics is only clipped.
         """
         mean, std = self.mean_and_std(x.dtype)
-        # clip((x - mean) / std, -clip, clip)
-        return ((x - mean) / std).clamp(-self.clip, self.clip)
+        # clip((x - mean) / std, -CLIP, CLIP)
+        return ((x - mean) / std).clamp(-CLIP, CLIP)
 
     def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation, (F,) each, cached until the statistics change."""

@@ -148,13 +148,8 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model)."""
-        pieces = context.pieces()
-        if len(pieces) == 1:
-            return self._through(x, context)
-        of_pieces = torch.split(x, [piece.num_rows for piece in pieces])
-        return torch.cat(
-            [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
-        )
+        done = [self._through(rows, piece) for rows, piece in context.pieces(x)]
+        return done[0] if len(done) == 1 else torch.cat(done)
 
     def _through(self, x: Tensor, context: Context) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)

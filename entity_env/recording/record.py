@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -82,10 +82,11 @@ class EpisodeClock:
         self._next += int(new.sum())
 
 
+@dataclass(eq=False)
 class RecordingWriter:
     """Writer of the steps of B environments to a file; see `RecordingVecEnv`.
 
-    Args:
+    Attributes:
         path: the file.
         action_space: the actions of the environments.
         subsample: keep one in so many frames.
@@ -97,24 +98,16 @@ class RecordingWriter:
         ValueError: `subsample` is not positive.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        action_space: Mapping[ActionName, ActionSpace],
-        subsample: int = 1,
-        seed: int = 0,
-        *,
-        run: str = "",
-        keep_logits: bool = True,
-    ) -> None:
-        if subsample < 1:
-            raise ValueError(f"subsample: expected at least 1, got {subsample}")
-        self.path = Path(path)
-        self.action_space = action_space
-        self.subsample = subsample
-        self.seed = seed
-        self.run = run
-        self.keep_logits = keep_logits
+    path: Path
+    action_space: Mapping[ActionName, ActionSpace]
+    subsample: int = 1
+    seed: int = 0
+    run: str = field(default="", kw_only=True)
+    keep_logits: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.subsample < 1:
+            raise ValueError(f"subsample: expected at least 1, got {self.subsample}")
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(0)
         self._shown = b""
@@ -230,7 +223,7 @@ class RecordingVecEnv(VecEnvWrapper):
     ) -> None:
         super().__init__(env)
         self.writer = RecordingWriter(
-            path, env.action_space(), subsample, seed, run=run, keep_logits=keep_logits
+            Path(path), env.action_space(), subsample, seed, run=run, keep_logits=keep_logits
         )
         self._last: VecObs | None = None
 

@@ -87,8 +87,9 @@ class Decisions:
     def __post_init__(self) -> None:
         if self.values is None:
             self.values = np.full(len(self.obs), np.nan, dtype=np.float32)
-        if self.values.shape != (len(self.obs),):
-            raise ValueError(f"values: expected {len(self.obs)} frames, got {len(self.values)}")
+        frames = len(self.obs)
+        if self.values.shape != (frames,):
+            raise ValueError(f"values: expected {frames} frames, got {len(self.values)}")
         per_frame = {
             "features": self.obs.features,
             "visible": self.obs.visible,
@@ -99,10 +100,8 @@ class Decisions:
         }
         for what, named in per_frame.items():
             for name, rows in named.items():
-                if rows is not None and len(rows) != len(self.obs):
-                    raise ValueError(
-                        f"{what}[{name!r}]: expected {len(self.obs)} frames, got {len(rows)}"
-                    )
+                if rows is not None and len(rows) != frames:
+                    raise ValueError(f"{what}[{name!r}]: expected {frames} frames, got {len(rows)}")
 
     def __len__(self) -> int:
         return len(self.obs)

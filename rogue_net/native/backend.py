@@ -114,13 +114,8 @@ class PackedContext(Context):
     """
 
     frames: PackedFrames
-    relpos: RelposEncoding | None = None
-    tables: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, R."""
-        return self.frames.num_rows
+    relpos: RelposEncoding | None
+    tables: tuple[Tensor | None, Tensor | None]
 
     def mix(self, attention: Attention, x: Tensor) -> Tensor:
         """Attend in float32, whatever `torch.autocast` makes of the linear layers."""
@@ -188,14 +183,12 @@ def run(
     )
     inputs = net.embedding.inputs(batch)
     visible = visible_rows(batch, types, layout)
-    context = PackedContext(replace(layout.frames, visible=visible))
-    if net.relpos is not None:
-        pairs = packed_pairs(net.relpos, inputs, layout, layout.frames)
-        context = PackedContext(
-            replace(layout.frames, visible=visible, pairs=pairs),
-            net.relpos,
-            (net.relpos.key_table(), net.relpos.value_table()),
-        )
+    relpos, pairs = net.relpos, None
+    tables: tuple[Tensor | None, Tensor | None] = (None, None)
+    if relpos is not None:
+        pairs = packed_pairs(relpos, inputs, layout, layout.frames)
+        tables = relpos.key_table(), relpos.value_table()
+    context = PackedContext(replace(layout.frames, visible=visible, pairs=pairs), relpos, tables)
     rows = _type_rows(net.embedding, inputs, layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
@@ -273,7 +266,7 @@ def _run_whole(
 
 def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
     """Embed entities and run the blocks, with compiled embedding and attention."""
-    num_rows = context.num_rows
+    num_rows = context.frames.num_rows
     with torch.autocast("cpu", enabled=False):
         x = functions.embed(types, num_rows, net.embedding.d_model)
     if torch.is_autocast_enabled("cpu"):

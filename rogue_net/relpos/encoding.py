@@ -189,7 +189,8 @@ class RelposEncoding(nn.Module):
             for start in range(bucket.start, bucket.rows.stop, frames * n):
                 rows = slice(start, min(start + frames * n, bucket.rows.stop))
                 placed = has_position[rows].view(-1, n)
-                offsets = offsets_of(_relative(position[rows].view(len(placed), n, -1)))
+                of_frames = position[rows].view(len(placed), n, -1)
+                offsets = offsets_of(of_frames.unsqueeze(2) - of_frames.unsqueeze(1))
                 both = placed.unsqueeze(1) & placed.unsqueeze(2)
                 total = total.merged(Moments.of(offsets[both]))
         return total
@@ -229,11 +230,6 @@ class RelposEncoding(nn.Module):
             return matrices[module_key(ALL_TYPES)]
         nothing = torch.zeros_like(next(iter(matrices.values())))
         return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
-
-
-def _relative(position: Tensor) -> Tensor:
-    """Return position i minus position j at [b, i, j], (b, n, axes) -> (b, n, n, axes)."""
-    return position.unsqueeze(2) - position.unsqueeze(1)
 
 
 def offsets_of(relative: Tensor) -> Tensor:
