@@ -64,12 +64,10 @@ class EntityEmbedding(nn.Module):
             return inputs
         frames = {n: to_device(r.frame_of_row(), r.values.device) for n, r in rows.items()}
         if shared is not None and has_shared:
-            inputs = {
-                name: x
-                if name == GLOBAL
-                else torch.cat([x, shared.values.index_select(0, frames[name])], dim=1)
-                for name, x in inputs.items()
-            }
+            for name, x in inputs.items():
+                if name != GLOBAL:
+                    of_entity = shared.values.index_select(0, frames[name])
+                    inputs[name] = torch.cat([x, of_entity], dim=1)
         if self.translation is None:
             return inputs
         seen = batch.visibility(self.translation.config.reference_entity).values

@@ -79,7 +79,7 @@ class RogueNet(_Normalising):
     ) -> None:
         super().__init__()
         check_spaces(obs_space, action_space)
-        global_entity = global_entity or has_global_choice(action_space)
+        global_entity |= any(space.is_global for space in action_space.values())
         if not obs_space.entities and not global_entity:
             raise ValueError("obs_space: expected an entity type or a global action, got neither")
         self.config = config
@@ -268,7 +268,7 @@ class RogueNetWithValueNet(_Normalising):
         self.action_space = dict(action_space)
         self.policy = RogueNet(config, obs_space, action_space)
         heads = {"value": 1} if regression_heads is None else regression_heads
-        global_entity = has_global_choice(action_space)
+        global_entity = any(space.is_global for space in action_space.values())
         try:
             self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
         except ValueError as error:
@@ -296,8 +296,3 @@ class RogueNetWithValueNet(_Normalising):
             for part, net in (("policy", self.policy), ("value_function", self.value_function))
             for module, moments in net.input_moments(batch).items()
         }
-
-
-def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
-    """Return whether an action is taken by the frame as a whole, by its global entity."""
-    return any(space.is_global for space in action_space.values())
