@@ -89,11 +89,8 @@ class InputNorm(nn.Module):
 
     def problem(self) -> str | None:
         """Return an error message if a statistic has an impossible value, or None."""
-        for name, kept, least in (
-            ("count", self.count, 0.0),
-            ("mean", self.mean, -math.inf),
-            ("squares_sum", self.squares_sum, 0.0),
-        ):
+        for name, least in (("count", 0.0), ("mean", -math.inf), ("squares_sum", 0.0)):
+            kept = self.get_buffer(name)
             is_wrong = ~kept.isfinite() | (kept < least)
             if is_wrong.any():
                 expected = "finite numbers" + (" of at least 0" if least == 0 else "")
@@ -134,12 +131,10 @@ class InputNorm(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
         """Move the statistics to another device, but keep their type in `half()` and `float()`."""
-        exact = {name: self._buffers[name] for name in ("mean", "squares_sum")}
+        exact = {name: self.get_buffer(name) for name in ("mean", "squares_sum")}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no types for it
         for name, before in exact.items():
-            after = self._buffers[name]
-            assert before is not None
-            assert after is not None
+            after = self.get_buffer(name)
             if after.dtype != before.dtype:
                 self._buffers[name] = before.to(after.device)
         return self

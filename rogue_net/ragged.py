@@ -193,19 +193,17 @@ class EntityBatch:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
         """Return the given frames, in the given order."""
-        return self._each(lambda rows: rows.take(frames), frames, len(frames))
+        return self._each(lambda rows: rows.take(frames), frames)
 
     def slice(self, frames: slice) -> "EntityBatch":
         """Return consecutive frames, whose rows are views."""
-        num_frames = len(range(self.num_frames)[frames])
-        return self._each(lambda rows: rows.slice(frames), frames, num_frames)
+        return self._each(lambda rows: rows.slice(frames), frames)
 
     def _each(
-        self,
-        change: Callable[[RaggedTensor], RaggedTensor],
-        frames: "npt.NDArray[np.int64] | Slice",
-        num_frames: int,
+        self, change: Callable[[RaggedTensor], RaggedTensor], frames: "Lengths | Slice"
     ) -> "EntityBatch":
+        all_frames = range(self.num_frames)
+        num_frames = len(all_frames[frames] if isinstance(frames, Slice) else frames)
         return EntityBatch(
             {name: change(rows) for name, rows in self.features.items()},
             {name: change(rows) for name, rows in self.visible.items()},
