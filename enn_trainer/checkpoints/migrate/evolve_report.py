@@ -122,8 +122,7 @@ def _positions(network: RogueNet) -> dict[tuple[str, str], list[Name]]:
     if translation is not None:
         reference = translation.config.reference_entity
         sources["translation"] = {**translation.columns, reference: translation.position}
-        turned = translation.vector or translation.angle
-        sources["rotation of translation"] = {reference: turned}
+        sources["rotation of translation"] = {reference: translation.rotation}
     for what, by_type in sources.items():
         for name, indices in by_type.items():
             columns = columns_of_type(network, name)
