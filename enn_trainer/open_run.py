@@ -5,7 +5,8 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
-from enn_trainer.checkpoints.migrate.evolve import with_action_space
+from enn_trainer.checkpoints.migrate.evolve import evolved_state
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -74,8 +75,9 @@ def open_state(
             "your own needs the labels in the same order"
         )
     if reordered:
+        config, spaces = manager.config, (state.obs_space, envs.action_space())
         make = manager._initial_state
-        state = with_action_space(state, manager.config, envs.action_space(), make)
+        state, _ = evolved_state(state, config, config, *spaces, Rules(), make)
         manager.take_state(state)
 
     # Clocks and device.

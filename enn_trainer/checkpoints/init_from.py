@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.migrate.evolve import initialise
+from enn_trainer.checkpoints.migrate.evolve import upgrade_network
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
@@ -88,8 +88,10 @@ def state_from(
             "--init-parts: expected policy beside value, as the value function of the save reads "
             "the policy's layers"
         )
-    renamed = read_renames(source.renames, saved.obs_space, saved.action_space)
+    rules = Rules(read_renames(source.renames, saved.obs_space, saved.action_space))
     state = initial_state(config, context)
-    report = initialise(saved, config, state.agent, Rules(renamed), source.parts)
+    rules.check_known(state.obs_space, state.action_space)
+    before, now = (saved.config, saved.agent), (config, state.agent)
+    _, report = upgrade_network(before, now, rules, source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     return state

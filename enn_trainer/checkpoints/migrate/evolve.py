@@ -1,6 +1,7 @@
 """Upgrade of a saved run to a world with other observations or actions, by name."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,18 +15,19 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
+    Moved,
     Network,
     Upgrade,
+    columns_of_type,
+    parts_of,
     upgrade_moment,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.state_files import InitialState, read_config, restore, to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
@@ -34,8 +36,49 @@ from enn_trainer.errors import CheckpointError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.state import State, init_train_state, make_network
 from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
-from entity_env.spaces import ActionSpace, ObsSpace
+from enn_trainer.tables import aligned
+from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
+
+
+class Report(NamedTuple):
+    """Report of an upgrade.
+
+    Attributes:
+        diff: the differences between the spaces, after renaming.
+        tensors: the change of every tensor.
+        function_changes: unavoidable changes to the outputs of the network, with their reasons.
+        moments_dropped: parameters that are kept but whose optimizer moments could not be.
+    """
+
+    diff: SpaceDiff
+    tensors: Sequence[Moved]
+    function_changes: Sequence[str] = ()
+    moments_dropped: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return self._text(self.tensors)
+
+    def summary(self) -> str:
+        """Return the report without the tensors that are simply kept."""
+        return self._text([one for one in self.tensors if one.fate != "kept"])
+
+    def _text(self, shown: Sequence[Moved]) -> str:
+        counts = Counter(one.fate for one in self.tensors)
+        rows: list[tuple[str, ...]] = [("tensor", "became", "before", "now")]
+        for one in shown:
+            shapes = (one.before, one.now)
+            sizes = ["-" if s is None else "x".join(map(str, s)) or "()" for s in shapes]
+            rows.append((one.key, f"{one.fate} ({one.why})" if one.why else one.fate, *sizes))
+        return "\n".join(
+            [
+                str(self.diff),
+                *(f"output changes: {change}" for change in self.function_changes),
+                *(f"optimizer starts fresh: {key}" for key in self.moments_dropped),
+                "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items()),
+                *(aligned(rows) if shown else []),
+            ]
+        )
 
 
 class Evolved(NamedTuple):
@@ -133,8 +176,7 @@ def evolved_state(
     # Network.
     follow_schedules(config, old)
     fresh = make_network(config, obs_space, dict(action_space))
-    upgrade, report = _upgrade((old_config, _own(old.agent)), (config, fresh), rules, PARTS)
-    fresh.load_state_dict(upgrade.tensors)
+    upgrade, report = upgrade_network((old_config, old.agent), (config, fresh), rules, PARTS)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
     # Parts: by the names of parameters and actions. Those without saved state start fresh.
@@ -146,7 +188,7 @@ def evolved_state(
         if name in old.parts:
             before = copied_state(old.parts[name].state_dict())
             part.load_state_dict(part.evolve(before, change))
-    return state, replace(report, moments_dropped=change.dropped)
+    return state, report._replace(moments_dropped=change.dropped)
 
 
 class NetworkChange(SpaceChange):
@@ -162,7 +204,7 @@ class NetworkChange(SpaceChange):
 
     def action(self, name: str) -> str:
         """Return the new name of an action."""
-        return self._rules.action(name)
+        return self._rules.new("action", name)
 
     def moments(self, state: StateDict) -> dict[str, Any]:
         """Return the entries PARAMETER/what, rearranged like the parameters; plain data as is."""
@@ -192,76 +234,108 @@ class NetworkChange(SpaceChange):
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
 
-def with_action_space(
-    state: State,
-    config: TrainConfig,
-    action_space: Mapping[str, ActionSpace],
-    initial_state: InitialState = init_train_state,
-) -> State:
-    """Return the state with the labels of its actions in another order.
-
-    Args:
-        state: the state, which is not changed.
-        config: its configuration.
-        action_space: the same actions and labels, in the new order.
-        initial_state: makes the state of a new run.
-    """
-    spaces = state.obs_space, action_space
-    return evolved_state(state, config, config, *spaces, Rules(), initial_state)[0]
-
-
-def initialise(
-    saved: SavedRun,
-    config: TrainConfig,
-    fresh: Any,
+def upgrade_network(
+    before: tuple[TrainConfig, Any],
+    now: tuple[TrainConfig, Any],
     rules: Rules,
-    parts: Collection[str] = PARTS,
-) -> Report:
-    """Initialise the network of a new run with the weights of a save, upgraded to its spaces.
+    parts: Collection[str],
+) -> tuple[Upgrade, Report]:
+    """Load the weights of a saved network, upgraded to other spaces, into a new network.
 
     Args:
-        saved: the network of a save.
-        config: configuration of the new run.
-        fresh: network of the new run; modified in place.
+        before: configuration and network of the save.
+        now: configuration and network of the new run; the network is modified in place.
         rules: renames, and the probability of new choices.
         parts: the `PARTS` to take over.
 
     Raises:
-        CheckpointError: the networks have different architectures.
-        ConfigError: the rules use names that the new world does not have.
+        CheckpointError: the networks have different architectures, or one is no `RogueNet`.
+        ConfigError: two names become one.
     """
-    rules.check_known(fresh.obs_space, fresh.action_space)
-    before = saved.config, _own(saved.agent)
-    upgrade, report = _upgrade(before, (config, _own(fresh)), rules, parts)
-    fresh.load_state_dict(upgrade.tensors)
-    return report
-
-
-def _upgrade(
-    before: tuple[TrainConfig, Network],
-    now: tuple[TrainConfig, Network],
-    rules: Rules,
-    parts: Collection[str],
-) -> tuple[Upgrade, Report]:
     (old_config, old), (config, fresh) = before, now
+    for network in (old, fresh):
+        if not isinstance(network, RogueNet | RogueNetWithValueNet):
+            raise CheckpointError(
+                f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors "
+                "cannot be matched by the names of the world"
+            )
     renamed = rules.spaces(old.obs_space, old.action_space)
     diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
     check_same_network(old_config, config, parts)
     upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
-    left_out = [part for part in PARTS if part not in parts]
-    if left_out:
+    if left_out := [part for part in PARTS if part not in parts]:
         changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
+    fresh.load_state_dict(upgrade.tensors)
     return upgrade, Report(diff, upgrade.moved, changes)
 
 
-def _own(network: Any) -> Network:
-    if not isinstance(network, RogueNet | RogueNetWithValueNet):
-        raise CheckpointError(
-            f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors cannot "
-            "be matched by the names of the world"
-        )
-    return network
+def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
+    """Return why outputs of the upgraded network differ for observations that both worlds share.
+
+    Args:
+        old: network of the save.
+        new: network for the new spaces.
+        rules: the renames.
+    """
+    changes = []
+    befores = parts_of(old)
+    for part, net in parts_of(new).items():
+        was = befores.get(part)
+        if was is None:
+            continue
+        section = "vf_net" if part == "value_function" else "net"
+
+        # Blocks that are dropped.
+        num_dropped = was.config.n_layer - net.config.n_layer
+        if num_dropped > 0:
+            blocks = f"{num_dropped} of {was.config.n_layer} blocks"
+            changes.append(f"{section}.n_layer: {blocks} are dropped")
+
+        # Global features that became an entity or stopped being one.
+        is_entity = GLOBAL in net.embedding.types
+        if (GLOBAL in was.embedding.types) != is_entity:
+            verb = "became" if is_entity else "are no longer"
+            changes.append(
+                f"{section}: global features {verb} an entity, because of the global actions"
+            )
+
+        # Positions and headings that are read from other features.
+        known = {rules.new("type", name) for name in was.embedding.types} & {*net.embedding.types}
+        now = _positions(net)
+        renamed = {
+            (what, rules.new("type", name)): [rules.name(one) for one in columns]
+            for (what, name), columns in _positions(was).items()
+        }
+        for what, name in sorted(renamed.keys() | now.keys()):
+            columns = renamed.get((what, name), []), now.get((what, name), [])
+            if name in known and columns[0] != columns[1]:
+                had, has = ([one[-1] for one in names] for names in columns)
+                changes.append(f"{section}: {what} of {name} had features {had}, now {has}")
+    return changes
+
+
+def _positions(network: RogueNet) -> dict[tuple[str, str], list[Name]]:
+    """Return the effects of names on the outputs of a network that are not in any tensor.
+
+    Returns:
+        Features that give an entity type its relative position, its orientation or its place after
+        translation, by (purpose, type).
+    """
+    sources: dict[str, dict[str, list[int]]] = {}
+    if network.relpos is not None:
+        sources["relative positions"] = network.relpos.columns
+        sources["rotation of relative positions"] = network.relpos.heading_columns
+    if (translation := network.embedding.translation) is not None:
+        reference = translation.config.reference_entity
+        sources["translation"] = {**translation.columns, reference: translation.position}
+        turned = translation.vector or translation.angle
+        sources["rotation of translation"] = {reference: turned}
+    return {
+        (what, name): [columns_of_type(network, name)[i] for i in indices]
+        for what, by_type in sources.items()
+        for name, indices in by_type.items()
+    }
 
 
 def upgrade_checkpoint(

@@ -69,11 +69,10 @@ def parts_of(network: Network) -> dict[str, RogueNet]:
 
 def columns_of_type(network: RogueNet, name: str) -> list[Name]:
     """Return the names of the input columns of an entity type's embedding."""
-    space = network.obs_space
+    space, translation = network.obs_space, network.embedding.translation
     own = space.entities[name].features if name in space.entities else []
     columns: list[Name] = [("feature", name, feature) for feature in own]
     columns += [("global", feature) for feature in space.global_features]
-    translation = network.embedding.translation
     if translation is not None and translation.config.add_dist_feature:
         columns += [DISTANCE] * (name in translation.columns)
     return columns
@@ -92,6 +91,7 @@ def _axes(
         actions: names of the actions by the names of their modules.
     """
     plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
+    relpos = network.relpos
     match key.split("."):
         # Embedding of a type: columns by feature.
         case ["embedding", "by_type", one, *rest]:
@@ -102,16 +102,13 @@ def _axes(
                 return Axes(place, (None, columns))
             return Axes(place, (columns,) if rest[0] == "norm" else plain)
         # Relative positions: rows by type and cell, or projections by type.
-        case ["relpos", "values"] if network.relpos is not None:
-            if not network.relpos.config.per_entity_values:
-                return Axes((key,), plain)
-            cells = range(network.relpos.num_cells)
-            rows = [("type", name, str(c)) for name in network.relpos.types for c in cells]
+        case ["relpos", "values"] if relpos is not None and relpos.config.per_entity_values:
+            cells = range(relpos.num_cells)
+            rows = [("type", name, str(c)) for name in relpos.types for c in cells]
             return Axes((key,), (rows, None))
-        case ["relpos", "key_projection" | "value_projection" as which, one, *rest]:
-            assert network.relpos is not None
-            if not network.relpos.config.per_entity_projections:  # all types share one
-                return Axes((key,), plain)
+        case ["relpos", "key_projection" | "value_projection" as which, one, *rest] if (
+            relpos is not None and relpos.config.per_entity_projections
+        ):
             return Axes(("type", types[one], which, *rest), plain)
         # Action heads: rows by label.
         case ["action_heads", one, *rest]:
@@ -249,9 +246,8 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
 
     # Old tensors without a place in the new network.
     used = {source.key for source in sources.values()}
-    for key, tensor in before.items():
-        if key not in used:
-            moved.append(Moved(key, "dropped", (*tensor.shape,), None))
+    dropped = {key: tensor for key, tensor in before.items() if key not in used}
+    moved += [Moved(key, "dropped", (*tensor.shape,), None) for key, tensor in dropped.items()]
 
     # New blocks and changed embeddings start so that the outputs stay as they were.
     neutral = _make_neutral(old, fresh, rules, parts, tensors)
@@ -364,7 +360,7 @@ def _make_neutral(
 
         # Types that gain their first feature or lose their last one keep their embedding.
         for name in before.embedding.types:
-            now = rules.type(name)
+            now = rules.new("type", name)
             if now not in net.embedding.types:
                 continue
             was = before.embedding.by_type[module_key(name)]
