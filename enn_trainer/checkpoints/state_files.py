@@ -1,6 +1,5 @@
 """Conversion between `State` and the files of a save."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import SimpleNamespace
@@ -15,7 +14,13 @@ from torch import Tensor
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.manifest import is_count
+from enn_trainer.checkpoints.manifest import (
+    COUNT_FIELD,
+    SECONDS_FIELD,
+    FieldCheck,
+    field_problems,
+    is_count,
+)
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
@@ -25,15 +30,9 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_part import check_plain
-from entity_env.errors import short_repr
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
-from entity_env.spaces import (
-    ACTION_SPACES,
-    ActionSpace,
-    Entity,
-    ObsSpace,
-)
+from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, ObsSpace
 
 STATE_VERSION = 1
 
@@ -70,7 +69,10 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
                 f"written by a newer version, {version}, this one reads up to {STATE_VERSION}; "
                 "upgrade enn-trainer"
             )
-        _check_fields(plain)
+        problems = [f"{name}: no such field" for name in plain if name not in _FIELDS]
+        problems += field_problems(plain, _FIELDS, _FIELDS.keys() - _OPTIONAL)
+        if problems:
+            raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
         plain["obs_space"] = obs_space_of(plain["obs_space"])
@@ -120,10 +122,6 @@ def action_space_of(plain: Any) -> dict[str, ActionSpace]:
     return actions
 
 
-def _is_seconds(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
-
-
 def _is_folder(value: object) -> bool:
     """Return True for "" or a plain folder name, which leads to no other place."""
     return (
@@ -139,11 +137,11 @@ def _has_text_keys(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
 
-_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "step": (is_count, "a number of at least 0"),
-    "restart": (is_count, "a number of at least 0"),
+_FIELDS: Mapping[str, FieldCheck] = {
+    "step": COUNT_FIELD,
+    "restart": COUNT_FIELD,
     "next_eval_step": (lambda v: v is None or is_count(v), "a number of at least 0, or None"),
-    "time_used": (_is_seconds, "a number of seconds"),
+    "time_used": SECONDS_FIELD,
     "run_name": (_is_folder, "the name of a folder"),
     "memory": (
         lambda v: _has_text_keys(v) and is_count(v.get("asked", 0)),
@@ -156,21 +154,8 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "obs_space": (lambda v: isinstance(v, dict), "ObsSpace(...)"),
     "action_space": (lambda v: isinstance(v, dict), "actions by name"),
 }
-
-
 _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
 """Fields that older saves of this version lack; `State` has defaults for them."""
-
-
-def _check_fields(plain: Mapping[str, Any]) -> None:
-    problems = [f"{name}: no such field" for name in plain if name not in _CHECKS]
-    for name, (is_one, expected) in _CHECKS.items():
-        if name not in plain and name not in _OPTIONAL:
-            problems.append(f"{name}: expected {expected}, got nothing")
-        elif name in plain and not is_one(plain[name]):
-            problems.append(f"{name}: expected {expected}, got {short_repr(plain[name])}")
-    if problems:
-        raise ValueError("; ".join(problems[:10]))
 
 
 def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
@@ -205,8 +190,8 @@ REST = "state.rest.msgpack"
 OF_PPO = {TUNINGS, SCALING}
 """First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
 
-FileContent: TypeAlias = str | bytes | dict[str, Tensor]
-"""Content of a file: text, bytes, or tensors by name."""
+FileContent: TypeAlias = bytes | dict[str, Tensor]
+"""Content of a file: bytes, or tensors by name."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -234,8 +219,8 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
     has_more = bool(plain or others) or PARTS in tensors
     return {
-        "config.ron": dump_config(config),
-        "state.ron": _dump_state(state),
+        "config.ron": dump_config(config).encode(),
+        "state.ron": _dump_state(state).encode(),
         WEIGHTS: _copies(state.agent.state_dict()),
         REST: _dump_rest(state, plain if has_more else None),
         **{file: _copies(named) for file, named in tensors.items()},
@@ -245,11 +230,7 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     """Serialise the contents of files; safe in another thread, as it reads only the copies."""
     return {
-        name: content.encode()
-        if isinstance(content, str)
-        else content
-        if isinstance(content, bytes)
-        else save_tensors(content)
+        name: content if isinstance(content, bytes) else save_tensors(content)
         for name, content in contents.items()
     }
 
@@ -367,25 +348,14 @@ def _dump_state(state: State) -> str:
         name: ron.Struct("Entity", {"features": entity.features})
         for name, entity in state.obs_space.entities.items()
     }
-    fields = {
-        "version": STATE_VERSION,
-        "step": state.step,
-        "restart": state.restart,
-        "next_eval_step": state.next_eval_step,
-        "time_used": state.time_used,
-        "run_name": state.run_name,
-        "memory": state.memory,
-        "tracker_ids": state.tracker_ids,
-        "obs_space": ron.Struct(
-            "ObsSpace",
-            {"global_features": state.obs_space.global_features, "entities": entities},
-        ),
-        "action_space": {
-            name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
-            for name, space in state.action_space.items()
-        },
+    obs_space = {"global_features": state.obs_space.global_features, "entities": entities}
+    action_space = {
+        name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
+        for name, space in state.action_space.items()
     }
-    return ron.dumps(ron.Struct("State", fields))
+    spaces = {"obs_space": ron.Struct("ObsSpace", obs_space), "action_space": action_space}
+    fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
+    return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 
 
 def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
@@ -449,7 +419,5 @@ def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
     try:
         check_tensor_header(data)
         return load_tensors(data)
-    except CheckpointError:
-        raise
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None
