@@ -29,7 +29,7 @@ from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
 from enn_trainer.checkpoints.state_files import OPTIMIZER, read_state
-from enn_trainer.checkpoints.weights import check_size
+from enn_trainer.checkpoints.weights import fitting_network
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
@@ -173,7 +173,7 @@ def _converted(path: Path) -> PublishedCheckpoint:
     }
     converted = PublishedCheckpoint(path, manifest, files)
     state = read_state(converted)
-    check_size(str(path), config, state["obs_space"], state["action_space"], weights)
+    fitting_network(str(path), config, state["obs_space"], state["action_space"], weights)
     return converted
 
 

@@ -152,13 +152,11 @@ def field_problems(
         required: the fields that must be there.
         other: the check of a field of no known name.
     """
-    problems = []
-    for name in [*checks, *(name for name in content if name not in checks)]:
+    missing = [name for name in required if name not in content]
+    problems = [f"{name}: expected {checks[name][1]}, got nothing" for name in missing]
+    for name, value in content.items():
         is_one, expected = checks.get(name, other)
-        value = content.get(name)
-        if name not in content and name in required:
-            problems.append(f"{name}: expected {expected}, got nothing")
-        elif name in content and not is_one(value):
+        if not is_one(value):
             where = name if name in checks else repr(name[:80])
             problems.append(f"{where}: expected {expected}, got {short_repr(value)}")
     return problems
@@ -183,9 +181,8 @@ def _is_text(value: object) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    if type(value) is int:
-        return abs(value) < 2**63
-    return type(value) is float and math.isfinite(value)
+    is_int = type(value) is int and abs(value) < 2**63
+    return is_int or (type(value) is float and math.isfinite(value))
 
 
 def _matches(pattern: re.Pattern[str], value: object) -> bool:

@@ -233,15 +233,11 @@ class RunDir:
         base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
         names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(2)))
         aside = next(path for path in map(self.path.joinpath, names) if not os.path.lexists(path))
-        try:
+        problem = "cannot be set aside, and what was not moved is there"
+        with disk.naming(f"--force: {self.path}", problem):
             aside.mkdir()
             for path in moved:
                 path.rename(aside / path.name)
-        except OSError as error:
-            raise CheckpointError(
-                f"--force: {self.path} cannot be set aside: {error.strerror}; what was not moved "
-                "is there"
-            ) from None
         return aside
 
     def put_back(self, aside: Path) -> None:
@@ -252,15 +248,11 @@ class RunDir:
         """
         if self.all_saves():
             return
-        try:
+        problem = "cannot be put back, and what was not moved is there"
+        with disk.naming(f"--force: {aside}", problem):
             for path in sorted(aside.iterdir(), reverse=True):
                 path.rename(self.path / path.name)
             aside.rmdir()
-        except OSError as error:
-            raise CheckpointError(
-                f"--force: {aside} cannot be put back: {error.strerror}; what was not moved is "
-                "there"
-            ) from None
 
     # Lock.
 

@@ -29,7 +29,7 @@ MAX_LOCK_BYTES = 4096
 
 
 class FileLock:
-    """Open file or folder for an exclusive lock, which children of this process do not hold.
+    """Open file, folder or socket that only one process has, and children of this one do not keep.
 
     Args:
         descriptor: of the open file, which is closed with the lock.
@@ -224,23 +224,15 @@ def claim(run_dir: Path) -> Iterator[bool]:
         yield all(_bind(name, held) for name in sorted(names))
 
 
-class _ClaimSocket(socket.socket):
-    """A socket whose name is not kept alive by forked children."""
-
-    def close_in_child(self) -> None:
-        """Close the copy of a forked child; the name stays its parent's."""
-        self.close()
-
-
 def _bind(name: bytes, stack: ExitStack) -> bool:
     """Hold a name until the stack is closed; return False if another process holds it."""
-    held = stack.enter_context(_ClaimSocket(socket.AF_UNIX))
-    close_in_children(held)
-    try:
-        held.bind(name)
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
+    with socket.socket(socket.AF_UNIX) as named:
+        try:
+            named.bind(name)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        stack.callback(FileLock(named.detach()).close)
+        return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

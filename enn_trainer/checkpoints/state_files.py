@@ -24,6 +24,7 @@ from enn_trainer.checkpoints.manifest import (
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -70,7 +71,7 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
                 "upgrade enn-trainer"
             )
         problems = [f"{name}: no such field" for name in plain if name not in _FIELDS]
-        problems += field_problems(plain, _FIELDS, _FIELDS.keys() - _OPTIONAL)
+        problems += field_problems(plain, _FIELDS, [n for n in _FIELDS if n not in _OPTIONAL])
         if problems:
             raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
@@ -309,9 +310,14 @@ def _restored(
     # Its parts, from the files that have something of them.
     files: dict[str, list[str]] = {}
     for file in (OPTIMIZER, LOSS_STATE, PARTS):
-        for name, tensor in _part_tensors(saved, file).items():
-            part, _, name = name.partition("/") if file == PARTS else ("algorithm", "", name)
-            parts.setdefault(part, {})[name] = tensor
+        is_there = file == OPTIMIZER or file in saved.manifest["files"]
+        for name, tensor in read_tensors(saved, file).items() if is_there else ():
+            # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
+            is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
+            if file != PARTS and is_of_ppo and not tensor.isfinite().all():
+                raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
+            part, _, key = name.partition("/") if file == PARTS else ("algorithm", "", name)
+            parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
     unknown = sorted(parts.keys() - state.parts.keys())
     if unknown:
@@ -330,30 +336,14 @@ def _restored(
     return state
 
 
-def _part_tensors(saved: checkpoint.Checkpoint, file: str) -> dict[str, Tensor]:
-    """Return the tensors of a file with states of parts; {} if the save does not have it."""
-    if file != OPTIMIZER and file not in saved.manifest["files"]:
-        return {}
-    tensors = read_tensors(saved, file)
-    for name, tensor in tensors.items():
-        # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
-        is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
-        if file != PARTS and is_of_ppo and not tensor.isfinite().all():
-            raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
-    return tensors
-
-
 def _dump_state(state: State) -> str:
-    entities = {
-        name: ron.Struct("Entity", {"features": entity.features})
-        for name, entity in state.obs_space.entities.items()
+    spaces = {
+        "obs_space": as_data(state.obs_space),
+        "action_space": {
+            name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
+            for name, space in state.action_space.items()
+        },
     }
-    obs_space = {"global_features": state.obs_space.global_features, "entities": entities}
-    action_space = {
-        name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
-        for name, space in state.action_space.items()
-    }
-    spaces = {"obs_space": ron.Struct("ObsSpace", obs_space), "action_space": action_space}
     fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
     return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 
@@ -382,7 +372,7 @@ def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, 
         if type(rest) is not dict or type(rest["version"]) is not int:
             raise TypeError("version: expected a number")
         if rest["version"] > REST_VERSION:
-            raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
+            raise ValueError(f"it is of a newer version, this one reads up to {REST_VERSION}")
         metrics, envs = rest["metrics"], rest["envs"]
         parts = rest["parts"] if rest["version"] > 1 else {}
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
@@ -394,8 +384,6 @@ def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, 
                 raise TypeError("parts: expected plain data by name")
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
-    except CheckpointError:
-        raise
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
     return {"metrics": metrics, "envs": envs}, parts

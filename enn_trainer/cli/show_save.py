@@ -8,10 +8,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.migrate.space_diff import space_differences
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.cli.trust import measure_command, resume_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import (
     incompatibilities,
     label_orders,
     space_differences,
 )
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
