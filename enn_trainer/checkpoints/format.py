@@ -29,8 +29,6 @@ from enn_trainer.errors import CheckpointError
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
-WRITING, DAMAGED, SUPERSEDED = ".writing-", ".damaged-", ".superseded-"
-"""Prefixes of saves that are being written, were set aside, and are being replaced."""
 MOST_LOOKS = 20
 """Attempts to read a save that is deleted or replaced each time."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
 _PARAMETERS = ("weight", "bias", "embedding")  # the other last parts of names are of buffers
 _SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+# A RuntimeError is torch's where parts do not fit together.
+_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, msgpack.UnpackException)
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,7 @@ def find(
     steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
     found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
 
-    def read(child: Path) -> PublishedCheckpoint:
-        checkpoint = _converted(child)
-        if to_continue:
-            checkpoint.read(OPTIMIZER)
-        return checkpoint
-
+    read = partial(_converted, with_moments=to_continue)
     return first_valid(path, [child for _, child in reversed(found)], read, say)
 
 
@@ -121,8 +119,12 @@ def _is_pickled(path: Path) -> bool:
     return any(mark in text for mark in _PICKLED)
 
 
-def _converted(path: Path) -> PublishedCheckpoint:
-    """Read a published checkpoint, but for the moments.
+def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
+    """Read a published checkpoint.
+
+    Args:
+        path: its directory.
+        with_moments: True to check the moments as well, which `PublishedCheckpoint.read` converts.
 
     Raises:
         CheckpointError: something is missing or damaged, or is no such checkpoint.
@@ -161,19 +163,19 @@ def _converted(path: Path) -> PublishedCheckpoint:
         "config.ron": dump_config(config).encode(),
         "state.ron": state_text.encode(),
         WEIGHTS: save_tensors(weights),
+        OPTIMIZER: b"",  # not known before it is read
     }
     manifest = {
         "format": FORMAT_VERSION,
         "step": published["step"],
         "why": "written by enn_trainer 0.1.16",
-        "files": {
-            **{name: {"size": len(data)} for name, data in files.items()},
-            OPTIMIZER: {"size": 0},  # not known before it is read
-        },
+        "files": {name: {"size": len(data)} for name, data in files.items()},
     }
     converted = PublishedCheckpoint(path, manifest, files)
     state = read_state(converted)
     fitting_network(str(path), config, state["obs_space"], state["action_space"], weights)
+    if with_moments:
+        converted.read(OPTIMIZER)
     return converted
 
 
@@ -275,10 +277,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (
-        *(KeyError, TypeError, AttributeError, ValueError, msgpack.UnpackException),
-        RuntimeError,  # of torch: parts that do not fit together
-    ) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"{what} cannot be read: {error}") from None
 
 
@@ -291,7 +290,7 @@ def _tensor(name: str, value: Any) -> Tensor:
     try:
         numbers = number_array(dtype, shape, data, Allowance(len(data)))
     except (ValueError, OverflowError):
-        wanted = f"{short_repr(shape)} numbers of {dtype}"
+        wanted = f"{dtype} in a shape of whole numbers, {short_repr(shape)}"
         raise ValueError(f"{name}: expected {wanted}, got {len(data)} bytes") from None
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name}: expected finite numbers, got some that are not")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import (
+    WEIGHTS,
     Checkpoint,
     SaveGone,
     VerifiedSaves,
@@ -24,7 +25,7 @@ from enn_trainer.checkpoints.format import (
 )
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state_files import WEIGHTS, read_config, read_state, read_tensors
+from enn_trainer.checkpoints.state_files import read_config, read_state, read_tensors
 from enn_trainer.checkpoints.weights import fitting_network, load_weights
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse

@@ -125,7 +125,18 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
             f"{path}: written by a newer version (format {version}, this one reads up to "
             f"{FORMAT_VERSION}); upgrade enn-trainer"
         )
-    _check_fields(path, content)
+
+    # Fields that have another type or range than a writer of this format gives them.
+    problems = field_problems(content, _FIELDS, _REQUIRED, _OTHER_FIELD)
+    files = content.get("files")
+    for name, entry in files.items() if isinstance(files, dict) else ():
+        if not _FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{path}: names a file outside the checkpoint: {name[:80]!r}")
+        is_entry = isinstance(entry, dict) and is_count(entry.get("size"))
+        if not is_entry or not _matches(_SHA256, entry.get("sha256")):
+            problems.append(f"files[{name!r}]: expected a size and a sha256")
+    if problems:
+        raise CheckpointError(f"{path}: damaged: {'; '.join(problems[:5])}")
     return content
 
 
@@ -162,20 +173,6 @@ def field_problems(
     return problems
 
 
-def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
-    """Raise if a field has another type or range than a writer of this format gives it."""
-    problems = field_problems(content, _FIELDS, _REQUIRED, _OTHER_FIELD)
-    files = content.get("files")
-    for name, entry in files.items() if isinstance(files, dict) else ():
-        if not _FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"{path}: names a file outside the checkpoint: {name[:80]!r}")
-        is_entry = isinstance(entry, dict) and is_count(entry.get("size"))
-        if not is_entry or not _matches(_SHA256, entry.get("sha256")):
-            problems.append(f"files[{name!r}]: expected a size and a sha256")
-    if problems:
-        raise CheckpointError(f"{path}: damaged: {'; '.join(problems[:5])}")
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= MAX_TEXT
 
@@ -193,12 +190,12 @@ def _is_dict_of(value: object, is_item: Callable[[object], bool]) -> bool:
     return isinstance(value, dict) and all(_is_text(k) and is_item(v) for k, v in value.items())
 
 
-COUNT_FIELD: FieldCheck = (is_count, "a number of at least 0")
+_COUNT_FIELD: FieldCheck = (is_count, "a number of at least 0")
 SECONDS_FIELD: FieldCheck = (lambda v: _is_finite(v) and v >= 0, "a number of seconds")
 _TEXT_FIELD: FieldCheck = (_is_text, f"a text of at most {MAX_TEXT} characters")
 _FIELDS: Mapping[str, FieldCheck] = {
     "format": (is_count, "a number"),
-    "step": COUNT_FIELD,
+    "step": _COUNT_FIELD,
     "why": _TEXT_FIELD,
     "created": (lambda v: _matches(_TIME, v), "a time such as 2026-11-21T19:07:08Z"),
     "files": (lambda v: isinstance(v, dict), "files by name"),
@@ -209,7 +206,7 @@ _FIELDS: Mapping[str, FieldCheck] = {
         lambda v: type(v) is int and ron.is_writable(v),
         f"a whole number of at most {ron.MAX_NUMBER_LENGTH} characters",
     ),
-    "config_version": COUNT_FIELD,
+    "config_version": _COUNT_FIELD,
     "run_name": _TEXT_FIELD,
     "packages": (
         lambda v: _is_dict_of(v, lambda one: one is None or _is_text(one)),

@@ -1,6 +1,6 @@
 """Conversion between `State` and the files of a save."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -12,15 +12,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
-from enn_trainer.checkpoints import format as checkpoint
-from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.manifest import (
-    COUNT_FIELD,
-    SECONDS_FIELD,
-    FieldCheck,
-    field_problems,
-    is_count,
-)
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
+from enn_trainer.checkpoints.manifest import SECONDS_FIELD, FieldCheck, field_problems, is_count
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
@@ -29,7 +22,7 @@ from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.state import State, init_train_state
+from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
@@ -76,38 +69,38 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
             raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
-        plain["obs_space"] = obs_space_of(plain["obs_space"])
-        plain["action_space"] = action_space_of(plain["action_space"])
+        plain["obs_space"] = _obs_space_of(plain["obs_space"])
+        plain["action_space"] = _action_space_of(plain["action_space"])
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
     return plain
 
 
-def obs_space_of(plain: Any) -> ObsSpace:
+def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
     """Return the observation space that plain data describes.
 
     Raises:
         ValueError: the data does not describe one.
     """
     fields = _fields("obs_space", plain, {"global_features", "entities"})
-    return ObsSpace(
-        _texts("obs_space.global_features", fields["global_features"]),
-        {
-            name: Entity(_texts(f"{at}.features", _fields(at, entity, {"features"})["features"]))
-            for name, entity in _by_name("obs_space.entities", fields["entities"]).items()
-            for at in [f"obs_space.entities[{name!r}]"]
-        },
-    )
+    if not _has_text_keys(fields["entities"]):
+        raise ValueError("obs_space.entities: expected a mapping of names in quotes")
+    entities = {}
+    for name, entity in fields["entities"].items():
+        at = f"obs_space.entities[{name!r}]"
+        features = _fields(at, entity, {"features"})["features"]
+        entities[name] = Entity(_texts(f"{at}.features", features))
+    return ObsSpace(_texts("obs_space.global_features", fields["global_features"]), entities)
 
 
-def action_space_of(plain: Any) -> dict[str, ActionSpace]:
+def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
     """Return the action spaces that plain data describes; each has a `kind` beside its fields.
 
     Raises:
         ValueError: the data does not describe them.
     """
     actions: dict[str, ActionSpace] = {}
-    for name, space in _by_name("action_space", plain).items():
+    for name, space in plain.items():
         at = f"action_space[{name!r}]"
         kind = space.get("kind") if isinstance(space, dict) else None
         cls = ACTION_SPACES.get(kind) if isinstance(kind, str) else None
@@ -139,8 +132,8 @@ def _has_text_keys(value: object) -> bool:
 
 
 _FIELDS: Mapping[str, FieldCheck] = {
-    "step": COUNT_FIELD,
-    "restart": COUNT_FIELD,
+    "step": (is_count, "a number of at least 0"),
+    "restart": (is_count, "a number of at least 0"),
     "next_eval_step": (lambda v: v is None or is_count(v), "a number of at least 0, or None"),
     "time_used": SECONDS_FIELD,
     "run_name": (_is_folder, "the name of a folder"),
@@ -153,7 +146,7 @@ _FIELDS: Mapping[str, FieldCheck] = {
         "texts by name",
     ),
     "obs_space": (lambda v: isinstance(v, dict), "ObsSpace(...)"),
-    "action_space": (lambda v: isinstance(v, dict), "actions by name"),
+    "action_space": (_has_text_keys, "actions by names in quotes"),
 }
 _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
 """Fields that older saves of this version lack; `State` has defaults for them."""
@@ -165,12 +158,6 @@ def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
     return value
 
 
-def _by_name(path: str, value: Any) -> dict[str, Any]:
-    if not _has_text_keys(value):
-        raise ValueError(f"{path}: expected a mapping of names in quotes")
-    return value  # type: ignore[no-any-return]
-
-
 def _texts(path: str, value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{path}: expected a list of names")
@@ -178,7 +165,6 @@ def _texts(path: str, value: Any) -> list[str]:
 
 
 REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
-WEIGHTS = checkpoint.WEIGHTS
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
@@ -236,11 +222,8 @@ def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     }
 
 
-InitialState: TypeAlias = Callable[[TrainConfig, dict[str, Any]], State]
-
-
 def restore(
-    saved: checkpoint.Checkpoint,
+    saved: Checkpoint,
     config: TrainConfig,
     agent: PPOAgent | None = None,
     initial_state: InitialState = init_train_state,
@@ -273,41 +256,37 @@ def restore(
     # Schedules first: parts that the save does not have start with the settings of its step.
     follow_schedules(config, SimpleNamespace(**plain))
     try:
-        return _restored(saved, config, plain, agent, initial_state)
+        # A new run's state, with the saved weights and fields.
+        weights = read_tensors(saved, WEIGHTS)
+        spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
+        if agent is None:
+            agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
+        state = initial_state(config, {**spaces, "agent": agent})
+        load_weights(str(saved.path), state.agent, weights)
+        rest, parts = _read_rest(saved)
+        for name, value in {**plain, **rest}.items():
+            setattr(state, name, value)
+        _load_parts(saved, state, parts)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
             raise  # the cause may be a setting that was changed for this run
         raise CheckpointError(f"{saved.path}: config.ron does not fit: {error}") from None
+    return state
 
 
-def _restored(
-    saved: checkpoint.Checkpoint,
-    config: TrainConfig,
-    plain: dict[str, Any],
-    agent: PPOAgent | None,
-    initial_state: InitialState,
-) -> State:
-    """Build the state of a save from its files; the arguments are those of `restore`.
+def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]]) -> None:
+    """Load the states of the parts of a run.
 
     Args:
         saved: the save.
-        config: configuration to continue with, at the step of the save.
-        plain: fields in `state.ron`.
-        agent: the user's own network, or None for a `RogueNet`.
-        initial_state: makes the state of a new run.
-    """
-    # A new run's state, with the saved weights and fields.
-    weights = read_tensors(saved, WEIGHTS)
-    spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
-    if agent is None:
-        agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
-    state = initial_state(config, {**spaces, "agent": agent})
-    load_weights(str(saved.path), state.agent, weights)
-    rest, parts = _read_rest(saved)
-    for name, value in {**plain, **rest}.items():
-        setattr(state, name, value)
+        state: its parts are changed.
+        parts: their plain data in the save; tensors are added.
 
-    # Its parts, from the files that have something of them.
+    Raises:
+        CheckpointError: a file is damaged, or there is no such part.
+        ConfigError: a setting does not fit.
+    """
+    # Tensors, from the files that have something of the parts.
     files: dict[str, list[str]] = {}
     for file in (OPTIMIZER, LOSS_STATE, PARTS):
         is_there = file == OPTIMIZER or file in saved.manifest["files"]
@@ -333,7 +312,6 @@ def _restored(
         except ValueError as error:
             where = ", ".join(dict.fromkeys(files.get(name, [REST])))
             raise CheckpointError(f"{saved.path}: {where}: {error}") from None
-    return state
 
 
 def _dump_state(state: State) -> str:
@@ -359,7 +337,7 @@ def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
     return pack(rest)
 
 
-def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return fields of the state and plain data of its parts; {} for an old save without the file.
 
     Raises:
@@ -397,7 +375,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
+def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     """Return the tensors of a file of a save.
 
     Raises:

@@ -99,19 +99,15 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
         raise CheckpointError(f"{where}: the weights do not fit the network: {error}") from None
 
     # Weights that are not finite would lead to actions that look like a policy.
-    parameters = dict(network.named_parameters())
+    parameters, buffers = network.named_parameters(), network.named_buffers()
+    bad = [name for name, p in parameters if not (p.detach().abs() <= MAX_WEIGHT).all()]
     # A buffer may be infinite on purpose, as in a mask.
-    bad = [name for name, p in parameters.items() if not p.isfinite().all()]
-    bad += [name for name, buffer in network.named_buffers() if buffer.isnan().any()]
-    expected = "finite numbers"
-    if not bad:
-        bad = [name for name, p in parameters.items() if (p.detach().abs() > MAX_WEIGHT).any()]
-        expected = f"numbers of at most {MAX_WEIGHT:g}"
+    bad += [name for name, buffer in buffers if buffer.isnan().any()]
     if bad:
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise CheckpointError(
-            f"{where}: expected weights that are {expected}, got others in "
-            f"{', '.join(bad[:3])}{more}; take an earlier checkpoint"
+            f"{where}: expected weights that are at most {MAX_WEIGHT:g} and finite numbers, got "
+            f"others in {', '.join(bad[:3])}{more}; take an earlier checkpoint"
         )
     for name, module in network.named_modules():
         problem = module.problem() if isinstance(module, InputNorm) else None

@@ -26,25 +26,20 @@ REPORTED = ("net.precision", "vf_net.precision")
 rounding of everything learnt."""
 
 FREE = (
-    # The split of the work has no effect on learning.
+    # The split of the work, validation and the device have no effect on learning beyond rounding.
     *("rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"),
-    # The device has no effect beyond rounding.
-    *("cuda", "cuda_empty_cache", "torch_deterministic"),
-    # They set how far the resumed run goes.
+    *("env.validate", "cuda", "cuda_empty_cache", "torch_deterministic"),
+    # They set how far the resumed run goes,
     *("total_timesteps", "max_train_time", "stop"),
-    # They set where metrics go.
+    # where metrics go,
     *("name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"),
     "mlflow_tracking_uri",
-    # They set what is recorded.
-    *("capture_samples", "capture_logits", "capture_samples_subsample"),
+    # what is recorded, and what is saved and kept,
+    *("capture_samples", "capture_logits", "capture_samples_subsample", "eval.capture_videos"),
     *("eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"),
-    "eval.capture_videos",
-    # They set when evaluations run, not how.
-    *("eval.interval", "eval.run_on_first_step"),
-    # Validation has no effect on learning.
-    "env.validate",
-    # It sets what is saved and kept.
     "checkpoint",
+    # and when evaluations run, not how.
+    *("eval.interval", "eval.run_on_first_step"),
 )
 """Settings, or sections of them, that a resumed run may change without notice."""
 

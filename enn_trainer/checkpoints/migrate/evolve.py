@@ -15,36 +15,28 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules, read_renames
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
     Moved,
     Network,
     Upgrade,
-    columns_of_type,
-    parts_of,
+    function_changes,
     upgrade_moment,
     upgrade_tensors,
 )
 from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state_files import (
-    InitialState,
-    read_config,
-    read_state,
-    restore,
-    to_files,
-)
+from enn_trainer.checkpoints.state_files import read_config, read_state, restore, to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.state import State, init_train_state, make_network
+from enn_trainer.state import InitialState, State, init_train_state, make_network
 from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
 from enn_trainer.tables import aligned
-from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
-from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
+from entity_env.spaces import ActionSpace, ObsSpace
 
 
 class Report(NamedTuple):
@@ -76,15 +68,13 @@ class Report(NamedTuple):
             shapes = (one.before, one.now)
             sizes = ["-" if s is None else "x".join(map(str, s)) or "()" for s in shapes]
             rows.append((one.key, f"{one.fate} ({one.why})" if one.why else one.fate, *sizes))
-        return "\n".join(
-            [
-                str(self.diff),
-                *(f"output changes: {change}" for change in self.function_changes),
-                *(f"optimizer starts fresh: {key}" for key in self.moments_dropped),
-                "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items()),
-                *(aligned(rows) if shown else []),
-            ]
-        )
+        lines = [
+            str(self.diff),
+            *(f"output changes: {change}" for change in self.function_changes),
+            *(f"optimizer starts fresh: {key}" for key in self.moments_dropped),
+            "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items()),
+        ]
+        return "\n".join([*lines, *(aligned(rows) if shown else [])])
 
 
 class Evolved(NamedTuple):
@@ -260,7 +250,7 @@ def upgrade_network(
     """
     (old_config, old), (config, fresh) = before, now
     for network in (old, fresh):
-        if not isinstance(network, RogueNet | RogueNetWithValueNet):
+        if not isinstance(network, Network):
             raise CheckpointError(
                 f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors "
                 "cannot be matched by the names of the world"
@@ -274,74 +264,6 @@ def upgrade_network(
         changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
     fresh.load_state_dict(upgrade.tensors)
     return upgrade, Report(diff, upgrade.moved, changes)
-
-
-def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
-    """Return why outputs of the upgraded network differ for observations that both worlds share.
-
-    Args:
-        old: network of the save.
-        new: network for the new spaces.
-        rules: the renames.
-    """
-    changes = []
-    befores = parts_of(old)
-    for part, net in parts_of(new).items():
-        was = befores.get(part)
-        if was is None:
-            continue
-        section = "vf_net" if part == "value_function" else "net"
-
-        # Blocks that are dropped.
-        num_dropped = was.config.n_layer - net.config.n_layer
-        if num_dropped > 0:
-            blocks = f"{num_dropped} of {was.config.n_layer} blocks"
-            changes.append(f"{section}.n_layer: {blocks} are dropped")
-
-        # Global features that became an entity or stopped being one.
-        is_entity = GLOBAL in net.embedding.types
-        if (GLOBAL in was.embedding.types) != is_entity:
-            verb = "became" if is_entity else "are no longer"
-            changes.append(
-                f"{section}: global features {verb} an entity, because of the global actions"
-            )
-
-        # Positions and headings that are read from other features.
-        known = {rules.new("type", name) for name in was.embedding.types} & {*net.embedding.types}
-        now = _positions(net)
-        renamed = {
-            (what, rules.new("type", name)): [rules.name(one) for one in columns]
-            for (what, name), columns in _positions(was).items()
-        }
-        for what, name in sorted(renamed.keys() | now.keys()):
-            columns = renamed.get((what, name), []), now.get((what, name), [])
-            if name in known and columns[0] != columns[1]:
-                had, has = ([one[-1] for one in names] for names in columns)
-                changes.append(f"{section}: {what} of {name} had features {had}, now {has}")
-    return changes
-
-
-def _positions(network: RogueNet) -> dict[tuple[str, str], list[Name]]:
-    """Return the effects of names on the outputs of a network that are not in any tensor.
-
-    Returns:
-        Features that give an entity type its relative position, its orientation or its place after
-        translation, by (purpose, type).
-    """
-    sources: dict[str, dict[str, list[int]]] = {}
-    if network.relpos is not None:
-        sources["relative positions"] = network.relpos.columns
-        sources["rotation of relative positions"] = network.relpos.heading_columns
-    if (translation := network.embedding.translation) is not None:
-        reference = translation.config.reference_entity
-        sources["translation"] = {**translation.columns, reference: translation.position}
-        turned = translation.vector or translation.angle
-        sources["rotation of translation"] = {reference: turned}
-    return {
-        (what, name): [columns_of_type(network, name)[i] for i in indices]
-        for what, by_type in sources.items()
-        for name, indices in by_type.items()
-    }
 
 
 def upgrade_checkpoint(
@@ -426,7 +348,7 @@ def state_from(
         plain = read_state(found)
         spaces = plain["obs_space"], plain["action_space"]
         diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
-        if different := [*diff.changed, *diff.reordered]:
+        if different := [*diff.changed, *diff.reordered, *diff.reordered_labels]:
             raise CheckpointError(
                 f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
                 "of your own needs the same names in the same order"
