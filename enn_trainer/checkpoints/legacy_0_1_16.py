@@ -260,10 +260,10 @@ def _read_agent(path: Path) -> dict[str, Tensor]:
 
 
 def _unpack(path: Path) -> Any:
-    def refuse(code: int, data: bytes) -> Any:
+    def no_extension(code: int, data: bytes) -> Any:
         raise ValueError(f"expected no extension types, got one of code {code}")
 
-    return unpack_bounded(read_plain_file(path, MAX_BYTES), refuse)
+    return unpack_bounded(read_plain_file(path, MAX_BYTES), no_extension)
 
 
 @contextmanager

@@ -75,18 +75,13 @@ def _package_version(name: str) -> str | None:
 @functools.cache
 def git_revision() -> str | None:
     """Return the git revision of the folder that the run was started in, None if it has none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    silent, folder = subprocess.DEVNULL, start_folder()
     try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-            cwd=start_folder(),
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        shown = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None
+    return shown.strip() or None
 
 
 def _as_json(content: Mapping[str, Any]) -> bytes:
