@@ -111,8 +111,9 @@ class Checkpoint:
 
     def problems(self) -> Iterator[CheckpointError]:
         """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
-        checks = [partial(self._verified, name) for name in self.manifest["files"]]
-        for check in [*checks, partial(check_no_pickles, self.path)]:
+        checks: list[Callable[[], object]] = [partial(check_no_pickles, self.path)]
+        checks[:0] = [partial(self._verified, name) for name in self.manifest["files"]]
+        for check in checks:
             try:
                 check()
             except CheckpointError as error:
