@@ -111,8 +111,8 @@ class Checkpoint:
 
     def problems(self) -> Iterator[CheckpointError]:
         """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
-        checks: list[Callable[[], object]] = [partial(check_no_pickles, self.path)]
-        checks[:0] = [partial(self._verified, name) for name in self.manifest["files"]]
+        files = [partial(self._verified, name) for name in self.manifest["files"]]
+        checks: list[Callable[[], object]] = [*files, partial(check_no_pickles, self.path)]
         for check in checks:
             try:
                 check()
