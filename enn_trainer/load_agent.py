@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.players import AgentPlayer

@@ -1,8 +1,9 @@
 """State of a run: everything that a save has to hold."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, TypeAlias, Union
 
 import torch
 
@@ -114,6 +115,10 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         action_space=dict(ctx["action_space"]),
         parts={"algorithm": PPO(cfg, agent, ctx["action_space"])},
     )
+
+
+InitialState: TypeAlias = Callable[[TrainConfig, Dict[str, Any]], State]
+"""Makes the state of a new run from its configuration and context, as `init_train_state`."""
 
 
 def first_eval_step(cfg: EvalConfig, step: int) -> int:

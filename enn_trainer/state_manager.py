@@ -11,8 +11,8 @@ import hyperstate
 
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
-from enn_trainer.checkpoints.init_from import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.config_diff import changes, shown, worth_a_line
+from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock

@@ -13,13 +13,12 @@ from rich.console import Console
 
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import is_save, retry_while_gone
-from enn_trainer.checkpoints.lookup import find, resolve
+from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir, examine
-from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
-from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
@@ -94,4 +94,4 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
             spaces = world.obs_space(), world.action_space()
     except (ConfigError, EntityEnvError):
         return False
-    return not space_differences(state.obs_space, state.action_space, *spaces)
+    return not diff_spaces(state.obs_space, state.action_space, *spaces).changed

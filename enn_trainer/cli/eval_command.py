@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.command import OneLineParser, failed, positive, writable, write_json

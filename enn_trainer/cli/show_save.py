@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.cli.trust import measure_command, resume_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
@@ -148,7 +148,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         CheckpointError: a checkpoint is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
-    worlds = space_differences(a.obs_space, a.action_space, b.obs_space, b.action_space)
+    worlds = diff_spaces(a.obs_space, a.action_space, b.obs_space, b.action_space).changed
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
         ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -303,7 +303,7 @@ class Evaluator:
     ) -> tuple[Players, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
-        is_reordered = bool(label_orders(known[1], actions))
+        is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
 
         def player(agent: PPOAgent, is_greedy: bool) -> AgentPlayer:
             if is_reordered:  # labels in another order than the run's
@@ -427,6 +427,5 @@ def eval_mode(*agents: object) -> Iterator[None]:
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
     """Return the differences between the spaces of a run and of a world, as text."""
-    return space_differences(
-        state.obs_space, dict(state.action_space), world.obs_space(), world.action_space()
-    )
+    spaces = world.obs_space(), world.action_space()
+    return diff_spaces(state.obs_space, state.action_space, *spaces).changed

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.errors import ConfigError
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
@@ -138,9 +138,8 @@ def check_same_spaces(
         ConfigError: they do; the message lists the differences.
     """
     theirs = recording.obs_space, recording.action_space
-    different = space_differences(obs_space, action_space, *theirs)
-    different += label_orders(action_space, theirs[1])
-    if different:
+    diff = diff_spaces(obs_space, action_space, *theirs)
+    if different := diff.changed + diff.reordered_labels:
         raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")
 
 
