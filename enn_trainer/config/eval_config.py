@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional
 from enn_trainer.config.validation import JSON_TEXT, Problems, Validator
 from entity_env.errors import short_repr
 
+CAPTURE_FILE = "capture_samples with a file to write to"
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
 
@@ -155,23 +156,8 @@ class EvalConfig:
             check.numbers("interval", "num_envs", "processes", at_least=1)
             check.numbers("capture_samples_subsample", at_least=1)
             check.paths("capture_samples", "opponent")
-            check.require(
-                self.opponent is not None or not self.opponent_only,
-                "opponent_only: expected an opponent, got opponent=None",
-            )
-            check_capture_file(check, self.capture_samples, self.capture_samples_subsample)
-
-
-def check_capture_file(
-    check: Problems, capture_samples: Optional[str], subsample: int, logits: bool = False
-) -> None:
-    """Check that what is set of recordings has a file to write to."""
-    for name, is_set in (("logits", logits), ("samples_subsample", subsample > 1)):
-        check.require(
-            bool(capture_samples) or not is_set,
-            f"capture_{name}: expected capture_samples with a file to write to, got none; leave "
-            f"capture_{name} out",
-        )
+            check.only_with("opponent_only", self.opponent is not None, "an opponent")
+            check.only_with("capture_samples_subsample", bool(self.capture_samples), CAPTURE_FILE)
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_trainer.config import ron
+import tomli_w
+
+from enn_trainer.config import ron, yaml_format
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
@@ -118,18 +120,16 @@ def _check_plain(root: Any) -> None:
     pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
     while pending:
         path, value = pending.pop()
-        problem = None
+        where = "".join(path).removeprefix(".")
         if len(path) >= ron.MAX_DEPTH:
             raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
         if type(value) not in _PLAIN:
-            problem = (
-                "expected text in quotes, a number, true or false, a list or a section, got "
-                f"{type(value).__name__} {short_repr(str(value))}"
+            raise ConfigError(
+                f"{where}: expected text in quotes, a number, true or false, a list or a section, "
+                f"got {type(value).__name__} {short_repr(str(value))}"
             )
-        elif type(value) is int and not ron.is_writable(value):
-            problem = f"expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
-        if problem is not None:
-            raise ConfigError(f"{''.join(path).removeprefix('.')}: {problem}")
+        if type(value) is int and not ron.is_writable(value):
+            raise ConfigError(f"{where}: {ron.TOO_LONG}")
 
         # What is inside, counted before it takes memory: an alias inside itself has no end.
         if not isinstance(value, dict | list):
@@ -156,8 +156,11 @@ def _without_names(value: Any, keep_none: bool = True) -> Any:
     if isinstance(value, ron.Struct):
         value = value.fields
     if isinstance(value, Mapping):
-        kept = {key: item for key, item in value.items() if keep_none or item is not None}
-        return {key: _without_names(item, keep_none) for key, item in kept.items()}
+        return {
+            key: _without_names(item, keep_none)
+            for key, item in value.items()
+            if keep_none or item is not None
+        }
     if not isinstance(value, list):
         return value
     if None in value and not keep_none:
@@ -165,32 +168,12 @@ def _without_names(value: Any, keep_none: bool = True) -> Any:
     return [_without_names(item, keep_none) for item in value]
 
 
-# Libraries of formats are imported where they are used: most runs need none.
-
-
-def _loads_yaml(text: str) -> Any:
-    from enn_trainer.config import yaml_format
-
-    return yaml_format.loads(text)
-
-
-def _dumps_yaml(value: Any) -> str:
-    from enn_trainer.config import yaml_format
-
-    return yaml_format.dumps(value)
-
-
-def _dumps_toml(value: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(value)
-
-
+_YAML = Format(yaml_format.loads, yaml_format.dumps, "#")
 _FORMATS = {
     ".ron": Format(ron.loads, ron.dumps, "//"),
-    ".yaml": Format(_loads_yaml, _dumps_yaml, "#"),
-    ".yml": Format(_loads_yaml, _dumps_yaml, "#"),
-    ".toml": Format(tomllib.loads, _dumps_toml, "#"),
+    ".yaml": _YAML,
+    ".yml": _YAML,
+    ".toml": Format(tomllib.loads, tomli_w.dumps, "#"),
     ".json": Format(
         partial(json.loads, object_pairs_hook=dict_of_unique),
         partial(json.dumps, indent=4, ensure_ascii=False),

@@ -86,7 +86,7 @@ class PPOConfig:
             check.numbers(values=targets, above=0, below=1)
 
             # Settings that have no effect beside the others.
-            is_binned = self.value_loss == "hl_gauss"
+            loss, is_binned = repr(self.value_loss), self.value_loss == "hl_gauss"
             check.require(
                 not is_binned or self.value_bins is not None,
                 "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
@@ -94,27 +94,17 @@ class PPOConfig:
             )
             check.require(
                 is_binned or self.value_bins is None,
-                f"value_bins: expected value_loss='hl_gauss', which they are for, got "
-                f"{self.value_loss!r}; leave them out",
+                f"value_bins: expected value_loss='hl_gauss', which they are for, got {loss}; "
+                "leave them out",
             )
             check.require(
                 not (is_binned and self.clip_vloss),
                 "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
                 "clip, got true",
             )
-            check.require(
-                self.clip_vloss or self.vf_clip_coef is None,
-                "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out",
-            )
-            check.require(
-                self.value_loss == "huber" or self.huber_delta == 1.0,
-                f"huber_delta: expected value_loss='huber', which it is for, got "
-                f"{self.value_loss!r}; leave it out",
-            )
-            check.require(
-                bool(self.ent_targets) or self.ent_target_lr == 0.1,
-                "ent_target_lr: expected ent_targets, which it is for, got none; leave it out",
-            )
+            check.only_with("vf_clip_coef", self.clip_vloss, "clip_vloss=true", "false")
+            check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
+            check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
             check.require(
                 not self.ent_targets or self.ent_coef > 0,
                 f"ent_coef: expected a number above 0, where the coefficients of ent_targets "

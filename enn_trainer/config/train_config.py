@@ -14,10 +14,10 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
 from enn_trainer.config.eval_config import (
+    CAPTURE_FILE,
     EnvConfig,
     EvalConfig,
     all_suites,
-    check_capture_file,
     suite_path,
 )
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
@@ -263,9 +263,8 @@ class TrainConfig(Versioned):
                 f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
                 "raise the other two",
             )
-            check_capture_file(
-                check, self.capture_samples, self.capture_samples_subsample, self.capture_logits
-            )
+            for name in ("capture_logits", "capture_samples_subsample"):
+                check.only_with(name, bool(self.capture_samples), CAPTURE_FILE)
             self._check_evaluation(check)
             check.require(
                 len(self.stop) <= MAX_STOPS,
@@ -274,11 +273,7 @@ class TrainConfig(Versioned):
             for i, text in enumerate(self.stop[:MAX_STOPS]):
                 with check.collect():
                     read_bound(text, f"stop[{i}]")
-            check.require(
-                self.cuda or not self.cuda_empty_cache,
-                "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; "
-                "leave it out",
-            )
+            check.only_with("cuda_empty_cache", self.cuda, "cuda=true", "false")
 
     def _check_evaluation(self, check: Validator) -> None:
         """Check what evaluations have to do with the rest."""

@@ -61,7 +61,7 @@ class Validator(Problems):
         config: Has the fields.
     """
 
-    def __init__(self, config: object) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         self._config = config
 
@@ -109,11 +109,25 @@ class Validator(Problems):
             )
             self.require(is_valid, f"{name}: expected {expected}, got {value}")
 
+    def only_with(self, name: str, is_used: bool, expected: str, got: str = "none") -> None:
+        """Check that a field is left at its default unless the setting that it is for is used.
+
+        Args:
+            name: Of the field.
+            is_used: True if the other setting is used.
+            expected: The other setting, as it should be.
+            got: The other setting, as it is.
+        """
+        default = self._config.__dataclass_fields__[name].default
+        self.require(
+            is_used or getattr(self._config, name) == default,
+            f"{name}: expected {expected}, which it is for, got {got}; leave it out",
+        )
+
     def choices(self, kind: object, *names: str) -> None:
         """Check that fields have one of the values of a `Literal`."""
-        self._check(
-            names, lambda value: value in get_args(kind), " or ".join(map(repr, get_args(kind)))
-        )
+        values = get_args(kind)
+        self._check(names, values.__contains__, " or ".join(map(repr, values)))
 
     def paths(self, *names: str) -> None:
         """Check that fields are paths that a file could have."""
