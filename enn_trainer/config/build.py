@@ -46,10 +46,8 @@ def build(cls: type[C], values: object) -> C:
     Raises:
         ConfigError: names every problem.
     """
-    builder = _Builder(cls)
-    built: C = builder.section(cls, values, "")
-    if builder.found:
-        raise ConfigError(*builder.found)
+    with _Builder(cls) as builder:
+        built: C = builder.section(cls, values, "")
     return built
 
 
@@ -65,7 +63,6 @@ class _Builder(Problems):
     def __init__(self, root: type[Any]) -> None:
         super().__init__()
         self.root = root
-        self.num_unknown = 0
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
 
     def section(self, cls: Any, values: object, path: str) -> Any:
@@ -80,9 +77,7 @@ class _Builder(Problems):
         # Unknown fields, then the known ones in the order of the class.
         for key, value in values.items():
             if key not in fields:
-                self.num_unknown += 1
-                with_nearest = self.num_unknown <= MAX_PROBLEMS
-                where = join_path(path, str(key))
+                where, with_nearest = join_path(path, str(key)), len(self.found) < MAX_PROBLEMS
                 self.found.append(unknown_field(self.root, where, value, with_nearest))
         for name, field in fields.items():
             kind, where = kinds[name], join_path(path, name)

@@ -178,17 +178,12 @@ def show_config(config: Any, sources: Sources) -> str:
     """Return a table of every value of a configuration and its source, by section."""
     rows = []
     for path, value in settings_of(config):
-        label = "  " * path.count(".") + path.rpartition(".")[2]
-        if is_dataclass(value):
-            rows.append((label, "", ""))
-            continue
+        label, is_section = "  " * path.count(".") + path.rpartition(".")[2], is_dataclass(value)
         mark = " (schedule)" if isinstance(value, Scheduled) else ""
-        rows.append((label, ron.in_one_line(as_data(value)), sources.of(path) + mark))
-    widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
-    return "\n".join(
-        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
-        for row in rows
-    )
+        source = "" if is_section else sources.of(path) + mark
+        rows.append((label, "" if is_section else ron.in_one_line(as_data(value)), source))
+    widths = [min(40, max(map(len, column))) for column in zip(*rows, strict=True)]
+    return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows)
 
 
 # Upgrades
