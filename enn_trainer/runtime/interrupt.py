@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Self, final
 
@@ -70,7 +69,7 @@ class Interrupts:
                 os.write(2, _UNDERSTOOD)
 
 
-def stopped_by(*numbers: int) -> AbstractContextManager[None]:
+def stopped_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     """Return a context in which these signals raise StoppedAtOnce, if in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
