@@ -16,7 +16,7 @@ from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.batching import batch_obs
-from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
 _TOLERANCE = 1e-4  # of float32, summed in another order
@@ -212,14 +212,13 @@ def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
 def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
     """Check that the output for a frame does not depend on the batch that it is in."""
     together = _act(net, batch, draw=False)
-    ends = {name: np.cumsum(a.actors.lengths) for name, a in batch.actions.items()}
     for i in range(batch.num_frames):
-        alone = _act(net, batch.take(np.array([i])), draw=False)
+        frame = np.array([i])
+        alone = _act(net, batch.take(frame), draw=False)
         same = _close(alone.values["value"][0], together.values["value"][i])
         for name, action in batch.actions.items():
-            end, count = int(ends[name][i]), int(action.actors.lengths[i])
-            of_frame = together.logprobs[name][end - count : end]
-            same = same and _close(alone.logprobs[name], of_frame)
+            rows = RaggedTensor(together.logprobs[name], action.actors.lengths).take(frame)
+            same = same and _close(alone.logprobs[name], rows.values)
         if not same:
             yield f"forward: the output for frame {i} alone differs from that in a batch"
             return

@@ -94,7 +94,7 @@ class _Builder(Problems):
                     expected = schema.materialize_type(kind)
                     self.found.append(f"{where}: expected {expected}, got nothing")
         if len(self.found) == num_before:
-            with self.collect(), _located(cls, path):
+            with _located(cls, path, self):
                 return cls(**built)
         return None
 
@@ -139,15 +139,14 @@ class _Builder(Problems):
 
 
 @contextmanager
-def _located(cls: Any, path: str) -> Iterator[None]:
-    """Put the path of a section in front of the errors of its class."""
+def _located(cls: Any, path: str, problems: Problems) -> Iterator[None]:
+    """Collect the errors of a class, with the path of its section in front of them."""
     try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(*(join_path(path, problem) for problem in error.problems)) from error
+        with problems.collect(f"{path}." if path else ""):
+            yield
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
-        raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
+        problems.found += [where + problem for problem in str(error).split("; ")]
 
 
 def within_optional(kind: Any) -> Any:
@@ -231,6 +230,6 @@ def _replaced(section: Any, changes: Mapping[str, Any], path: str, problems: Pro
         for name, value in changes.items()
     }
     if len(problems.found) == num_before:
-        with problems.collect(), _located(type(section), path):
+        with _located(type(section), path, problems):
             return dataclasses.replace(section, **values)
     return None

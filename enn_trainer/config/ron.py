@@ -48,15 +48,11 @@ _NUMBER = re.compile(
     re.ASCII,
 )
 _RAW_STRING = re.compile(r'r(#*)"')
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_CHAR = re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL)
 _QUOTED = {
-    '"': (
-        re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
-        'expected " to end this string',
-    ),
-    "'": (
-        re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL),
-        "expected one character between ' and '",
-    ),
+    '"': (_STRING, 'expected " to end this string'),
+    "'": (_CHAR, "expected one character between ' and '"),
 }
 _ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}|(.))", re.DOTALL)
 
@@ -72,12 +68,13 @@ class Struct(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def loads(text: str, named: bool = False) -> Any:
+def loads(text: str, named: bool = False, starts: dict[int, int] | None = None) -> Any:
     """Read one RON value.
 
     Args:
         text: The whole document.
         named: Read a struct that has a name as a `Struct`, which keeps it.
+        starts: Takes the position of the fields of each dict in the text, by its id.
 
     Returns:
         Plain data: dict, list, str, int, float, bool, None.
@@ -85,27 +82,22 @@ def loads(text: str, named: bool = False) -> Any:
     Raises:
         RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
     """
-    return loads_with_starts(text, named)[0]
-
-
-def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, int]]:
-    """Read one RON value, and the position of the fields of each dict in the text, by its id."""
-    reader = _Reader(text, named)
+    reader = _Reader(text, named, {} if starts is None else starts)
     while text.startswith("#!", reader.at):
         reader.match(_ATTRIBUTE, "expected #![enable(...)]")
     value = reader.value()
     if reader.at < len(text):
         raise reader.error("expected the end of the text")
-    return value, reader.starts
+    return value
 
 
 class _Reader:
     """A position in a text; every method moves it behind what it reads and the blanks there."""
 
-    def __init__(self, text: str, named: bool) -> None:
+    def __init__(self, text: str, named: bool, starts: dict[int, int]) -> None:
         self.text = text
         self.named = named
-        self.starts: dict[int, int] = {}
+        self.starts = starts
         self.move(0)
 
     def error(self, problem: str, at: int | None = None) -> RonError:
@@ -331,10 +323,8 @@ def is_writable(number: int) -> bool:
 
 
 def _scalar(value: Any) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return {None: "None", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return f'"{"".join(map(_escaped, value))}"'
     # Not repr(value): subclasses, such as the scalars of numpy, have their own.

@@ -138,7 +138,8 @@ def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]
             continue
         edits = [(number.start(2), number.end(2), str(target.fields["version"]))]
         if is_ron:
-            plain, starts = ron.loads_with_starts(text)
+            starts: dict[int, int] = {}
+            plain = ron.loads(text, starts=starts)
             comma = _COMMA.match(text, number.end())
             behind_version = comma.end() if comma else number.end()
             edits += _additions(text, plain, target, starts, behind_version)
