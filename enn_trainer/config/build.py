@@ -19,13 +19,7 @@ from hyperstate.schema import types as schema
 
 from enn_trainer.config import ron
 from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
-from enn_trainer.config.schedules import (
-    as_written,
-    by_section,
-    read_scheduled,
-    scheduled_fields,
-    settings_of,
-)
+from enn_trainer.config.schedules import Scheduled, by_section, read_scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
@@ -101,8 +95,8 @@ class _Builder(Problems):
     def converted(self, kind: Any, value: Any, path: str) -> Any:
         """Return a value as the type of its field; an int and a float may stand for each other."""
         # Types made of others.
-        if kind is not within_optional(kind):
-            return None if value is None else self.converted(within_optional(kind), value, path)
+        if kind is not strip_optional(kind):
+            return None if value is None else self.converted(strip_optional(kind), value, path)
         if is_dataclass(kind):
             return self.section(kind, value, path)
         origin, args = get_origin(kind), get_args(kind)
@@ -149,7 +143,7 @@ def _located(cls: Any, path: str, problems: Problems) -> Iterator[None]:
         problems.found += [where + problem for problem in str(error).split("; ")]
 
 
-def within_optional(kind: Any) -> Any:
+def strip_optional(kind: Any) -> Any:
     """Return T for Optional[T], every other type as it is."""
     args = get_args(kind)
     if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
@@ -159,7 +153,7 @@ def within_optional(kind: Any) -> Any:
 
 def type_of_field(kind: Any, name: str) -> Any:
     """Return the type of a field of a section, or of an item of a dict, None if it has none."""
-    section = within_optional(kind)
+    section = strip_optional(kind)
     if get_origin(section) is dict:
         return get_args(section)[1]
     return get_type_hints(section).get(name) if is_dataclass(section) else None
@@ -172,7 +166,7 @@ def as_data(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_data(item) for key, item in value.items()}
     if not is_dataclass(value):
-        return as_written(value)
+        return value.schedule.text if isinstance(value, Scheduled) else value
     fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Versioned):
         fields = {"version": value.version(), **fields}
@@ -194,12 +188,13 @@ def check_every_knot(config: Any) -> None:
     Raises:
         ConfigError: names the problems and where they are, or there are more than MAX_KNOTS.
     """
-    scheduled = scheduled_fields(config)
+    settings = dict(settings_of(config))
+    scheduled = {path: value for path, value in settings.items() if isinstance(value, Scheduled)}
     schedules = {path: value.schedule for path, value in scheduled.items()}
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
 
     # Lists are checked anew for each knot: both may be long, but not together.
-    collections = [value for _, value in settings_of(config) if isinstance(value, list | dict)]
+    collections = [value for value in settings.values() if isinstance(value, list | dict)]
     most = MAX_KNOTS * 1000 // max(1000, sum(map(len, collections)))
     if len(knots) > most:
         raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 from enn_trainer.config.validation import JSON_TEXT, PATH, Problems, Section, Validator, limited
 from entity_env.errors import short_repr
 
-CAPTURE_FILE = "capture_samples with a file to write to"
+RECORDING = "capture_samples with a file to write to"
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
 
@@ -138,7 +138,7 @@ class EvalConfig(Section):
                 f"and not empty, got {short_repr(name)}",
             )
         check.only_with("opponent_only", self.opponent is not None, "an opponent")
-        check.only_with("capture_samples_subsample", bool(self.capture_samples), CAPTURE_FILE)
+        check.only_with("capture_samples_subsample", bool(self.capture_samples), RECORDING)
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:

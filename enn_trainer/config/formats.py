@@ -9,11 +9,11 @@ are 10 and 15 in YAML 1.2 and something else for others, are text; and numbers m
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ import yaml
 
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.errors import ConfigError, RonError
+from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 from entity_env.serialization.bounds import check_hashes
 
@@ -40,7 +40,7 @@ class Format(NamedTuple):
     """A file format.
 
     Attributes:
-        loads: Reads text; raises ValueError.
+        loads: Reads text; raises ValueError or YAMLError.
         dumps: Writes plain data, in RON also `ron.Struct`; raises ValueError.
         comment: The start of a comment, None if the format has none.
     """
@@ -101,7 +101,7 @@ def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
         value = loads(text)
     except RecursionError:
         raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting") from None
-    except (RonError, ValueError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     _check_plain(value)
     return value
@@ -120,7 +120,7 @@ def format_text(path: Path, value: ron.Struct) -> str:
     try:
         plain = value if path.suffix == ".ron" else _without_names(value, path.suffix != ".toml")
         return format_of(path).dumps(plain).rstrip("\n") + "\n"
-    except (RonError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -207,18 +207,8 @@ def _loads_yaml(text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         raise ValueError(f"{place}{error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
     except (KeyError, IndexError, TypeError):
         raise ValueError("expected a value that fits its tag (!!), got another one") from None
-
-
-def _dumps_yaml(value: Any) -> str:
-    """Write plain data as YAML that `_loads_yaml` reads back as the same data."""
-    text: str = yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, indent=4, width=float("inf")
-    )
-    return text
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
@@ -234,14 +224,17 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
         return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key_node, deep=True) for key_node, _ in node.value]
-        hashable = [isinstance(key, Hashable) for key in keys]  # the class above refuses others
+        keys = [
+            (self.construct_object(key_node, deep=True), key_node) for key_node, _ in node.value
+        ]
+        # The class above refuses keys that cannot be hashed.
+        keys = [(key, key_node) for key, key_node in keys if isinstance(key, Hashable)]
         try:
-            check_hashes(compress(keys, hashable))
+            check_hashes(key for key, _ in keys)
         except ValueError as error:
             raise _error(str(error), node) from None
         found = set()
-        for (key_node, _), key in compress(zip(node.value, keys, strict=True), hashable):
+        for key, key_node in keys:
             if key == "<<" and key_node.style is None:  # in quotes it is a name like others
                 raise _error("expected no merge key (<<): say its fields", key_node)
             if key in found:
@@ -282,7 +275,8 @@ for _kind, _pattern, _first in _WORDS:
         _class.add_implicit_resolver(_TAG + _kind, _regex, _first)
 
 
-_YAML = Format(_loads_yaml, _dumps_yaml, "#")
+_YAML_STYLE = {"sort_keys": False, "allow_unicode": True, "indent": 4, "width": math.inf}
+_YAML = Format(_loads_yaml, partial(yaml.dump, Dumper=_Dumper, **_YAML_STYLE), "#")
 _FORMATS = {
     ".ron": Format(ron.loads, ron.dumps, "//"),
     ".yaml": _YAML,

@@ -16,20 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
+from hyperstate.schema import rewrite_rule as rewrite
 from hyperstate.schema import types as schema
-from hyperstate.schema.rewrite_rule import (
-    AddDefault,
-    ChangeDefault,
-    CheckValue,
-    DeleteField,
-    MapFieldValue,
-    RejectValues,
-    RenameField,
-    RewriteRule,
-)
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import as_data, within_optional
+from enn_trainer.config.build import as_data, strip_optional
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.help import join_path, similarity
 from enn_trainer.errors import ConfigError, RonError
@@ -84,7 +75,7 @@ def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
     for field in dataclasses.fields(cls):
         kind, where = kinds[field.name], join_path(path, field.name)
         yield where, SchemaField(str(schema.materialize_type(kind)), _default(field))
-        while (inside := within_optional(kind)) is not kind or get_origin(kind) in (list, dict):
+        while (inside := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
             if inside is kind:
                 inside, where = get_args(kind)[-1], f"{where}[]"
             kind = inside
@@ -185,7 +176,7 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
 
     # Renamed fields, the most similar ones first.
     while (names := _most_similar(before, new.fields)) is not None:
-        rule = RenameField(*(tuple(name.split(".")) for name in names))
+        rule = rewrite.RenameField(*(tuple(name.split(".")) for name in names))
         before = _apply_rules(before, [rule], new.fields)
         removed, added = names
         found.append(_repaired(removed, f"renamed to {added}", "RenameField", _path(added)))
@@ -217,7 +208,7 @@ def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
     return "\n".join(lines)
 
 
-def _apply_rules(fields: Fields, rules: Sequence[RewriteRule], now: Fields) -> Fields:
+def _apply_rules(fields: Fields, rules: Sequence[rewrite.RewriteRule], now: Fields) -> Fields:
     """Return the fields of a schema after the rules of an upgrade.
 
     A rule that maps or checks values declares that its field has the type that the class gives it.
@@ -230,21 +221,23 @@ def _apply_rules(fields: Fields, rules: Sequence[RewriteRule], now: Fields) -> F
     for rule in rules:
         path = ".".join(getattr(rule, "field", getattr(rule, "old_field", ())))
         inside = {n for n in fields if n == path or n.startswith((f"{path}.", f"{path}[]"))}
-        if isinstance(rule, RenameField):
+        if isinstance(rule, rewrite.RenameField):
             new = ".".join(rule.new_field)
             fields = {
                 new + name.removeprefix(path) if name in inside else name: field
                 for name, field in fields.items()
             }
-        elif isinstance(rule, DeleteField):
+        elif isinstance(rule, rewrite.DeleteField):
             fields = {name: field for name, field in fields.items() if name not in inside}
-        elif isinstance(rule, AddDefault) and path in now:
+        elif isinstance(rule, rewrite.AddDefault) and path in now:
             fields = {**fields, path: now[path]}
         elif path in fields:
             field = fields[path]
-            if isinstance(rule, ChangeDefault) and field.default == rule.old_default:
+            if isinstance(rule, rewrite.ChangeDefault) and field.default == rule.old_default:
                 field = SchemaField(field.type, rule.new_default)
-            elif isinstance(rule, MapFieldValue | CheckValue | RejectValues):
+            elif isinstance(
+                rule, rewrite.MapFieldValue | rewrite.CheckValue | rewrite.RejectValues
+            ):
                 field = SchemaField(now.get(path, field).type, field.default)
             fields = {**fields, path: field}
     return fields

@@ -4,7 +4,6 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
 """
 
-import re
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,13 +12,7 @@ from typing import Dict, List, Literal, NamedTuple, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.config.eval_config import (
-    CAPTURE_FILE,
-    EnvConfig,
-    EvalConfig,
-    all_suites,
-    suite_path,
-)
+from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
 from enn_trainer.errors import ConfigError
@@ -95,22 +88,19 @@ class Best(NamedTuple):
     sign: int
 
 
-_BEST = re.compile(r"(?P<key>\S+)\s+(?P<direction>max|min)")
-
-
 def read_best(text: str) -> Best:
     """Return the metric and direction in a text such as `losses/entropy min`.
 
     Raises:
         ConfigError: it is not in this form.
     """
-    match = _BEST.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(
-            "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
-            f"{short_repr(text)}"
-        )
-    return Best(match["key"], 1 if match["direction"] == "max" else -1)
+    match text.split():
+        case [key, "max" | "min" as direction]:
+            return Best(key, 1 if direction == "max" else -1)
+    raise ConfigError(
+        "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
+        f"{short_repr(text)}"
+    )
 
 
 @dataclass
@@ -239,7 +229,7 @@ class TrainConfig(Versioned, Section):
             "raise the other two",
         )
         for name in ("capture_logits", "capture_samples_subsample"):
-            check.only_with(name, bool(self.capture_samples), CAPTURE_FILE)
+            check.only_with(name, bool(self.capture_samples), RECORDING)
         self._check_evaluation(check)
         check.require(
             len(self.stop) <= MAX_STOPS,
