@@ -111,7 +111,7 @@ def run_command(
         return 0
     try:
         # Arguments that exclude each other.
-        given = [flag for flag in _EXISTING if flag in options.existing]
+        given = [flag for flag in _EXISTING if vars(options)[flag]]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
         if given and not options.checkpoint_dir:
@@ -321,9 +321,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     there = "if there is one already, say with one of the next three what to do with it"
     parser.option("--checkpoint-dir", "DIR", f"save the run here; {there}", type=Path)
     for flag, (_, text) in _EXISTING.items():
-        parser.add_argument(
-            flag, dest="existing", action="append_const", const=flag, default=[], help=text
-        )
+        parser.add_argument(flag, dest=flag, action="store_true", help=text)
 
     # Start from a save elsewhere.
     elsewhere = "start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best"

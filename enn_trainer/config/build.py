@@ -4,8 +4,6 @@ Fields are bool, int, float, str, Literal, List, Dict, Optional and further such
 whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -116,7 +114,7 @@ class _Builder(Problems):
         if kind is float and type(value) is int and abs(value) < 2**1023:  # else it overflows
             return float(value)
         if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
-            with self.collect():
+            with self.collect(f"{path}={value!r}: "):
                 return read_scheduled(value, kind, path, self.fixed)
             return None
         return self.unexpected(kind, value, path)

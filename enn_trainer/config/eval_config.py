@@ -6,7 +6,7 @@ hyperstate's type reader knows `Optional[int]` and not `int | None`: no
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Optional
 
 from enn_trainer.config.validation import JSON_TEXT, PATH, Problems, Section, Validator, limited
@@ -170,13 +170,9 @@ def suite_path(name: str) -> str:
 
 def _with_suite(evaluation: EvalConfig, suite: EvalSuiteConfig) -> EvalConfig:
     """Return an evaluation with what one of its suites changes."""
-    changes: dict[str, Any] = {
-        f.name: getattr(suite, f.name) for f in fields(suite) if getattr(suite, f.name) is not None
-    }
-    if suite.steps is not None:
-        changes["episodes"] = None
-    if suite.episodes is not None:
-        changes["steps"] = None
+    changes = _given(suite)
+    if suite.steps is not None or suite.episodes is not None:
+        changes |= {"steps": suite.steps, "episodes": suite.episodes}
     if suite.opponent == "":
         changes |= {"opponent": None, "opponent_only": bool(suite.opponent_only)}
     if suite.env is not None and evaluation.env is not None:
@@ -190,9 +186,9 @@ def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
     """Return an environment with what a suite changes; another one starts from its own defaults."""
     same = change.id in (None, env.id)
     kwargs = {**(json.loads(env.kwargs) if same else {}), **json.loads(change.kwargs)}
-    return replace(
-        env,
-        id=env.id if change.id is None else change.id,
-        kwargs=json.dumps(kwargs),
-        validate=env.validate if change.validate is None else change.validate,
-    )
+    return replace(env, **{**_given(change), "kwargs": json.dumps(kwargs)})
+
+
+def _given(section: Section) -> dict[str, Any]:
+    """Return the fields of a section that are set."""
+    return {name: value for name, value in vars(section).items() if value is not None}

@@ -1,7 +1,5 @@
 """Help of the fields of a configuration class, and suggestions for unknown ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher

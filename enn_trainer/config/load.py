@@ -3,8 +3,6 @@
 A later one of these wins: defaults, a file, environment variables, overrides of the command line.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ another meaning is noticed. A change is of one of three kinds:
 | ERROR | the same, and no rule can be proposed |
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

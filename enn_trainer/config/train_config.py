@@ -278,26 +278,21 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
-        network = "the network is built once"
         compared = ("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites")
-        comparison = "evaluations are there to be compared"
-        end = "it says when the run ends"
-        return {
-            "net": network,
-            "vf_net": network,
-            "ppo.value_bins": network,
-            "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
-            "rollout": "the environments are made once, and every update has as many frames",
-            **{f"eval.{name}": comparison for name in compared},
-            "checkpoint": "which saves are kept is decided anew with each of them",
-            "seed": "a run has one",
-            "total_timesteps": end,
-            "max_train_time": end,
-            "trial": "it is the number of the run",
-            "capture_samples_subsample": "a file is one sample of the run",
-            "eval.capture_samples_subsample": "a file is one sample of the run",
-            "bc.bs": "its loss is a mean, and bc.coef says how much that counts",
+        subsample = "capture_samples_subsample"
+        fixed = {
+            "the network is built once": ["net", "vf_net", "ppo.value_bins"],
+            "it is part of how optim.lr changes, which may have one": ["optim.lr_warmup_steps"],
+            "the environments are made once, and every update has as many frames": ["rollout"],
+            "evaluations are there to be compared": [f"eval.{name}" for name in compared],
+            "which saves are kept is decided anew with each of them": ["checkpoint"],
+            "a run has one": ["seed"],
+            "it says when the run ends": ["total_timesteps", "max_train_time"],
+            "it is the number of the run": ["trial"],
+            "a file is one sample of the run": [subsample, f"eval.{subsample}"],
+            "its loss is a mean, and bc.coef says how much that counts": ["bc.bs"],
         }
+        return {path: reason for reason, paths in fixed.items() for path in paths}
 
     @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:

@@ -4,8 +4,6 @@ A file of RON gets what it lacks put in, and keeps everything else. Where that i
 other formats, it is written anew by the library of its format: then the comments at its top stay.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

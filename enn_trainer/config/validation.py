@@ -109,6 +109,7 @@ class Validator(Problems):
             below: The smallest number that is too large.
             finite: False allows infinity.
         """
+        # The check.
         if value is None or (
             (at_least is None or value >= at_least)
             and (above is None or value > above)
@@ -117,6 +118,8 @@ class Validator(Problems):
             and (not finite or -math.inf < value < math.inf)
         ):
             return
+
+        # The limits in words.
         if at_least is not None and at_most is not None:
             limits = f" from {at_least} to {at_most}"
         elif above is not None and below is not None:
