@@ -182,10 +182,9 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
 
     For select-entity the columns are the actees, padded to the largest number.
     """
-    if action.actees is None and action.mask is not None:
-        return action.mask.values
     if action.actees is None:
-        return torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
+        free = torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
+        return free if action.mask is None else action.mask.values
     columns = np.repeat(action.actees.lengths, action.actors.lengths)
     within = torch.arange(int(columns.max(initial=0))) < torch.from_numpy(columns)[:, None]
     allowed = within.clone()

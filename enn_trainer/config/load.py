@@ -167,7 +167,8 @@ def show_config(config: Any, sources: Sources) -> str:
     """Return a table of every value of a configuration and its source, by section."""
     rows = []
     for path, value in settings_of(config):
-        label, is_section = "  " * path.count(".") + path.rpartition(".")[2], is_dataclass(value)
+        is_section = is_dataclass(value)
+        label = "  " * path.count(".") + path.rpartition(".")[2]
         mark = " (schedule)" if isinstance(value, Scheduled) else ""
         source = "" if is_section else sources.of(path) + mark
         rows.append((label, "" if is_section else ron.in_one_line(as_data(value)), source))
