@@ -17,12 +17,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
-from entity_env.spaces import (
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    ObsSpace,
-)
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.wiring import adapt_batch
 
@@ -66,12 +61,6 @@ class Demonstrations:
         """Return the number of actors of each frame in all actions, (F,) int64."""
         nothing = np.zeros(len(self), dtype=np.int64)
         return sum((rows.lengths for rows in self.actions.values()), start=nothing)
-
-    def num_entities(self) -> npt.NDArray[np.int64]:
-        """Return the number of entities of each frame without global features, (F,) int64."""
-        nothing = np.zeros(len(self), dtype=np.int64)
-        features = self.batch.features.items()
-        return sum((rows.lengths for name, rows in features if name != GLOBAL), start=nothing)
 
     @staticmethod
     def cat(pieces: Sequence["Demonstrations"]) -> "Demonstrations":
