@@ -63,17 +63,19 @@ def first_that_fits(
     Raises:
         ConfigError: a group matches no parameter that earlier groups leave.
     """
-    index = {
-        name: next((i for i, g in enumerate(groups) if fnmatchcase(name, g.pattern)), None)
+    found = {
+        name: next((group for group in groups if fnmatchcase(name, group.pattern)), EVERYTHING_ELSE)
         for name in names
     }
-    unused = [i for i in range(len(groups)) if i not in index.values()]
-    if unused:
-        expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
-        raise ConfigError(
-            *(f"optim.groups[{i}].pattern={groups[i].pattern!r}: {expected}" for i in unused)
-        )
-    return {name: EVERYTHING_ELSE if i is None else groups[i] for name, i in index.items()}
+    taken = {id(group) for group in found.values()}
+    expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
+    if problems := [
+        f"optim.groups[{i}].pattern={group.pattern!r}: {expected}"
+        for i, group in enumerate(groups)
+        if id(group) not in taken
+    ]:
+        raise ConfigError(*problems)
+    return found
 
 
 def decayed_parameters(network: nn.Module) -> set[str]:
@@ -258,14 +260,10 @@ class Rates(NamedTuple):
     ent_coef: float
 
 
-def num_updates(config: TrainConfig) -> int:
-    """Return the number of updates of the whole run; a partial rollout counts as a whole one."""
-    return math.ceil(config.total_timesteps / (config.rollout.num_envs * config.rollout.steps))
-
-
 def total_steps(config: TrainConfig) -> int:
-    """Return the step at which the run ends, a multiple of the frames of a rollout."""
-    return num_updates(config) * config.rollout.num_envs * config.rollout.steps
+    """Return the step at which the run ends: whole rollouts, also where less of one is left."""
+    frames = config.rollout.num_envs * config.rollout.steps
+    return math.ceil(config.total_timesteps / frames) * frames
 
 
 def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
@@ -279,9 +277,8 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     frames = config.rollout.num_envs * config.rollout.steps
     total = total_steps(config)
     warmup = config.optim.lr_warmup_steps or 0
-    time_left = 1.0
-    if config.max_train_time:
-        time_left = max(0.0, 1.0 - time_used / config.max_train_time)
+    time_used /= config.max_train_time or math.inf
+    time_left = max(0.0, 1.0 - time_used)
 
     # Warm-up: lr * (step + frames) / warmup, then annealing: lr * (1 - progress).
     lr = float(config.optim.lr)

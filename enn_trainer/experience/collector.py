@@ -334,7 +334,8 @@ class RolloutStorage:
             },
             self._written,
         )
-        return batch, Decisions(*map(named, _DECIDED), self._rows["values", ""].all().values)
+        values = self._rows["values", ""].all().values
+        return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)
 
     def _write(self) -> None:
         """Append the buffered steps to what was written."""

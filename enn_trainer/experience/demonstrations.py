@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -174,9 +174,10 @@ class Reading:
         for episode in recording.episodes():
             if limit is not None and total >= limit:
                 break
-            if len(episode.decisions):
+            num_frames = len(episode.decisions)
+            if num_frames:
                 waiting.append(episode)
-                total, since = total + len(episode.decisions), since + len(episode.decisions)
+            total, since = total + num_frames, since + num_frames
             if since >= _MADE_TENSORS_AT:
                 yield self._tensors(path, recording, waiting)
                 waiting, since = [], 0
@@ -188,7 +189,12 @@ class Reading:
     ) -> Demonstrations:
         # Frames and returns.
         for episode in episodes:
-            _check_steps(path, episode)
+            last, num_rewards = int(episode.steps.max(initial=-1)), len(episode.rewards)
+            if episode.ending == "terminated" and last >= num_rewards:
+                raise RecordingError(
+                    f"{path}: episode {episode.number}: expected steps up to {num_rewards - 1}, "
+                    f"as there are rewards, got step {last}"
+                )
         decisions = Decisions.cat([episode.decisions for episode in episodes])
         batch = EntityBatch.of(decisions.obs, self.device)
         returns = [returns_of(episode, self.gamma) for episode in episodes]
@@ -198,16 +204,15 @@ class Reading:
 
         # Choices, and the probabilities of a teacher.
         actions, teacher = {}, {}
+        nobody = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
         for name, space in recording.action_space.items():
             where = f"{path}: action {name!r}"
             acting = batch.actions[name]
-            chosen = decisions.actions.get(name)
-            if chosen is None:
-                chosen = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
+            chosen = decisions.actions.get(name, nobody)
             _check_choices(where, chosen, acting, space)
             actions[name] = RaggedTensor.of(chosen, self.device)
             if self.teacher_for is not None:
-                logits = decisions.logits.get(name)
+                logits = decisions.logits.get(name, nobody)
                 rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
         return Demonstrations(
@@ -216,16 +221,6 @@ class Reading:
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),
             +endings,
-        )
-
-
-def _check_steps(path: Path, episode: Episode) -> None:
-    """Raise if frames are of steps whose rewards are not in the recording."""
-    last = int(episode.steps.max(initial=-1))
-    if episode.ending == "terminated" and last >= len(episode.rewards):
-        raise RecordingError(
-            f"{path}: episode {episode.number}: expected steps up to {len(episode.rewards) - 1}, "
-            f"as there are rewards, got step {last}"
         )
 
 
@@ -276,22 +271,16 @@ def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: Actio
 
 
 def _row_by_row(
-    where: str,
-    logits: Ragged | None,
-    acting: ActionBatch,
-    space: ActionSpace,
-    setting: str,
+    where: str, logits: Ragged, acting: ActionBatch, space: ActionSpace, setting: str
 ) -> Ragged:
     """Return the recorded logits of all choices, one actor after the other."""
     ends = np.cumsum(acting.actors.lengths)
     numbers_before = np.cumsum([0, *space.num_parameters(acting)])
     expected = numbers_before[ends] - numbers_before[ends - acting.actors.lengths]
-    if logits is None:
-        logits = Ragged.empty(np.zeros(0, dtype=np.float32), len(expected))
     lengths = logits.lengths * logits.size2()
     if not np.array_equal(lengths, expected):
         raise ConfigError(
             f"{setting}: expected a recording with the logits of all choices, {expected.sum()} of "
             f"{where}, got {lengths.sum()}; record them, or take the loss cross_entropy"
         )
-    return replace(logits, values=logits.values.reshape(-1).astype(np.float32), lengths=lengths)
+    return Ragged(logits.values.reshape(-1).astype(np.float32), lengths)

@@ -152,13 +152,9 @@ def _read(
     for path, recording in files.items():
         if not recording.complete:
             say(f"{path}: its end is torn off and left out")
-    reading = Reading(
-        state.obs_space,
-        float(config.ppo.gamma),
-        device,
-        "clone.loss='kl'" if settings.loss == "kl" else None,
-        settings.max_frames,
-    )
+    teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
+    gamma = float(config.ppo.gamma)
+    reading = Reading(state.obs_space, gamma, device, teacher_for, settings.max_frames)
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})
@@ -242,7 +238,11 @@ def run_epochs(
                     best, best_epoch = tested, num
                     best_weights = copy.deepcopy(agent.state_dict())
             assert algorithm.trained is not None
-            progress.on_epoch(num, algorithm.trained, tested, settings.value_coef)
+            parts = [f"loss {algorithm.trained.mean_loss(settings.value_coef):.4f}"]
+            if tested is not None:
+                parts.append(f"test loss {loss:.4f}")
+            parts.append((tested or algorithm.trained).in_words())
+            progress.say(f"epoch {num}/{settings.epochs}", *parts)
             if best and settings.patience is not None and num - best_epoch >= settings.patience:
                 say(f"no better for {num - best_epoch} epochs")
                 break
@@ -273,19 +273,10 @@ class _Progress:
         self._taken += 1
         if time.monotonic() - self._said >= SAY_EVERY_S and number + 1 < self._num_batches:
             batch = f"batch {number + 1}/{self._num_batches}"
-            self._print(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
+            self.say(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
 
-    def on_epoch(
-        self, epoch: int, trained: CloneScore, tested: CloneScore | None, value_coef: float
-    ) -> None:
-        """Print the scores of an epoch."""
-        parts = [f"loss {trained.mean_loss(value_coef):.4f}"]
-        if tested is not None:
-            parts.append(f"test loss {tested.mean_loss(value_coef):.4f}")
-        parts.append((trained if tested is None else tested).in_words())
-        self._print(f"epoch {epoch}/{self._num_epochs}", *parts)
-
-    def _print(self, start: str, *parts: str) -> None:
+    def say(self, start: str, *parts: str) -> None:
+        """Print a line with the time left."""
         done = self._taken / (self._num_epochs * self._num_batches)
         left = format_duration(self.elapsed() * (1 - done) / done)
         self._say("  ".join([start, f"left {left}", *parts]))

@@ -44,11 +44,7 @@ def advantages(rollout: Rollout, ppo: PPOConfig, rewards: Tensor | None = None) 
 
 
 def next_values(
-    values: Tensor,
-    last_values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    final_values: Tensor,
+    values: Tensor, last_values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor
 ) -> Tensor:
     """Return the value V(s_{t+1}) of the state that follows each step.
 
