@@ -63,19 +63,17 @@ def first_that_fits(
     Raises:
         ConfigError: a group matches no parameter that earlier groups leave.
     """
-    found = {
-        name: next((group for group in groups if fnmatchcase(name, group.pattern)), EVERYTHING_ELSE)
+    index = {
+        name: next((i for i, g in enumerate(groups) if fnmatchcase(name, g.pattern)), None)
         for name in names
     }
-    taken = {id(group) for group in found.values()}
-    expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
-    if problems := [
-        f"optim.groups[{i}].pattern={group.pattern!r}: {expected}"
-        for i, group in enumerate(groups)
-        if id(group) not in taken
-    ]:
-        raise ConfigError(*problems)
-    return found
+    unused = [i for i in range(len(groups)) if i not in index.values()]
+    if unused:
+        expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
+        raise ConfigError(
+            *(f"optim.groups[{i}].pattern={groups[i].pattern!r}: {expected}" for i in unused)
+        )
+    return {name: EVERYTHING_ELSE if i is None else groups[i] for name, i in index.items()}
 
 
 def decayed_parameters(network: nn.Module) -> set[str]:
@@ -277,8 +275,7 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     frames = config.rollout.num_envs * config.rollout.steps
     total = total_steps(config)
     warmup = config.optim.lr_warmup_steps or 0
-    time_used /= config.max_train_time or math.inf
-    time_left = max(0.0, 1.0 - time_used)
+    time_left = max(0.0, 1.0 - time_used / (config.max_train_time or math.inf))
 
     # Warm-up: lr * (step + frames) / warmup, then annealing: lr * (1 - progress).
     lr = float(config.optim.lr)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from enn_trainer.algorithms.minibatches import Frames
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
-from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.config.ppo_config import PerActorOrFrame, PPOConfig
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.policy import PPOAgent
@@ -259,37 +259,28 @@ class Minibatch:
         keys: (F,) int64, seeds of the dropout of each frame.
     """
 
-    frames: npt.NDArray[np.int64]
+    frames: Frames
     num_terms: int
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
-    keys: npt.NDArray[np.int64]
+    keys: Frames
 
     @staticmethod
     def of(
-        rollout: Rollout,
-        estimate: Estimate,
-        frames: npt.NDArray[np.int64],
-        keys: npt.NDArray[np.int64],
-        ppo: PPOConfig,
+        rollout: Rollout, estimate: Estimate, frames: Frames, keys: Frames, ppo: PPOConfig
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`."""
         index = to_device(frames, estimate.returns.device)
         advantages = estimate.advantages.flatten()[index]
-        return Minibatch(
-            frames=frames,
-            num_terms=_num_terms(rollout, frames, ppo.weight_by),
-            advantages=normalize(advantages) if ppo.norm_adv else advantages,
-            returns=estimate.returns.flatten()[index],
-            old_values=rollout.values.flatten()[index],
-            keys=keys,
-        )
+        if ppo.norm_adv:
+            advantages = normalize(advantages)
+        returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
+        num_terms = _num_terms(rollout, frames, ppo.weight_by)
+        return Minibatch(frames, num_terms, advantages, returns, old_values, keys)
 
 
-def _num_terms(
-    rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
-) -> int:
+def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> int:
     """Return the number of terms of which the policy loss is the mean: actors, or frames."""
     actors = sum(a.lengths[frames] for a in rollout.actions.values())
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
@@ -303,7 +294,7 @@ def loss_of_piece(
     ent_tunings: Mapping[str, Tensor],
     context: ExecutionContext,
     minibatch: Minibatch,
-    piece: npt.NDArray[np.int64],
+    piece: Frames,
 ) -> tuple[Tensor, LossStats]:
     """Compute the part of the loss of a minibatch that is due to some of its frames.
 
