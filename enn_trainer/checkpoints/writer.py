@@ -179,6 +179,7 @@ class RunSaver:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
+        self._process = os.getpid()
         self._known = VerifiedSaves()
         self._writing: futures.Future[WriteResult] | None = None
         self._last_save_s = time.monotonic()
@@ -301,7 +302,7 @@ class RunSaver:
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:
         """Wait for the save that is being written; print and count its result, and return it."""
-        if self._writing is None:
+        if self._writing is None or os.getpid() != self._process:  # a forked child has no threads
             return None
         futures.wait([self._writing])  # if this is interrupted, it is still being written
         writing, self._writing = self._writing, None

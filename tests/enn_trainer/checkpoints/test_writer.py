@@ -1,7 +1,9 @@
 """Saving goes on beside training, saves what was at its step, and survives a full disk."""
 
 import json
+import os
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -462,6 +464,24 @@ def test_close_waits_for_what_is_being_written(
         manager.step()
         assert steps(tmp_path / "run") == [0]
     assert steps(tmp_path / "run") == [0, 24]
+
+
+def test_a_forked_child_does_not_wait_for_a_save_that_its_parent_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes is not in the child, which would wait for ever."""
+    manager = manager_of(tmp_path, ALWAYS)
+    with Trainer(manager, Meadow) as trainer:
+        trainer.step()
+        with SlowDisk(monkeypatch):
+            manager.step()
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)
+                manager.wait()
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_pins_that_cannot_be_read_switch_no_saving_off(
